@@ -1,0 +1,45 @@
+# make demo | make test | make test-all | make lint | make lock       CUDA=12 (default) or CUDA=13
+CUDA ?= 12
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-cuda$(CUDA)
+CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
+LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
+       --no-emit-find-links --extra dev pyproject.toml
+
+.PHONY: setup demo test test-all lint lock clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d; expected 3.11 or newer; name one with make PYTHON=python3.12" % sys.version_info[:2])'
+	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),dev]'
+	@rm -f $(VENV)/.installed-cuda* && touch $@
+
+demo: setup
+	$(BIN)/snakemake --configfile config/demo.yaml
+	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
+
+test: setup
+	$(BIN)/python -m pytest -m "not system and not slurm"
+
+test-all: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules && $(BIN)/snakemake --lint
+
+lock: | $(BIN)/uv
+	$(LOCK) --extra cuda12 -o envs/constraints-cuda12.txt
+	$(LOCK) --extra cuda13 -o envs/constraints-cuda13.txt
+
+$(BIN)/uv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+clean:
+	rm -rf $(VENV) .snakemake results/demo

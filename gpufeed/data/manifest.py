@@ -1,0 +1,109 @@
+"""The manifest: the one list of samples that every decoder, cache and loader reads.
+
+A manifest is a Parquet file `manifest.parquet` beside the image files of one dataset. Row i is
+sample id i. Labels are indices into `classes`, in the dataset's own order.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpufeed.errors import GpufeedError
+
+COLUMNS = {
+    "path": pa.string(),  # relative to the manifest's folder
+    "label": pa.int64(),
+    "split": pa.string(),  # "train", and the dataset's own name for the held-out part
+    "height": pa.int32(),
+    "width": pa.int32(),
+    "channels": pa.int8(),  # as stored: 1 is grayscale, which decoders expand to RGB
+}
+META_KEY = b"gpufeed"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What holds for a dataset as a whole. mean and std are per RGB channel, of pixels in 0..1."""
+
+    dataset: str
+    layout: str
+    classes: list[str]
+    evaluation_split: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    left_out: dict[str, int] = field(default_factory=dict)  # sentence -> number of files
+    source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters
+
+
+@dataclass
+class Manifest:
+    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the folder of its paths."""
+
+    root: Path
+    info: DatasetInfo
+    table: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def ids(self, split: str) -> np.ndarray:
+        """Sample ids of a split, ascending, int64 (n,)."""
+        ids = np.flatnonzero((self.table["split"] == split).to_numpy())
+        if not len(ids):
+            splits = ", ".join(sorted(self.table["split"].unique()))
+            raise GpufeedError(
+                f"no samples in split {split!r} of {self.info.dataset}",
+                f"one of: {splits}",
+                "name one of them",
+            )
+        return ids.astype(np.int64)
+
+    def labels(self) -> np.ndarray:
+        """Labels by sample id, int64 (n,)."""
+        return self.table["label"].to_numpy(dtype=np.int64)
+
+    def paths(self) -> list[Path]:
+        """Files by sample id."""
+        return [self.root / path for path in self.table["path"]]
+
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) that all samples share; raises GpufeedError where they differ."""
+        sizes = self.table[["height", "width"]].drop_duplicates()
+        if len(sizes) != 1:
+            raise GpufeedError(
+                f"{len(sizes)} image sizes in {self.info.dataset}",
+                "one height and width for the whole dataset",
+                "prepare the dataset at one size",
+            )
+        return int(sizes["height"].iloc[0]), int(sizes["width"].iloc[0])
+
+    def write(self) -> Path:
+        """Writes `manifest.parquet` into root, whole or not at all; returns its path."""
+        schema = pa.schema(COLUMNS.items(), metadata={META_KEY: json.dumps(asdict(self.info)).encode()})
+        table = pa.Table.from_pandas(self.table[list(COLUMNS)], schema=schema, preserve_index=False)
+        path, partial = self.root / "manifest.parquet", self.root / "manifest.parquet.partial"
+        pq.write_table(table.replace_schema_metadata(schema.metadata), partial)
+        os.replace(partial, path)
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Manifest":
+        """Reads a manifest file; raises GpufeedError if it is missing or not one of ours."""
+        path = Path(path)
+        try:
+            table = pq.read_table(path)
+            meta = json.loads(table.schema.metadata[META_KEY])
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            raise GpufeedError(
+                f"no readable manifest at {path} ({error})",
+                "manifest.parquet as the rule prepare_dataset writes it",
+                f"delete {path.parent} and run snakemake again",
+            ) from error
+        meta["mean"], meta["std"] = tuple(meta["mean"]), tuple(meta["std"])
+        return cls(path.parent, DatasetInfo(**meta), table.to_pandas())

@@ -1,0 +1,26 @@
+"""The two ways in which gpufeed says no: an error for the person, a skip for the node."""
+
+from difflib import get_close_matches
+
+
+class GpufeedError(Exception):
+    """Bad input or a broken environment, told as found / expected / what to do."""
+
+    def __init__(self, found: str, expected: str, remedy: str):
+        self.found, self.expected, self.remedy = found, expected, remedy
+        super().__init__(f"found: {found}\nexpected: {expected}\nwhat to do: {remedy}")
+
+    def __reduce__(self):  # keeps the three parts when a worker process hands the error over
+        return type(self), (self.found, self.expected, self.remedy)
+
+
+class Skip(Exception):
+    """This node lacks something (a GPU, a package); the sentence goes into the record."""
+
+
+def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:
+    """The error for a name that is not among the choices, with the nearest one as advice."""
+    choices = sorted(str(choice) for choice in choices)
+    near = get_close_matches(str(name), choices, n=1)
+    remedy = f"write {near[0]!r} instead" if near else f"choose one of them in {where}"
+    return GpufeedError(f"{kind} {name!r} in {where}", f"one of: {', '.join(choices)}", remedy)

@@ -1,0 +1,182 @@
+"""From the config to the cells of each experiment, and a sentence for every combination left out.
+
+Standard library only: the workflow imports this while it plans, on nodes that have nothing else.
+Nothing here looks at the node, so that a login node without a GPU plans the GPU's cells.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+
+from gpufeed.errors import GpufeedError, unknown
+from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+
+PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
+SYNCHRONISE = ("epoch", "step")
+DEVICES = ("auto", "cuda", "mps", "cpu")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the matrix: what one repeat runs, whole. Two equal cells are one measurement."""
+
+    experiment: str
+    dataset: str
+    loader: str
+    augment: str = "none"
+    model: str = "simple_cnn"
+    trainer: str = "plain"
+    precision: str = "auto"
+    batch_size: int = 128
+    workers: int = 0
+    prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
+    pin_memory: bool = True
+    persistent_workers: bool = False
+    channels_last: bool = True
+    cuda_graphs: bool = False
+    synchronise: str = (
+        "epoch"  # when the host waits for the device: once an epoch, or after each phase of a step
+    )
+    epochs: int = 1
+    steps: int | None = None  # stop after so many batches, going on into further epochs if need be
+    device: str = "auto"
+    seed: int = 0
+    overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
+    hyper: dict = field(
+        default_factory=dict, hash=False
+    )  # composed: {"model": ..., "trainer": ..., "augment": ...}
+
+    def asdict(self) -> dict:
+        return {**asdict(self), "overrides": list(self.overrides)}
+
+    @property
+    def id(self) -> str:
+        """A name that a person can read, made unique by a digest of the whole cell."""
+        digest = hashlib.sha256(json.dumps(self.asdict(), sort_keys=True).encode()).hexdigest()[:8]
+        parts = [
+            self.dataset,
+            self.loader,
+            f"w{self.workers}" if self.workers else "",
+            self.augment,
+            self.model,
+        ]
+        parts += [self.precision, f"b{self.batch_size}", "graphs" if self.cuda_graphs else "", digest]
+        return "-".join(part for part in parts if part)
+
+
+AXES = {f.name for f in fields(Cell)} - {"experiment", "hyper", "seed", "device"}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Combinations of an experiment that cannot exist, and why."""
+
+    experiment: str
+    sentence: str
+    combinations: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of every experiment that the config names, by experiment and cell id."""
+
+    cells: dict[str, dict[str, Cell]]
+    left_out: list[LeftOut]
+    repeats: dict[str, int]
+
+    def experiment(self, name: str) -> dict[str, Cell]:
+        return self.cells[name]
+
+
+def impossible(cell: Cell) -> str | None:
+    """Why a cell cannot exist on any machine, as a sentence; None if it can."""
+    loader = LOADERS[cell.loader]
+    if loader.workers == "never" and cell.workers:
+        return f"{cell.loader} has no worker processes, so workers must be 0"
+    if loader.workers == "required" and not cell.workers:
+        return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
+    if cell.augment not in loader.augments:
+        return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
+    if cell.cuda_graphs and cell.device in ("cpu", "mps"):
+        return f"CUDA graphs need device cuda, and the config says {cell.device}"
+    if cell.cuda_graphs and cell.synchronise == "step":
+        return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
+    if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
+        return f"precision {cell.precision} needs a GPU, and the config says device cpu"
+    return None
+
+
+def settle(cell: Cell) -> Cell:
+    """The same cell with the settings that only worker processes have taken out where there are none."""
+    if cell.workers:
+        return replace(cell, prefetch_factor=cell.prefetch_factor or 2)
+    return replace(cell, prefetch_factor=None, persistent_workers=False)
+
+
+def combinations(block: Mapping) -> Iterator[dict]:
+    """The cross product of a block's lists, as {axis: value}; a single value counts as a list of one."""
+    axes = {axis: (values if isinstance(values, list) else [values]) for axis, values in block.items()}
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def check_names(axes: Mapping, where: str, datasets) -> None:
+    """Raises GpufeedError for a value that names nothing."""
+    choices = {
+        "dataset": datasets,
+        "loader": LOADERS,
+        "augment": AUGMENTS,
+        "model": MODELS,
+        "trainer": TRAINERS,
+        "precision": PRECISIONS,
+        "synchronise": SYNCHRONISE,
+    }
+    for axis, allowed in choices.items():
+        if axis in axes and axes[axis] not in allowed:
+            raise unknown(axis, axes[axis], allowed, where)
+    for axis in ("dataset", "loader"):
+        if axis not in axes:
+            raise GpufeedError(
+                f"no {axis} in {where}", f"a list of {axis}s", f"add `{axis}: [...]` to the block"
+            )
+
+
+def plan(config: Mapping, compose=lambda axes: {}) -> Plan:
+    """All cells of a checked config.
+
+    compose: (axes of one combination, where it stands) -> its hyper-parameters. Raises GpufeedError
+    for a name that does not exist and for an experiment in `run` that is not defined.
+    """
+    experiments = config["experiments"]
+    for name in config["run"]:
+        if name not in experiments:
+            raise unknown("experiment", name, experiments, "run")
+    cells: dict[str, dict[str, Cell]] = {}
+    left_out: dict[tuple[str, str], int] = {}
+    for name, experiment in experiments.items():
+        cells[name] = {}
+        for block_name, block in experiment["blocks"].items():
+            where = f"experiments.{name}.blocks.{block_name}"
+            for axes in combinations({**experiment.get("common", {}), **block}):
+                check_names(axes, where, config["sources"])
+                axes["overrides"] = tuple(axes.get("overrides") or ())
+                cell = settle(Cell(experiment=name, device=config["device"], seed=config["seed"], **axes))
+                if sentence := impossible(cell):
+                    left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
+                    continue
+                cell = replace(cell, hyper=compose(cell, where))
+                cells[name][cell.id] = cell
+        if not cells[name]:
+            raise GpufeedError(
+                f"experiment {name!r} has no possible cell",
+                "at least one",
+                "see the sentences: "
+                + "; ".join(sentence for (owner, sentence) in left_out if owner == name),
+            )
+    return Plan(
+        cells,
+        [LeftOut(name, sentence, count) for (name, sentence), count in left_out.items()],
+        {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()},
+    )

@@ -1,0 +1,121 @@
+"""What a loader is: the contract that tests/unit/test_loader_contract.py holds every one to."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpufeed.data.manifest import Manifest
+from gpufeed.timing import Span
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """Everything that a loader may know. Paths and numbers only, so that worker processes can have it."""
+
+    manifest: Manifest
+    split: str
+    batch_size: int
+    device: torch.device
+    seed: int = 0
+    shuffle: bool = True
+    cache: Path | None = None  # decoded uint8 cache, for loaders that read one
+    sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
+    # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are decoded
+    workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = True
+    persistent_workers: bool = False
+    rank: int = 0
+    world_size: int = 1
+
+
+@dataclass
+class Batch:
+    """One batch on the device.
+
+    images: uint8 (N, H, W, 3), or with a sample transform float32 (N, 3, H, W);
+    labels, ids: int64 (N,). load_ms: how long the host waited for the samples, on its clock.
+    transfer: the host-to-device copy on the device's clock, None where nothing was copied.
+    """
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    ids: torch.Tensor
+    load_ms: float
+    transfer: Span | None = None
+
+
+def epoch_order(
+    ids: np.ndarray, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
+) -> np.ndarray:
+    """The sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
+
+    Ranks take every world_size-th id of one common permutation, so that their shares are disjoint,
+    whole and at most one sample apart.
+    """
+    if shuffle:
+        ids = np.random.default_rng([seed, epoch]).permutation(ids)
+    return ids[rank::world_size]
+
+
+class Loader(ABC):
+    """Iterating once is one epoch: every sample once, in `epoch_order`, the last batch smaller if need be.
+
+    Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
+    never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
+    """
+
+    def __init__(self, request: LoadRequest):
+        self.request = request
+        self.epoch = 0
+        self.next_batch = 0
+        self.split_ids = request.manifest.ids(request.split)
+
+    def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
+        """Acquires what an epoch needs. Called once, before the first epoch."""
+
+    def close(self) -> None:  # noqa: B027
+        """Releases it; safe to call twice and after an error."""
+
+    @abstractmethod
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        """The batches of `order` (sample ids, int64), request.batch_size at a time."""
+
+    def order(self) -> np.ndarray:
+        """Sample ids of the present epoch on this rank, int64."""
+        r = self.request
+        return epoch_order(self.split_ids, r.seed, self.epoch, r.shuffle, r.rank, r.world_size)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-len(self.order()) // self.request.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        order, total = self.order(), len(self)
+        rest = order[self.next_batch * self.request.batch_size :]
+        for batch in self.batches(rest):
+            # before the yield: code after a generator's last yield may never run
+            self.next_batch += 1
+            if self.next_batch == total:
+                self.epoch, self.next_batch = self.epoch + 1, 0
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "next_batch": self.next_batch, "seed": self.request.seed}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on where `state` was taken; raises ValueError if it was taken with another seed."""
+        if state["seed"] != self.request.seed:
+            raise ValueError(f"found seed {state['seed']} in the state; expected {self.request.seed}")
+        self.epoch, self.next_batch = state["epoch"], state["next_batch"]
+
+    def __enter__(self) -> "Loader":
+        self.open()
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()

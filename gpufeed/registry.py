@@ -1,0 +1,85 @@
+"""Every layout, decoder, loader, augment, model and trainer, one line each.
+
+The workflow imports this file while it plans, so it names modules without importing them;
+`load` fetches the object behind a name in the job that needs it.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from gpufeed.errors import unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an implementation stands (`module:attribute`) and what the planner must know of it."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class LoaderEntry(Entry):
+    workers: str = "never"  # never | optional | required
+    reads: str = "files"  # files | cache
+    augments: tuple[str, ...] = ("none", "cpu", "torch")
+    ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
+
+
+LAYOUTS = {
+    "cifar10": Entry("gpufeed.data.cifar10:reorganise"),
+    "cifar10_jpeg": Entry("gpufeed.data.cifar10_jpeg:reorganise"),
+    "tiny_imagenet": Entry("gpufeed.data.tiny_imagenet:reorganise"),
+    "fashion_mnist": Entry("gpufeed.data.fashion_mnist:reorganise"),
+    "synthetic": Entry("gpufeed.data.synthetic:reorganise"),
+}
+
+DECODERS = {
+    "pillow": Entry("gpufeed.decode.pillow:PillowDecoder"),
+}
+
+LOADERS = {
+    "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader"),
+    "dataloader_workers": LoaderEntry("gpufeed.loaders.dataloader:WorkersLoader", workers="required"),
+    "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional"),
+    "resident": LoaderEntry(
+        "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=("none", "torch")
+    ),
+    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
+}
+
+AUGMENTS = {
+    "none": Entry("gpufeed.augment.plain:Normalise"),
+    "cpu": Entry("gpufeed.augment.cpu:CpuAugment"),
+    "torch": Entry("gpufeed.augment.reference:TorchAugment"),
+}
+
+MODELS = {
+    "simple_cnn": Entry("gpufeed.models.simple_cnn:SimpleCNN"),
+    "resnet18": Entry("gpufeed.models.resnet:resnet18"),
+}
+
+TRAINERS = {
+    "plain": Entry("gpufeed.trainers.plain:PlainTrainer"),
+}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "layout": LAYOUTS,
+    "decoder": DECODERS,
+    "loader": LOADERS,
+    "augment": AUGMENTS,
+    "model": MODELS,
+    "trainer": TRAINERS,
+}
+
+
+def load(kind: str, name: str) -> Any:
+    """The object registered as `name` under `kind`; imports its module.
+
+    Raises GpufeedError for a name that is not registered.
+    """
+    entries = KINDS[kind]
+    if name not in entries:
+        raise unknown(kind, name, entries, where="the registry")
+    module, _, attribute = entries[name].target.partition(":")
+    return getattr(import_module(module), attribute)

@@ -36,6 +36,11 @@ lint: setup
 lock: | $(BIN)/uv
 	$(LOCK) --extra cuda12 -o envs/constraints-cuda12.txt
 	$(LOCK) --extra cuda13 -o envs/constraints-cuda13.txt
+	{ echo '# Written by make lock: every package of the CUDA 12 stack, for --sdm conda.'; \
+	  printf 'name: gpufeed\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip\n  - pip:\n'; \
+	  $(BIN)/uv pip compile -q --python-version 3.12 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 pyproject.toml \
+	    | sed 's/^/      - /'; } > envs/gpufeed.yaml
 
 $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)

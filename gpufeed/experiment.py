@@ -143,10 +143,10 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
             )
 
 
-def plan(config: Mapping, compose=lambda axes: {}) -> Plan:
+def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     """All cells of a checked config.
 
-    compose: (axes of one combination, where it stands) -> its hyper-parameters. Raises GpufeedError
+    compose: (a cell, where it stands in the config) -> its hyper-parameters. Raises GpufeedError
     for a name that does not exist and for an experiment in `run` that is not defined.
     """
     experiments = config["experiments"]
@@ -161,6 +161,7 @@ def plan(config: Mapping, compose=lambda axes: {}) -> Plan:
             where = f"experiments.{name}.blocks.{block_name}"
             for axes in combinations({**experiment.get("common", {}), **block}):
                 check_names(axes, where, config["sources"])
+                axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
                 axes["overrides"] = tuple(axes.get("overrides") or ())
                 cell = settle(Cell(experiment=name, device=config["device"], seed=config["seed"], **axes))
                 if sentence := impossible(cell):

@@ -31,6 +31,7 @@ class Record:
     finished_at: str
     cell: dict
     environment: dict
+    attempt: int = 1
     sentence: str | None = None
     resolved: dict | None = None
     phases: dict | None = None

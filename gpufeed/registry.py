@@ -83,3 +83,10 @@ def load(kind: str, name: str) -> Any:
         raise unknown(kind, name, entries, where="the registry")
     module, _, attribute = entries[name].target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def source_file(kind: str, name: str) -> str:
+    """The file of the module behind a name, relative to the repository, such as gpufeed/models/resnet.py."""
+    if name not in KINDS[kind]:
+        raise unknown(kind, name, KINDS[kind], where="the registry")
+    return KINDS[kind][name].target.partition(":")[0].replace(".", "/") + ".py"

@@ -1,0 +1,25 @@
+"""gpufeed: which input pipeline keeps my GPU fed, how far is each from the limit, and why?"""
+
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+configfile: "config/config.yaml"
+
+
+# the image of containers/gpufeed.def, used with --sdm apptainer
+container: "containers/gpufeed.sif"
+
+
+include: "rules/common.smk"
+include: "rules/data.smk"
+include: "rules/cache.smk"
+include: "rules/measure.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RESULTS}/report.html",

@@ -1,0 +1,124 @@
+# Records -> tables -> figures -> one page.
+
+
+rule tabulate:
+    input:
+        records=lambda wildcards: records_of(wildcards.experiment),
+        steps=lambda wildcards: records_of(wildcards.experiment, "steps.parquet"),
+    output:
+        cells=report(
+            f"{RESULTS}/tables/{{experiment}}/cells.csv",
+            caption="../workflow/report/cells.rst",
+            category="{experiment}",
+            labels={"what": "cells", "kind": "table"},
+        ),
+        batches=report(
+            f"{RESULTS}/tables/{{experiment}}/batches.csv",
+            caption="../workflow/report/batches.rst",
+            category="{experiment}",
+            labels={"what": "batch by batch", "kind": "table"},
+        ),
+    log:
+        f"{RESULTS}/logs/tabulate/{{experiment}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    script:
+        "../workflow/scripts/tabulate.py"
+
+
+rule plot:
+    input:
+        records=lambda wildcards: records_of(wildcards.experiment),
+        steps=lambda wildcards: records_of(wildcards.experiment, "steps.parquet"),
+    output:
+        throughput=report(
+            f"{RESULTS}/figures/{{experiment}}/throughput.svg",
+            caption="../workflow/report/throughput.rst",
+            category="{experiment}",
+            labels={"what": "images per second", "kind": "figure"},
+        ),
+        breakdown=report(
+            f"{RESULTS}/figures/{{experiment}}/breakdown.svg",
+            caption="../workflow/report/breakdown.rst",
+            category="{experiment}",
+            labels={"what": "where a step goes", "kind": "figure"},
+        ),
+        workers=report(
+            f"{RESULTS}/figures/{{experiment}}/workers.svg",
+            caption="../workflow/report/workers.rst",
+            category="{experiment}",
+            labels={"what": "workers", "kind": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/plot/{{experiment}}.log",
+    params:
+        experiment=lambda wildcards: wildcards.experiment,
+    conda:
+        "../envs/gpufeed.yaml"
+    script:
+        "../workflow/scripts/plot.py"
+
+
+def parts_of(experiments):
+    """Everything that the report of these experiments waits for."""
+    for experiment in experiments:
+        yield from records_of(experiment)
+        for table in ("cells", "batches"):
+            yield f"{RESULTS}/tables/{experiment}/{table}.csv"
+        for figure in ("throughput", "breakdown", "workers"):
+            yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
+
+
+def scope_of(wildcards):
+    """report.html is of everything in `run`, report-NAME.html of one experiment."""
+    return [wildcards.scope[1:]] if wildcards.scope else config["run"]
+
+
+rule assemble_report:
+    input:
+        lambda wildcards: parts_of(scope_of(wildcards)),
+    output:
+        report=report(
+            f"{RESULTS}/report{{scope}}.html",
+            caption="../workflow/report/report.rst",
+            category="the whole report",
+            labels={"what": "report", "kind": "page"},
+        ),
+    log:
+        f"{RESULTS}/logs/assemble_report/report{{scope}}.log",
+    params:
+        plan=plan_info(),
+        results=RESULTS,
+        experiments=scope_of,
+    wildcard_constraints:
+        scope="|".join(["", *(f"-{name}" for name in PLAN.cells)]),
+    conda:
+        "../envs/gpufeed.yaml"
+    script:
+        "../workflow/scripts/assemble_report.py"
+
+
+# `snakemake report`: from the records that exist; it has no input, so it starts no cell
+rule report:
+    params:
+        plan=plan_info(),
+        results=RESULTS,
+        experiments=config["run"],
+        report=f"{RESULTS}/report.html",
+    log:
+        f"{RESULTS}/logs/report.log",
+    localrule: True
+    conda:
+        "../envs/gpufeed.yaml"
+    script:
+        "../workflow/scripts/report.py"
+
+
+for name in PLAN.cells:  # `snakemake pipelining` and its like
+
+    rule:
+        name:
+            name
+        input:
+            f"{RESULTS}/report-{name}.html",
+        localrule: True

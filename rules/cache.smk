@@ -9,10 +9,10 @@ rule build_cache:
         info=f"{DATA}/{{dataset}}/cache/{{decoder}}.json",
     log:
         f"{RESULTS}/logs/build_cache/{{dataset}}/{{decoder}}.log",
-    params:
-        decoder=lambda wildcards: wildcards.decoder,
-    threads: ALL_CORES
     conda:
         "../envs/gpufeed.yaml"
+    threads: ALL_CORES
+    params:
+        decoder=lambda wildcards: wildcards.decoder,
     script:
         "../workflow/scripts/build_cache.py"

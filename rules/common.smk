@@ -71,3 +71,42 @@ def plan_info():
         ],
         "command": "snakemake --cores 8 --resources gpu=1",
     }
+
+
+def archives_of(wildcards):
+    files = config["sources"][wildcards.dataset].get("files", [])
+    return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
+
+
+def source_row(wildcards):
+    for file in config["sources"][wildcards.dataset].get("files", []):
+        if file["name"] == wildcards.file:
+            return file
+    raise WorkflowError(f"found: no file {wildcards.file} in sources.{wildcards.dataset}")
+
+
+def cache_of(wildcards):
+    cell = cell_of(wildcards)
+    return f"{DATA}/{cell.dataset}/cache/pillow.npy" if LOADERS[cell.loader].reads == "cache" else []
+
+
+def modules_of(wildcards):
+    """The modules that decide what a cell measures: an edit measures it again."""
+    cell = cell_of(wildcards)
+    kinds = ("loader", "augment", "model", "trainer")
+    return [source_file(kind, getattr(cell, kind)) for kind in kinds]
+
+
+def parts_of(experiments):
+    """Everything that the report of these experiments waits for."""
+    for experiment in experiments:
+        yield from records_of(experiment)
+        for table in ("cells", "batches"):
+            yield f"{RESULTS}/tables/{experiment}/{table}.csv"
+        for figure in ("throughput", "breakdown", "workers"):
+            yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
+
+
+def scope_of(wildcards):
+    """report.html is of everything in `run`, report-NAME.html of one experiment."""
+    return [wildcards.scope[1:]] if wildcards.scope else config["run"]

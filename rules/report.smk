@@ -51,27 +51,12 @@ rule plot:
         ),
     log:
         f"{RESULTS}/logs/plot/{{experiment}}.log",
-    params:
-        experiment=lambda wildcards: wildcards.experiment,
     conda:
         "../envs/gpufeed.yaml"
+    params:
+        experiment=lambda wildcards: wildcards.experiment,
     script:
         "../workflow/scripts/plot.py"
-
-
-def parts_of(experiments):
-    """Everything that the report of these experiments waits for."""
-    for experiment in experiments:
-        yield from records_of(experiment)
-        for table in ("cells", "batches"):
-            yield f"{RESULTS}/tables/{experiment}/{table}.csv"
-        for figure in ("throughput", "breakdown", "workers"):
-            yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
-
-
-def scope_of(wildcards):
-    """report.html is of everything in `run`, report-NAME.html of one experiment."""
-    return [wildcards.scope[1:]] if wildcards.scope else config["run"]
 
 
 rule assemble_report:
@@ -86,30 +71,30 @@ rule assemble_report:
         ),
     log:
         f"{RESULTS}/logs/assemble_report/report{{scope}}.log",
-    params:
-        plan=plan_info(),
-        results=RESULTS,
-        experiments=scope_of,
     wildcard_constraints:
         scope="|".join(["", *(f"-{name}" for name in PLAN.cells)]),
     conda:
         "../envs/gpufeed.yaml"
+    params:
+        plan=plan_info(),
+        results=lambda wildcards, output: str(Path(output.report).parent),
+        experiments=scope_of,
     script:
         "../workflow/scripts/assemble_report.py"
 
 
 # `snakemake report`: from the records that exist; it has no input, so it starts no cell
 rule report:
-    params:
-        plan=plan_info(),
-        results=RESULTS,
-        experiments=config["run"],
-        report=f"{RESULTS}/report.html",
     log:
         f"{RESULTS}/logs/report.log",
     localrule: True
     conda:
         "../envs/gpufeed.yaml"
+    params:
+        plan=plan_info(),
+        results=RESULTS,
+        experiments=config["run"],
+        report=f"{RESULTS}/report.html",
     script:
         "../workflow/scripts/report.py"
 

@@ -29,7 +29,9 @@ def merged(*names):
     return result
 
 
-@pytest.mark.parametrize("files", [("config.yaml",), ("config.yaml", "demo.yaml"), ("config.yaml", "h200.yaml")])
+@pytest.mark.parametrize(
+    "files", [("config.yaml",), ("config.yaml", "demo.yaml"), ("config.yaml", "h200.yaml")]
+)
 def test_shipped_configs_plan_every_experiment_that_they_run(files):
     config = merged(*files)
     plan = planned(config)
@@ -37,7 +39,12 @@ def test_shipped_configs_plan_every_experiment_that_they_run(files):
 
 
 def test_the_reference_run_changes_data_repeats_and_run_list_alone():
-    assert set(yaml.safe_load((ROOT / "config/h200.yaml").read_text())) <= {"run", "repeats", "use_instead", "sources"}
+    assert set(yaml.safe_load((ROOT / "config/h200.yaml").read_text())) <= {
+        "run",
+        "repeats",
+        "use_instead",
+        "sources",
+    }
 
 
 def test_config_readme_documents_every_key():
@@ -68,7 +75,7 @@ def broken(path, value):
         (["experiments", "pipelining", "common", "batchsize"], 32, "key 'batchsize'", "'batch_size'"),
         (["experiments", "pipelining", "common", "batch_size"], 0, "batch_size: 0", "correct experiments"),
         (["experiments", "pipelining", "common", "batch_size"], [8, -1], "-1", "correct experiments"),
-        (["experiments", "pipelining", "common", "loader"], "dalli", "loader 'dalli'", "choose one"),
+        (["experiments", "pipelining", "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "choose one"),
         (["experiments", "pipelining", "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
         (["sources", "cifar10", "layout"], "cifar", "layout 'cifar'", "'cifar10'"),
         (["sources", "cifar10", "files"], [], "no files in sources.cifar10", "add `files:`"),
@@ -102,7 +109,7 @@ def test_check_leaves_the_config_alone():
 @pytest.mark.parametrize(
     ("text", "parsed"),
     [
-        ("trainer.lr=1e-3", ("trainer", "lr", 0.001)),
+        ("trainer.learning_rate=1e-3", ("trainer", "learning_rate", 0.001)),
         ("model.stem=cifar", ("model", "stem", "cifar")),
         ("augment.crop_padding=2", ("augment", "crop_padding", 2)),
     ],
@@ -121,7 +128,7 @@ def test_overrides_change_one_cell_and_not_the_defaults():
     assert compose(plain, "x")["model"]["stem"] != other
 
 
-@pytest.mark.parametrize("text", ["trainer.learning_rate=0.1", "trainer.lr=fast", "model.lr=0.1"])
+@pytest.mark.parametrize("text", ["trainer.lr=0.1", "trainer.learning_rate=fast", "model.lr=0.1"])
 def test_an_override_of_nothing_or_of_another_type_is_refused(text):
     with pytest.raises(GpufeedError):
         Composer()(Cell("e", "d", "resident", overrides=(text,)), "experiments.e.blocks.b")

@@ -55,7 +55,11 @@ def test_settings_that_only_workers_have_do_not_multiply_cells_without_workers()
 def test_what_cannot_exist_is_left_out_with_one_sentence_and_its_count():
     planned = plan(
         config_of(
-            {"dataset": "synthetic", "loader": ["dataloader_sync", "dataloader_workers"], "workers": [0, 2, 4]}
+            {
+                "dataset": "synthetic",
+                "loader": ["dataloader_sync", "dataloader_workers"],
+                "workers": [0, 2, 4],
+            }
         )
     )
     assert {(c.loader, c.workers) for c in planned.cells["e"].values()} == {
@@ -108,9 +112,7 @@ def test_run_must_name_an_experiment():
 
 
 def test_a_stand_in_takes_the_place_of_the_dataset_and_bears_its_own_name():
-    cells = cells_of(
-        {"dataset": "synthetic", "loader": "resident"}, use_instead={"synthetic": "other"}
-    )
+    cells = cells_of({"dataset": "synthetic", "loader": "resident"}, use_instead={"synthetic": "other"})
     assert [cell.dataset for cell in cells] == ["other"]
     assert cells[0].id.startswith("other-")
 

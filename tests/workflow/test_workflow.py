@@ -1,0 +1,104 @@
+"""Whole runs of the workflow: from nothing to the report, again, and after a change."""
+
+import copy
+import json
+import time
+
+from conftest import TINY
+
+from gpufeed.record import Record
+
+
+def records(flow):
+    return {path: json.loads(text) for path, text in flow.files("results/records/**/*.json").items()}
+
+
+def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow):
+    flow = workflow()
+    flow.run()
+    first = records(flow)
+    assert len(first) == 4
+    for path in first:
+        record = Record.read(flow.folder / path)
+        assert record.status == "done", record.sentence
+        assert record.throughput["images_per_s"] > 0
+    assert {record["repeat"] for record in first.values()} == {0, 1}
+    page = (flow.folder / "results/report.html").read_text()
+    assert "Does it run?" in page
+    assert (flow.folder / "results/tables/tiny/cells.csv").read_text().count(
+        "\n"
+    ) == 3  # header and two cells
+
+    started = time.monotonic()
+    said = flow.run()
+    seconds = time.monotonic() - started
+    assert "Nothing to be done" in said
+    assert seconds < 5, f"a run with nothing to do took {seconds:.1f} s"
+
+    changed = copy.deepcopy(TINY)
+    changed["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync"]
+    changed["experiments"]["tiny"]["blocks"]["other"] = {
+        "loader": "resident",
+        "augment": "torch",
+        "batch_size": 16,
+    }
+    before = flow.files("results/records/**/*.json")
+    flow.configure(changed)
+    flow.run()
+    after = flow.files("results/records/**/*.json")
+    assert before.items() <= after.items()  # dataloader_sync was not measured again, nothing was lost
+    assert {records(flow)[path]["cell"]["batch_size"] for path in after.keys() - before.keys()} == {16}
+    assert len(after.keys() - before.keys()) == 2
+
+
+def test_an_experiment_is_a_target_and_the_report_starts_no_cell(workflow):
+    flow = workflow({**TINY, "repeats": 1})
+    flow.run("report", "--quiet")
+    page = (flow.folder / "results/report.html").read_text()
+    assert "missing" in page.lower()
+    assert not records(flow)
+    said = flow.run("-n", "tiny")
+    assert "measure_cell" in said
+
+
+def test_a_cell_that_the_node_cannot_run_is_a_skipped_record_not_a_crash(workflow):
+    flow = workflow({**TINY, "device": "cuda", "repeats": 1})
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    flow.run()
+    found = records(flow)
+    assert {record["status"] for record in found.values()} == {"skipped"}
+    assert all("CUDA" in record["sentence"] for record in found.values())
+    assert "CUDA" in (flow.folder / "results/report.html").read_text()
+    assert "Nothing to be done" in flow.run()  # final on this node
+
+    path = next(iter(found))
+    record = {**found[path], "planned_on": "another-node"}
+    (flow.folder / path).write_text(json.dumps(record))
+    assert "measure_cell" in flow.run("-n")  # but not on another one
+
+
+def test_a_wrong_config_stops_before_anything_is_planned(workflow):
+    flow = workflow({**TINY, "repeets": 1})
+    said = flow.run("-n", ok=False)
+    assert "found: key 'repeets'" in said
+    assert "write 'repeats' instead" in said
+    assert "Traceback" not in said
+
+
+def test_every_shipped_command_plans_on_a_node_without_a_gpu(workflow):
+    flow = workflow({"run": ["pipelining"]})
+    for target in ("pipelining", "hybrid_gpu", "gpu_decoding", "vit_lite", "accelerated_vit"):
+        said = flow.run("-n", "--quiet", "rules", target)
+        assert "measure_cell" in said
+    said = flow.run("-n", "--profile", "slurm", "--resources", "gpu=1")
+    assert "measure_cell" in said
+
+
+def test_snakemake_reports_with_captions(workflow):
+    flow = workflow({**TINY, "repeats": 1})
+    flow.run()
+    flow.run("--report", "report.zip")
+    assert (flow.folder / "report.zip").stat().st_size > 10_000

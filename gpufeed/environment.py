@@ -108,7 +108,8 @@ def cores_allowed() -> int:
 def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """The tightest CPU quota, in cores, from this process's cgroup up to the root; None if there is none.
 
-    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1). Source: Linux, cgroup-v2.rst, sched-bwc.rst.
+    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1).
+    Source: Linux, cgroup-v2.rst, sched-bwc.rst.
     """
     try:
         lines = proc.read_text().splitlines()

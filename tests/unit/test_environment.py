@@ -1,0 +1,113 @@
+import subprocess
+
+import pytest
+import torch
+import yaml
+from jsonschema import Draft202012Validator
+
+from gpufeed import environment as env
+from gpufeed import gpu
+from gpufeed.node import node_name
+from gpufeed.record import SCHEMA
+
+CPU = torch.device("cpu")
+
+
+def test_environment_is_what_the_schema_says():
+    schema = yaml.safe_load(SCHEMA.read_text())["properties"]["environment"]
+    found = env.environment(CPU)
+    Draft202012Validator(schema).validate(found)
+    assert found["gpu"] is None
+    assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+
+
+@pytest.mark.parametrize(("cuda", "expected"), [("12.8", "cuda12"), ("13.0", "cuda13"), (None, "cpu")])
+def test_stack_is_what_torch_was_built_for(cuda, expected):
+    assert env.stack(cuda) == expected
+
+
+def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
+    class Properties:
+        name, total_memory, major, minor, multi_processor_count = "Some GPU", 2**34, 9, 0, 132
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
+    found = env.gpu_description(torch.device("cuda", 0), gpu.NOTHING)
+    schema = yaml.safe_load(SCHEMA.read_text())["properties"]["environment"]["properties"]["gpu"]
+    Draft202012Validator(schema).validate(found)
+    assert (found["compute_capability"], found["memory_gib"], found["uuid"]) == ("9.0", 16.0, None)
+
+
+def test_cpu_model_is_read_or_guessed(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel name\t: Some CPU @ 3 GHz\n")
+    assert env.cpu_model(cpuinfo) == "Some CPU @ 3 GHz"
+    assert env.cpu_model(tmp_path / "missing")
+
+
+def cgroup(tmp_path, lines, files):
+    """A cgroup tree with these files, seen by a process whose /proc/self/cgroup has these lines."""
+    (tmp_path / "cgroup").write_text(lines)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return env.cgroup_quota(tmp_path / "cgroup", tmp_path / "root")
+
+
+def test_no_quota_without_cgroups(tmp_path):
+    assert env.cgroup_quota(tmp_path / "missing", tmp_path) is None
+    assert cgroup(tmp_path, "0::/\n", {"root/cpu.max": "max 100000\n"}) is None
+
+
+def test_the_tightest_quota_of_version_2_counts(tmp_path):
+    files = {"root/a/cpu.max": "250000 100000\n", "root/a/b/cpu.max": "800000 100000\n"}
+    assert cgroup(tmp_path, "0::/a/b\n", files) == 2.5
+
+
+def test_a_path_from_outside_the_container_falls_back_to_its_root(tmp_path):
+    assert cgroup(tmp_path, "0::/not/mounted\n", {"root/cpu.max": "300000 100000\n"}) == 3.0
+
+
+def test_quota_of_version_1(tmp_path):
+    files = {
+        "root/cpu/job/cpu.cfs_quota_us": "150000\n",
+        "root/cpu/job/cpu.cfs_period_us": "100000\n",
+        "root/cpu/cpu.cfs_quota_us": "-1\n",
+        "root/cpu/cpu.cfs_period_us": "100000\n",
+    }
+    assert cgroup(tmp_path, "5:memory:/job\n4:cpu,cpuacct:/job\n", files) == 1.5
+
+
+@pytest.mark.parametrize(("quota", "cores"), [(None, 3), (2.9, 2), (0.5, 1), (64.0, 3)])
+def test_cores_are_affinity_cut_by_quota(monkeypatch, quota, cores):
+    monkeypatch.setattr(env.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(env, "cgroup_quota", lambda: quota)
+    assert env.cores_allowed() == cores
+
+
+def test_checkout_tells_commit_and_changes(tmp_path):
+    assert env.checkout(tmp_path) == (None, None)
+
+    def git(*arguments):
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(tmp_path)]
+        return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    (tmp_path / "a").write_text("1")
+    git("add", "a")
+    git("commit", "-q", "-m", "first")
+    assert env.checkout(tmp_path) == (git("rev-parse", "HEAD").strip(), False)
+    (tmp_path / "a").write_text("2")
+    assert env.checkout(tmp_path)[1] is True
+
+
+def test_checkout_without_git(tmp_path, monkeypatch):
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert env.checkout(tmp_path) == (None, None)
+
+
+def test_node_name_is_the_submit_host_inside_a_slurm_job(monkeypatch):
+    monkeypatch.setenv("SLURM_SUBMIT_HOST", "login1")
+    assert node_name() == "login1"
+    monkeypatch.delenv("SLURM_SUBMIT_HOST")
+    assert node_name() == env.platform.node()

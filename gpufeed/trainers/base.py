@@ -1,0 +1,72 @@
+"""What a trainer is: the contract of every engine that runs the training loop."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpufeed.loaders.base import Loader
+
+# (uint8 (N, H, W, 3), ids int64 (N,), epoch) -> float (N, 3, H, W), normalised, on the device.
+# Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, whose value a replay reads anew.
+DeviceAugment = Callable[[torch.Tensor, torch.Tensor, int | torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """Everything that a trainer may know of a cell.
+
+    model stands on the device; loader is open. augment is None where the loader yields normalised
+    float images already. options: config/hydra/trainer. Runs `epochs` epochs, or, if steps is given,
+    exactly so many batches over as many epochs as they take.
+    """
+
+    model: nn.Module
+    loader: Loader
+    augment: DeviceAugment | None
+    device: torch.device
+    precision: str  # fp32 | tf32 | fp16 | bf16
+    options: Mapping[str, Any]
+    epochs: int = 1
+    steps: int | None = None
+    channels_last: bool = False
+    cuda_graphs: bool = False
+    synchronise: str = "epoch"  # epoch | step
+
+    def total_steps(self) -> int:
+        """Batches of the whole run."""
+        return self.steps if self.steps is not None else self.epochs * len(self.loader)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """steps: rows of gpufeed.timing.STEP_COLUMNS. epochs: the `epochs` of a record.
+
+    first_batch_s: seconds on the host's clock from the first request to the first batch.
+    """
+
+    steps: list[dict]
+    epochs: list[dict]
+    first_batch_s: float
+
+
+class Trainer(ABC):
+    """Made from a job; `prepare` does all that comes before the clock, `run` is what is timed."""
+
+    def __init__(self, job: TrainJob):
+        self.job = job
+
+    @abstractmethod
+    def prepare(self, example: torch.Tensor) -> None:
+        """Builds the optimiser and whatever compiles or warms up; the model's weights stay as they are.
+
+        example: a batch with the shape and dtype of those that will come, on the device; its values do
+        not matter.
+        """
+
+    @abstractmethod
+    def run(self) -> TrainResult:
+        """Trains and returns every step and epoch. Raises GpufeedError where the loss is not finite."""

@@ -1,0 +1,154 @@
+"""The plain trainer: a loop over batches, with its marks on the device's clock.
+
+With synchronise `epoch` the host never waits for the device inside an epoch: events are recorded and
+read, and losses fetched, at its end. With `step` the host waits once the batch has arrived and again
+after the step, as a loop does that prints the time of every step.
+"""
+
+import logging
+import math
+import time
+import warnings
+from contextlib import closing
+
+import torch
+
+from gpufeed.errors import GpufeedError
+from gpufeed.timing import Mark, Span, StepMarks, synchronise
+from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
+from gpufeed.trainers.graph import GraphedStep
+from gpufeed.trainers.optim import learning_rates, set_learning_rate
+from gpufeed.trainers.step import Snapshot, TrainStep
+
+WARMUP_STEPS = 3  # what the PyTorch notes on CUDA graphs use before a capture
+log = logging.getLogger("gpufeed")
+
+
+class PlainTrainer(Trainer):
+    """Mixed precision, three optimisers, one-cycle or constant rate, channels last, optional CUDA graph."""
+
+    def __init__(self, job: TrainJob):
+        super().__init__(job)
+        # mps has no events here: its steps can be timed only by waiting for each
+        self.waits = job.synchronise == "step" or job.device.type == "mps"
+        self.images_in_epoch = len(job.loader.order())
+        self.rates = learning_rates(job.options, job.total_steps())
+        self.first_batch_s = 0.0
+
+    def prepare(self, example: torch.Tensor) -> None:
+        job = self.job
+        job.model.train()
+        if job.channels_last:
+            job.model.to(memory_format=torch.channels_last)
+        self.train_step = self.step = TrainStep(job)
+        if job.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
+            self._warm_up(example)
+        if job.cuda_graphs:
+            self.step = GraphedStep(self.train_step, example)
+        synchronise(job.device)
+
+    def _warm_up(self, example: torch.Tensor) -> None:
+        """Runs steps of both batch sizes of an epoch on a side stream, then puts the weights back.
+
+        Libraries load, convolutions are searched and the optimiser's state is allocated here, not under
+        the clock and not in a capture.
+        """
+        device, snapshot = self.job.device, Snapshot(self.train_step)
+        last = self.images_in_epoch % len(example)
+        side = torch.cuda.Stream(device)
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.random.fork_rng(devices=[device]), torch.cuda.stream(side), warnings.catch_warnings():
+            # the optimiser says that it was made for a graph and runs without one: that is meant
+            warnings.filterwarnings("ignore", message="This instance was constructed with capturable")
+            for images in [example] * WARMUP_STEPS + ([example[:last]] if last else []):
+                labels = torch.zeros(len(images), dtype=torch.int64, device=device)
+                self.train_step(images, labels, torch.arange(len(images), device=device), 0)
+            snapshot.put_back()
+        torch.cuda.current_stream(device).wait_stream(side)
+        synchronise(device)
+
+    def run(self) -> TrainResult:
+        rows: list[dict] = []
+        epochs: list[dict] = []
+        while len(rows) < len(self.rates):
+            entry, added = self._epoch(len(epochs), len(rows))
+            epochs.append(entry)
+            rows += added
+            log.info(
+                "epoch %d: %d steps, %.2f s, %.0f images/s, loss %.4f",
+                *(entry[key] for key in ("epoch", "steps", "epoch_s", "images_per_s", "train_loss")),
+            )
+        return TrainResult(rows, epochs, self.first_batch_s)
+
+    def _epoch(self, epoch: int, first_step: int) -> tuple[dict, list[dict]]:
+        """One epoch, or what is left of the run: its entry in the record and its rows."""
+        device = self.job.device
+        synchronise(device)
+        start = Mark(device)
+        marks, losses = self._train(epoch, first_step, start)
+        synchronise(device)  # the one wait of an epoch: from here on events and losses may be read
+        self._check_images(epoch, first_step, marks)
+        rows = [
+            mark.row(loss) for mark, loss in zip(marks, torch.stack(losses).float().tolist(), strict=True)
+        ]
+        check_losses(rows)
+        images, epoch_s = sum(row["images"] for row in rows), Span(start, marks[-1].train.end).ms() / 1e3
+        entry = {
+            "epoch": epoch,
+            "steps": len(rows),
+            "images": images,
+            "epoch_s": epoch_s,
+            "images_per_s": images / epoch_s,
+            "train_loss": sum(row["loss"] * row["images"] for row in rows) / images,
+        }
+        return entry, rows
+
+    def _train(self, epoch: int, first_step: int, start: Mark) -> tuple[list[StepMarks], list[torch.Tensor]]:
+        """Trains on the batches of an epoch, up to the last step of the run; waits only if asked to."""
+        device, rates, previous = self.job.device, self.rates[first_step:], start
+        marks: list[StepMarks] = []
+        losses: list[torch.Tensor] = []  # each 0-dimensional, on the device
+        with closing(iter(self.job.loader)) as batches:
+            for batch in batches:
+                if not first_step and not marks:
+                    self.first_batch_s = time.perf_counter() - start.host_s
+                if self.waits:
+                    synchronise(device)
+                begin = Mark(device)
+                set_learning_rate(self.train_step.optimiser, rates[len(marks)])
+                losses.append(self.step(batch.images, batch.labels, batch.ids, epoch))
+                if self.waits:
+                    synchronise(device)
+                end = Mark(device)
+                step, images = first_step + len(marks), len(batch.labels)
+                marks.append(
+                    StepMarks(epoch, step, images, previous, Span(begin, end), batch.load_ms, batch.transfer)
+                )
+                previous = end
+                if len(marks) == len(rates):
+                    break
+        return marks, losses
+
+    def _check_images(self, epoch: int, first_step: int, marks: list[StepMarks]) -> None:
+        """Raises GpufeedError if a whole epoch lost or repeated samples."""
+        images = sum(mark.images for mark in marks)
+        cut_short = self.job.steps is not None and first_step + len(marks) == self.job.steps
+        if images == self.images_in_epoch or (cut_short and 0 < images < self.images_in_epoch):
+            return
+        raise GpufeedError(
+            f"{images} images from {type(self.job.loader).__name__} in epoch {epoch}",
+            f"{self.images_in_epoch}, each sample once",
+            "choose another loader and report this one",
+        )
+
+
+def check_losses(rows: list[dict]) -> None:
+    """Raises GpufeedError at the first loss that is not finite."""
+    for row in rows:
+        if not math.isfinite(row["loss"]):
+            raise GpufeedError(
+                f"training loss {row['loss']} at step {row['step']} (epoch {row['epoch']})",
+                "a finite loss",
+                "lower trainer.learning_rate, or choose precision bf16 or fp32",
+            )

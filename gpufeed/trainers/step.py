@@ -1,0 +1,65 @@
+"""One training step: augment, forward, backward, optimiser. It queues work and never waits for the device."""
+
+import torch
+from torch import nn
+
+from gpufeed.devices import autocast
+from gpufeed.trainers.base import TrainJob
+from gpufeed.trainers.optim import make_optimiser
+
+
+def lay_out(images: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    """Float (N, C, H, W) in the memory format that the convolutions want."""
+    return images.contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+class TrainStep:
+    """Called with a batch, trains on it and returns the loss: float32, 0-dimensional, on the device."""
+
+    def __init__(self, job: TrainJob):
+        self.job = job
+        self.optimiser = make_optimiser(job.model.parameters(), job.options, job.device, job.cuda_graphs)
+        self.scaler = torch.amp.GradScaler(job.device.type, enabled=job.precision == "fp16")
+        self.criterion = nn.CrossEntropyLoss(label_smoothing=float(job.options["label_smoothing"]))
+
+    def __call__(
+        self, images: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
+        """images uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment; labels, ids int64 (N,)."""
+        job = self.job
+        self.optimiser.zero_grad(set_to_none=True)
+        if job.augment is not None:
+            images = job.augment(images, ids, epoch)  # float (N, 3, H, W)
+        with autocast(job.device, job.precision):
+            logits = job.model(lay_out(images, job.channels_last))  # (N, classes)
+            loss = self.criterion(logits.float(), labels)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        return loss.detach()
+
+
+class Snapshot:
+    """The state of model, optimiser and scaler, to be put back in place after a warm-up.
+
+    In place, since a CUDA graph reads the tensors that it was captured with. Taken before the first
+    step, when the optimiser's state is empty: put back, it is zeros, which for SGD, Adam and AdamW
+    gives the same next step as an empty one.
+    """
+
+    def __init__(self, step: TrainStep):
+        self.step = step
+        self.model = {name: tensor.clone() for name, tensor in step.job.model.state_dict().items()}
+        self.scaler = step.scaler.state_dict()
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        for name, tensor in self.step.job.model.state_dict().items():
+            tensor.copy_(self.model[name])
+        for state in self.step.optimiser.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    value.zero_()
+        if self.step.scaler.is_enabled():
+            self.step.scaler.load_state_dict(self.scaler)
+        self.step.optimiser.zero_grad(set_to_none=True)

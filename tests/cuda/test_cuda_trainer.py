@@ -1,0 +1,212 @@
+"""What only a GPU can show of the trainer: graphs, precisions, and that nothing waits inside an epoch."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gpufeed.data.manifest import DatasetInfo, Manifest
+from gpufeed.devices import AMPERE, apply_precision
+from gpufeed.environment import environment
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.models.simple_cnn import SimpleCNN
+from gpufeed.timing import Mark, synchronise
+from gpufeed.trainers.base import TrainJob
+from gpufeed.trainers.graph import GraphedStep
+from gpufeed.trainers.plain import PlainTrainer
+from gpufeed.trainers.step import TrainStep
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
+]
+
+SIDE, CLASSES, IMAGES, BATCH = 32, 4, 150, 64  # the last batch has 22
+PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
+OPTIONS = {
+    "optimiser": "adam",
+    "learning_rate": 3e-3,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "schedule": "one_cycle",
+    "warmup_share": 0.3,
+    "label_smoothing": 0.1,
+}
+
+
+class DeviceLoader(Loader):
+    """All images on the device, gathered batch by batch. Inside an epoch any wait for the device raises."""
+
+    strict = False
+
+    def open(self):
+        generator, device = torch.Generator().manual_seed(1), self.request.device
+        labels = torch.from_numpy(self.request.manifest.labels())  # int64 (N,)
+        images = torch.randint(156, (len(labels), SIDE, SIDE, 3), dtype=torch.uint8, generator=generator)
+        images[torch.arange(len(labels)), :, :, labels % 3] += (labels * 25)[:, None, None].to(torch.uint8)
+        self.images, self.labels = images.to(device), labels.to(device)
+
+    def batches(self, order):
+        ids = torch.from_numpy(order).to(self.request.device)
+        try:
+            torch.cuda.set_sync_debug_mode("error" if self.strict else "default")
+            for part in ids.split(self.request.batch_size):
+                yield Batch(self.images[part], self.labels[part], part, load_ms=0.0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+class StrictLoader(DeviceLoader):
+    strict = True
+
+
+def augment(images, ids, epoch):
+    """Normalises, and brightens by a function of id and epoch, so that a stale epoch in a graph shows."""
+    scaled = images.permute(0, 3, 1, 2).float() / 255 - 0.5  # (N, 3, H, W)
+    return scaled + ((ids * 7 + epoch * 3) % 5)[:, None, None, None] * 0.05
+
+
+def trainer(tmp_path, loader=DeviceLoader, seed=0, **job) -> PlainTrainer:
+    """A prepared trainer; fields of TrainJob by keyword."""
+    device = torch.device("cuda", torch.cuda.current_device())
+    table = pd.DataFrame(
+        {
+            "path": [f"{i}.png" for i in range(IMAGES)],
+            "label": np.arange(IMAGES) % CLASSES,
+            "split": "train",
+            "height": SIDE,
+            "width": SIDE,
+            "channels": 3,
+        }
+    )
+    info = DatasetInfo("toy", "toy", list("abcd"), "test", (0.5,) * 3, (1.0,) * 3)
+    source = loader(LoadRequest(Manifest(tmp_path, info, table), "train", BATCH, device))
+    source.open()
+    torch.manual_seed(seed)
+    model = SimpleCNN(CLASSES, channels=(16, 32), batch_norm=True).to(device)
+    options = {**OPTIONS, **job.pop("options", {})}
+    precision = job.pop("precision", "fp32")
+    apply_precision(precision)
+    defaults = {"augment": augment, "device": device, "precision": precision, "options": options, "epochs": 4}
+    made = PlainTrainer(TrainJob(model=model, loader=source, **{**defaults, **job}))
+    made.prepare(torch.randint(256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=device))
+    return made
+
+
+def losses(result) -> list[float]:
+    return [row["loss"] for row in result.steps]
+
+
+def need(precision: str) -> None:
+    if precision in ("bf16", "tf32") and torch.cuda.get_device_capability() < AMPERE:
+        pytest.skip(f"{precision} needs compute capability 8.0")
+
+
+# rounding of the precision, amplified over 12 steps
+TOLERANCE = {"fp32": 2e-3, "tf32": 1e-2, "fp16": 3e-2, "bf16": 5e-2}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_a_graph_trains_like_the_eager_step(tmp_path, precision, optimiser):
+    need(precision)
+    options = {"optimiser": optimiser, "learning_rate": 3e-2 if optimiser == "sgd" else 3e-3}
+    eager = trainer(tmp_path, precision=precision, options=options).run()
+    made = trainer(tmp_path, precision=precision, options=options, cuda_graphs=True)
+    assert isinstance(made.step, GraphedStep)
+    graphed = made.run()
+    assert losses(graphed) == pytest.approx(losses(eager), rel=TOLERANCE[precision], abs=1e-3)
+    assert graphed.epochs[-1]["train_loss"] < graphed.epochs[0]["train_loss"]
+
+
+def test_preparing_leaves_the_weights_as_they_were(tmp_path):
+    for graphs in (False, True):
+        made = trainer(tmp_path, cuda_graphs=graphs)
+        torch.manual_seed(0)
+        fresh = SimpleCNN(CLASSES, channels=(16, 32), batch_norm=True).state_dict()
+        for name, tensor in made.job.model.state_dict().items():
+            assert torch.equal(tensor.cpu(), fresh[name]), name
+
+
+def test_the_first_loss_is_that_of_the_untouched_model(tmp_path):
+    """Warm-up and capture change neither the weights nor what the first step computes."""
+    made = trainer(tmp_path)
+    torch.manual_seed(0)
+    model = SimpleCNN(CLASSES, channels=(16, 32), batch_norm=True).to(made.job.device)
+    job = TrainJob(model, made.job.loader, augment, made.job.device, "fp32", OPTIONS)
+    batch = next(made.job.loader.batches(made.job.loader.order()))
+    expected = TrainStep(job)(batch.images, batch.labels, batch.ids, 0).item()
+    for graphs in (False, True):
+        first = losses(trainer(tmp_path, cuda_graphs=graphs).run())[0]
+        assert first == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nothing_waits_inside_an_epoch(tmp_path, precision, graphs):
+    need(precision)
+    result = trainer(tmp_path, loader=StrictLoader, precision=precision, cuda_graphs=graphs).run()
+    assert len(result.steps) == 4 * 3
+
+
+def test_the_sentinel_does_notice_a_wait(tmp_path):
+    """Without this the test above could pass for nothing."""
+
+    def waiting(images, ids, epoch):
+        ids.max().item()
+        return augment(images, ids, epoch)
+
+    made = trainer(tmp_path, loader=StrictLoader, augment=waiting)
+    with pytest.raises(RuntimeError, match="synchroniz"):
+        made.run()
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_precision_and_layout_learns(tmp_path, precision, channels_last):
+    need(precision)
+    made = trainer(tmp_path, precision=precision, channels_last=channels_last, epochs=12)
+    result = made.run()
+    assert result.epochs[-1]["train_loss"] < 0.7 * result.epochs[0]["train_loss"]
+    kernel = made.job.model.features[0][0].weight
+    assert kernel.is_contiguous(memory_format=torch.channels_last) is channels_last
+
+
+def test_tf32_rounds_and_fp32_does_not():
+    need("tf32")
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = (torch.randn(512, 512, device="cuda", generator=generator) for _ in range(2))
+    exact, error = a.double() @ b.double(), {}
+    for precision in ("tf32", "fp32"):
+        apply_precision(precision)
+        error[precision] = (a @ b - exact).abs().max().item()
+    assert error["tf32"] > 10 * error["fp32"]
+
+
+@pytest.mark.parametrize("synchronise_", ["epoch", "step"])
+def test_times_are_those_of_the_device(tmp_path, synchronise_):
+    """A long kernel in the augment counts as train, in either mode, and steps add up to the epoch."""
+    cycles = 20_000_000  # about 10 ms at 2 GHz
+
+    def slow(images, ids, epoch):
+        torch.cuda._sleep(cycles)
+        return augment(images, ids, epoch)
+
+    made = trainer(tmp_path, augment=slow, synchronise=synchronise_)
+    device = made.job.device
+    start = Mark(device)
+    torch.cuda._sleep(cycles)
+    end = Mark(device)
+    synchronise(device)
+    result = made.run()
+    assert all(row["train_ms"] > 0.5 * start.ms_until(end) for row in result.steps)
+    for epoch in result.epochs:
+        total = sum(row["total_ms"] for row in result.steps if row["epoch"] == epoch["epoch"])
+        assert total == pytest.approx(epoch["epoch_s"] * 1e3, rel=1e-3)
+
+
+def test_the_gpu_is_described(tmp_path):
+    found = environment(torch.device("cuda", torch.cuda.current_device()))
+    assert found["gpu"]["name"] == torch.cuda.get_device_name()
+    assert found["gpu"]["memory_gib"] > 1
+    assert found["driver"]

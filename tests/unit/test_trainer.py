@@ -1,0 +1,218 @@
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from measure_fixtures import (
+    CLASSES,
+    CPU,
+    OPTIONS,
+    LossyLoader,
+    NaNModel,
+    Normalise,
+    SlowLoader,
+    SlowModel,
+    ToyLoader,
+    toy_manifest,
+    toy_trainer,
+)
+from torch import nn
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.timing import STEP_COLUMNS
+from gpufeed.trainers.evaluate import evaluate
+from gpufeed.trainers.optim import learning_rates, make_optimiser, set_learning_rate
+from gpufeed.trainers.step import Snapshot
+
+SMALL = (8, 16)
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_learns_the_toy(tmp_path, optimiser):
+    rate = 0.1 if optimiser == "sgd" else 0.01
+    options = {"optimiser": optimiser, "learning_rate": rate, "schedule": "one_cycle"}
+    result = toy_trainer(tmp_path, options=options, epochs=40).run()
+    assert result.epochs[0]["train_loss"] > 0.7
+    assert result.epochs[-1]["train_loss"] < 0.05
+
+
+def test_evaluation_counts_every_held_out_sample(tmp_path):
+    trainer = toy_trainer(tmp_path, epochs=15)
+    manifest = toy_manifest(tmp_path)
+    loader = ToyLoader(LoadRequest(manifest, "test", batch_size=5, device=CPU, shuffle=False))
+    normalise = Normalise(manifest.info.mean, manifest.info.std, 0, {})
+    before = evaluate(trainer.job.model, loader, normalise, CPU, "fp32")
+    trainer.job.model.train()
+    trainer.run()
+    after = evaluate(trainer.job.model, loader, normalise, CPU, "fp32")
+    assert (after["split"], after["images"]) == ("test", 12)
+    assert after["top1"] == after["correct"] / 12 > 0.9 > before["top1"]
+    assert after["loss"] < before["loss"]
+
+
+def test_rows_and_epochs_agree(tmp_path):
+    result = toy_trainer(tmp_path, epochs=3).run()
+    assert [row["step"] for row in result.steps] == list(range(12))
+    assert [row["images"] for row in result.steps] == [8, 8, 8, 6] * 3
+    assert all(list(row) == list(STEP_COLUMNS) for row in result.steps)
+    for epoch in result.epochs:
+        rows = [row for row in result.steps if row["epoch"] == epoch["epoch"]]
+        assert sum(row["total_ms"] for row in rows) == pytest.approx(epoch["epoch_s"] * 1e3)
+        assert (epoch["steps"], epoch["images"]) == (4, 30)
+        assert epoch["images_per_s"] == pytest.approx(30 / epoch["epoch_s"])
+        mean = sum(row["loss"] * row["images"] for row in rows) / 30
+        assert epoch["train_loss"] == pytest.approx(mean)
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 9])
+def test_stops_after_the_steps_asked_for(tmp_path, steps):
+    result = toy_trainer(tmp_path, steps=steps, epochs=1).run()
+    assert len(result.steps) == steps == sum(epoch["steps"] for epoch in result.epochs)
+    assert [epoch["steps"] for epoch in result.epochs[:-1]] == [4] * (len(result.epochs) - 1)
+
+
+@pytest.mark.parametrize("synchronise", ["epoch", "step"])
+def test_a_slow_loader_is_load_and_wait(tmp_path, synchronise):
+    result = toy_trainer(tmp_path, loader=SlowLoader, synchronise=synchronise).run()
+    for row in result.steps:
+        assert min(row["load_ms"], row["wait_ms"]) >= 30
+        assert row["train_ms"] < row["wait_ms"]
+    assert result.first_batch_s >= 0.03
+
+
+def test_a_slow_model_is_train(tmp_path):
+    result = toy_trainer(tmp_path, model=SlowModel(CLASSES, channels=SMALL)).run()
+    assert all(row["train_ms"] >= 30 > row["wait_ms"] for row in result.steps)
+
+
+def test_precision_bf16_trains_in_bf16(tmp_path):
+    seen = []
+    trainer = toy_trainer(tmp_path, precision="bf16", epochs=15)
+    trainer.job.model.classifier.register_forward_hook(lambda m, i, output: seen.append(output.dtype))
+    result = trainer.run()
+    assert set(seen) == {torch.bfloat16}
+    assert all(p.dtype == torch.float32 for p in trainer.job.model.parameters())
+    assert result.epochs[-1]["train_loss"] < result.epochs[0]["train_loss"] / 2
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_images_reach_the_model_in_the_layout_asked_for(tmp_path, channels_last):
+    layouts = []
+
+    class Watch(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, CLASSES)
+
+        def forward(self, images):
+            layouts.append((images.is_contiguous(memory_format=torch.channels_last), images.is_contiguous()))
+            return self.head(images.mean((2, 3)))
+
+    toy_trainer(tmp_path, model=Watch(), channels_last=channels_last).run()
+    assert set(layouts) == {(channels_last, not channels_last)}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    with pytest.raises(GpufeedError, match=r"training loss nan at step 0 \(epoch 0\)"):
+        toy_trainer(tmp_path, model=NaNModel(CLASSES, channels=SMALL)).run()
+
+
+@pytest.mark.parametrize("job", [{"epochs": 1}, {"epochs": 2}, {"steps": 6}])
+def test_a_lost_sample_ends_the_run(tmp_path, job):
+    with pytest.raises(GpufeedError, match="29 images from LossyLoader in epoch 0"):
+        toy_trainer(tmp_path, loader=LossyLoader, **job).run()
+
+
+def test_a_lost_sample_ends_the_evaluation(tmp_path):
+    manifest = toy_manifest(tmp_path)
+    loader = LossyLoader(LoadRequest(manifest, "test", batch_size=4, device=CPU, shuffle=False))
+    normalise = Normalise(manifest.info.mean, manifest.info.std, 0, {})
+    model = toy_trainer(tmp_path).job.model
+    with pytest.raises(GpufeedError, match="11 images from LossyLoader in the evaluation"):
+        evaluate(model, loader, normalise, CPU, "fp32")
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_a_snapshot_makes_a_warm_up_leave_no_trace(tmp_path, optimiser):
+    """The steps after a warm-up that was put back equal the steps without one."""
+    losses = []
+    for warm in (False, True):
+        trainer = toy_trainer(tmp_path, options={"optimiser": optimiser}, epochs=3)
+        if warm:
+            snapshot = Snapshot(trainer.train_step)
+            for batch in trainer.job.loader:
+                trainer.train_step(batch.images, batch.labels, batch.ids, 0)
+            snapshot.put_back()
+            trainer.job.loader.epoch = 0
+        losses.append([row["loss"] for row in trainer.run().steps])
+    assert losses[0] == losses[1]
+
+
+def test_same_seed_same_losses(tmp_path):
+    first, second = (toy_trainer(tmp_path).run().steps for _ in range(2))
+    assert [row["loss"] for row in first] == [row["loss"] for row in second]
+
+
+def test_label_smoothing_raises_the_floor_of_the_loss(tmp_path):
+    result = toy_trainer(tmp_path, options={"label_smoothing": 0.3}, epochs=40).run()
+    assert result.epochs[-1]["train_loss"] > 0.3
+
+
+@given(st.integers(1, 60), st.floats(0, 1))
+def test_one_cycle_rises_to_the_rate_and_falls(total, share):
+    rates = learning_rates({**OPTIONS, "schedule": "one_cycle", "warmup_share": share}, total)
+    assert len(rates) == total
+    assert all(0 < rate <= OPTIONS["learning_rate"] * (1 + 1e-9) for rate in rates)
+    top = rates.index(max(rates))
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+
+
+def test_one_cycle_uses_its_range():
+    rates = learning_rates({**OPTIONS, "schedule": "one_cycle"}, 100)
+    assert rates[29] == pytest.approx(OPTIONS["learning_rate"])
+    assert rates[0] < OPTIONS["learning_rate"] / 20 > rates[-1] * 100
+
+
+def test_constant_stays():
+    assert learning_rates(OPTIONS, 3) == [1e-2] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimiser": "adma"}, "trainer.optimiser 'adma'"),
+        ({"schedule": "cosine"}, "trainer.schedule 'cosine'"),
+        ({"learning_rate": 0.0}, "trainer.learning_rate 0.0"),
+    ],
+)
+def test_wrong_options_are_told(tmp_path, change, message):
+    with pytest.raises(GpufeedError, match=message):
+        toy_trainer(tmp_path, options=change)
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+def test_the_learning_rate_reaches_the_step(capturable):
+    weight = nn.Parameter(torch.ones(1))
+    options = {**OPTIONS, "optimiser": "sgd", "momentum": 0.0}
+    optimiser = make_optimiser([weight], options, CPU, capturable)
+    set_learning_rate(optimiser, 0.25)
+    weight.sum().backward()
+    optimiser.step()
+    assert weight.item() == pytest.approx(0.75)
+
+
+def test_stopping_early_closes_the_loader(tmp_path):
+    closed = []
+
+    class Watched(ToyLoader):
+        def batches(self, order):
+            try:
+                yield from super().batches(order)
+            finally:
+                closed.append(time.monotonic())
+
+    toy_trainer(tmp_path, loader=Watched, steps=2).run()
+    assert len(closed) == 1

@@ -1,0 +1,201 @@
+import runpy
+import subprocess
+import sys
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import measure_fixtures as toys
+import pandas as pd
+import pytest
+import torch
+
+from gpufeed.log import job_log
+from gpufeed.measure import COLUMNS, measure
+from gpufeed.record import Record, check
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Measures a toy cell and checks its record against the schema."""
+    toys.register(monkeypatch)
+    manifest = toys.toy_manifest(tmp_path).write()
+
+    def run(repeat=0, **axes):
+        record, steps = measure(toys.toy_cell(**axes), repeat, manifest, None, "login1")
+        check(asdict(record), tmp_path)
+        assert list(steps.columns) == list(COLUMNS)
+        assert {name: str(dtype) for name, dtype in steps.dtypes.items()} == COLUMNS
+        return record, steps
+
+    return run
+
+
+def test_a_done_cell_fills_its_record(run, tmp_path):
+    record, steps = run(repeat=2, epochs=3)
+    assert (record.status, record.sentence, record.planned_on) == ("done", None, "login1")
+    assert record.resolved == {"device": "cpu", "precision": "fp32"}
+    assert record.warmup["steps"] == 4
+    assert record.steps["n"] == 8
+    assert record.throughput["images"] == 60
+    assert len(record.epochs) == 3
+    assert (record.accuracy["split"], record.accuracy["images"]) == ("test", 12)
+    assert record.memory["peak_gpu_mib"] is None
+    assert record.memory["peak_host_mib"] > 10
+    assert record.phases["evaluation_s"] > 0
+    assert len(steps) == 12
+    assert set(steps["repeat"]) == {2}
+    assert set(steps["cell_id"]) == {record.cell_id}
+    record.write(tmp_path / "0.json")
+    assert Record.read(tmp_path / "0.json") == record
+
+
+def test_the_statistics_are_those_of_the_steps(run):
+    record, steps = run(epochs=2)
+    counted = steps[steps["step"] >= record.warmup["steps"]]
+    assert record.steps["total_ms"]["median"] == pytest.approx(counted["total_ms"].median())
+    assert record.steps["train_ms"]["std"] == pytest.approx(counted["train_ms"].std())
+    assert record.throughput["seconds"] == pytest.approx(counted["total_ms"].sum() / 1e3)
+    share = counted["wait_ms"].sum() / counted["total_ms"].sum()
+    assert record.throughput["wait_share"] == pytest.approx(share)
+    assert steps["total_ms"].sum() == pytest.approx(1e3 * sum(e["epoch_s"] for e in record.epochs))
+
+
+def test_learns_better_than_chance(run):
+    assert run(epochs=20)[0].accuracy["top1"] > 2 / 3
+
+
+def test_repeats_differ_and_can_be_had_again(run):
+    losses = [run(repeat=repeat, epochs=1)[1]["loss"].tolist() for repeat in (0, 1, 0)]
+    assert losses[0] == losses[2] != losses[1]
+
+
+def test_an_augment_for_samples_gives_the_same_training(run):
+    on_device, in_loader = (run(augment=name)[1]["loss"] for name in ("none", "sample"))
+    assert in_loader.to_numpy() == pytest.approx(on_device.to_numpy(), rel=1e-5)
+
+
+def test_a_run_of_steps_and_a_ceiling_have_no_accuracy(run):
+    for axes in ({"steps": 5}, {"loader": "ceiling"}):
+        record, _ = run(**axes)
+        assert record.status == "done"
+        assert record.accuracy is record.phases["evaluation_s"] is None
+
+
+def test_a_run_of_steps_leaves_out_three(run):
+    record, steps = run(steps=7)
+    assert (len(steps), record.warmup["steps"], record.steps["n"]) == (7, 3, 4)
+
+
+def test_a_slow_loader_raises_the_wait_share(run):
+    assert run(loader="SlowLoader", epochs=1)[0].throughput["wait_share"] > 0.6
+    assert run(model="SlowModel", epochs=1)[0].throughput["wait_share"] < 0.4
+
+
+SKIPPED = {
+    "loader": ({"loader": "MissingLoader"}, "The toy needs a machine that this node lacks."),
+    "package": ({"loader": "gone"}, "Loader gone needs the package a_package_that_is_not_there"),
+    "precision": ({"precision": "fp16"}, "Precision fp16 is run on CUDA GPUs only"),
+    "graphs": ({"cuda_graphs": True}, "CUDA graphs need a CUDA GPU"),
+}
+FAILED = {
+    "loss": ({"model": "NaNModel"}, "Found training loss nan at step 0 (epoch 0); expected a finite loss"),
+    "samples": ({"loader": "LossyLoader"}, "Found 29 images from LossyLoader in epoch 0"),
+    "error": ({"loader": "BreakingLoader"}, "OSError: the disk went away"),
+    "memory": ({"loader": "FullLoader"}, "CUDA ran out of memory at batch size 8: CUDA out of memory."),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "axes", "sentence"),
+    [("skipped", *case) for case in SKIPPED.values()] + [("failed", *case) for case in FAILED.values()],
+    ids=[*SKIPPED, *FAILED],
+)
+def test_what_goes_wrong_is_a_sentence_in_the_record(run, status, axes, sentence):
+    record, steps = run(**axes)
+    assert record.status == status
+    assert record.sentence.startswith(sentence)
+    assert "\n" not in record.sentence
+    assert record.epochs == []
+    assert record.steps is record.throughput is record.accuracy is record.memory is record.resolved is None
+    assert steps.empty
+
+
+def test_a_node_without_the_device_skips(run, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    record, _ = run(device="cuda")
+    assert (record.status, record.environment["gpu"]) == ("skipped", None)
+
+
+def test_a_missing_manifest_fails_with_what_to_do(tmp_path, monkeypatch):
+    toys.register(monkeypatch)
+    record, _ = measure(toys.toy_cell(), 0, tmp_path / "manifest.parquet", None, "login1", attempt=3)
+    assert (record.status, record.attempt) == ("failed", 3)
+    assert "run snakemake again" in record.sentence
+
+
+def test_the_traceback_goes_to_the_log(run, tmp_path):
+    with job_log(tmp_path / "job.log"):
+        run(loader="BreakingLoader")
+    text = (tmp_path / "job.log").read_text()
+    assert "Traceback" in text
+    assert "and more lines" in text
+
+
+def test_an_interrupt_leaves_no_record(run, monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(toys.ToyLoader, "open", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
+def test_empty_steps_survive_parquet(run, tmp_path):
+    _, empty = run(loader="MissingLoader")
+    _, full = run(epochs=1)
+    for table, name in ((empty, "empty"), (full, "full")):
+        table.to_parquet(tmp_path / name, index=False)
+    found = [pd.read_parquet(tmp_path / name) for name in ("empty", "full")]
+    assert found[0].dtypes.equals(found[1].dtypes)
+    assert len(pd.concat(found)) == 4
+
+
+def test_measuring_does_not_import_torchvision():
+    """Each repeat is a fresh process, and torchvision costs seconds."""
+    code = "import sys, gpufeed.measure, gpufeed.trainers.plain, gpufeed.models.simple_cnn\n"
+    code += "sys.exit('torchvision' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Named(SimpleNamespace):
+    """The part of Snakemake's named lists that scripts use."""
+
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
+@pytest.mark.parametrize(
+    ("loader", "status", "said"),
+    [("ToyLoader", "done", ""), ("BreakingLoader", "failed", "OSError: the disk went away")],
+)
+def test_the_script_writes_both_files_and_ends_well(
+    tmp_path, request, monkeypatch, capsys, loader, status, said
+):
+    toys.register(monkeypatch)
+    monkeypatch.setenv("SLURM_SUBMIT_HOST", "login2")
+    steps, record = tmp_path / "0.steps.parquet", tmp_path / "0.json"
+    job = Named(
+        input=Named(manifest=str(toys.toy_manifest(tmp_path).write()), cache=[]),
+        output=Named(record=str(record), steps=str(steps)),
+        params=Named(cell=toys.toy_cell(loader=loader), repeat=0, attempt=2),
+        log=[str(tmp_path / "job.log")],
+        threads=torch.get_num_threads(),
+    )
+    script = request.config.rootpath / "workflow/scripts/measure_cell.py"
+    runpy.run_path(str(script), {"snakemake": job})
+    found = Record.read(record)
+    assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
+    assert said in capsys.readouterr().err
+    assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
+    assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns
+    assert not list(tmp_path.rglob("*.partial"))

@@ -1,0 +1,96 @@
+"""The one table that sorts and filters: itables (DataTables) with its code in the page."""
+
+import pandas as pd
+from itables import options
+from itables.javascript import generate_init_offline_itables_html, to_html_datatable
+
+from gpufeed.analysis import tables, wording
+
+# name in the page -> (column of the table of cells, decimals; None for what is no measured number)
+SHOWN = {
+    "Experiment": ("experiment", None),
+    "Dataset": ("dataset", None),
+    "Pipeline": ("pipeline", None),
+    "images/s": ("images_per_s", 1),
+    "min": ("images_per_s_min", 1),
+    "max": ("images_per_s_max", 1),
+    "n": ("n_repeats", None),
+    "Ceiling (%)": ("ceiling_share", 1),
+    "Wait (%)": ("wait_share", 1),
+    "Load (ms)": ("load_ms", 3),
+    "Transfer (ms)": ("transfer_ms", 3),
+    "Train (ms)": ("train_ms", 3),
+    "Total (ms)": ("total_ms", 3),
+    "Epoch (s)": ("epoch_s", 3),
+    "Top-1 (%)": ("top1", 1),
+    "GPU memory (MiB)": ("peak_gpu_mib", 0),
+    "Status": ("status", None),
+    "Model": ("model", None),
+    "Precision": ("precision", None),
+    "Batch": ("batch_size", None),
+    "Loader": ("loader", None),
+    "Workers": ("workers", None),
+    "Augment": ("augment", None),
+    "Prefetch": ("prefetch_factor", None),
+    "Pinned": ("pin_memory", None),
+    "Persistent": ("persistent_workers", None),
+    "CUDA graphs": ("cuda_graphs", None),
+    "channels_last": ("channels_last", None),
+    "Synchronise": ("synchronise", None),
+    "Trainer": ("trainer", None),
+    "Epochs": ("epochs", None),
+    "Steps": ("step_limit", None),
+    "Overrides": ("overrides", None),
+    "Device": ("device", None),
+    "Hardware": ("hardware", None),
+    "Stack": ("stack", None),
+    "torch": ("torch", None),
+    "Commit": ("commit", None),
+    "Sentence": ("sentence", None),
+    "Cell": ("cell_id", None),
+}
+TABLE_ID = "all-cells"
+
+
+def shown(cells: pd.DataFrame) -> pd.DataFrame:
+    """The table of cells as a reader wants it: pipelines before ceilings, the fastest first, shares in %."""
+    names = [wording.labels(rows, unique=False) for _, rows in cells.groupby("experiment")]
+    rows = cells.assign(
+        pipeline=pd.concat(names), _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool)
+    )
+    rows = rows.sort_values(["experiment", "_ceiling", "images_per_s"], ascending=[True, True, False])
+    return pd.DataFrame(
+        {name: _column(rows[column], name, decimals) for name, (column, decimals) in SHOWN.items()}
+    )
+
+
+def _column(values: pd.Series, name: str, decimals: int | None) -> pd.Series:
+    if decimals is None:
+        return values.astype(object).where(values.notna(), "")
+    numbers = pd.to_numeric(values) * (100 if name.endswith("(%)") else 1)
+    return numbers.round(decimals).astype(float)
+
+
+def library() -> str:
+    """DataTables, once for the page: script and style of itables' offline bundle."""
+    return generate_init_offline_itables_html(options.dt_bundle).split("<div", 1)[0]
+
+
+def table(cells: pd.DataFrame) -> str:
+    """HTML of the sorting and filtering table of all cells; every row is in it."""
+    html = to_html_datatable(
+        shown(cells),
+        connected=False,
+        table_id=TABLE_ID,
+        display_logo_when_loading=False,
+        showIndex=False,
+        maxBytes=0,  # by default itables drops rows beyond 64 kB
+        maxColumns=0,
+        column_filters="footer",
+        lengthMenu=[25, 50, 100, -1],
+        layout={"topStart": "search", "topEnd": "pageLength", "bottomStart": "info", "bottomEnd": "paging"},
+        style={"table-layout": "auto", "width": "auto", "margin": "0"},
+        language={"search": "Find in all columns:", "entries": {"_": "cells", "1": "cell"}},
+    )
+    # itables writes what was not measured as NaN: as displayed text, as sort key, and in its fallback
+    return html.replace('[\\"NaN\\", ', '[\\"-\\", ').replace(">NaN<", ">-<")

@@ -1,0 +1,197 @@
+"""The report: one HTML file that opens without a network, the answer first."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup
+
+from gpufeed.analysis import figures, interactive, records, style, tables, verdicts, wording
+
+TEMPLATES = Path(__file__).parent / "templates"
+# 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob:; style-src 'unsafe-inline'; "
+    "img-src data:; font-src data:"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in the page, and what it shows in one sentence."""
+
+    svg: Markup
+    caption: str
+
+
+def page(found: records.Found, plan_info: Mapping) -> str:
+    """The whole report as HTML.
+
+    found: the records to show. plan_info: {"experiments": {name: {"title", "question", "repeats",
+    "cells"}}, "left_out": [{"experiment", "sentence", "combinations"}], "command": str}.
+    """
+    table = records.read_records(found.paths)
+    steps, damaged_steps = records.read_steps(found.steps_paths)
+    cells = tables.cells(table)
+    names = _shown_experiments(found, plan_info, table)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.get_template("report.html.j2").render(
+        policy=POLICY,
+        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        library=Markup(interactive.library()),
+        reference=found.reference,
+        machines=_machines(table),
+        counts=_counts(table, found),
+        all_cells=Markup(interactive.table(cells)) if len(cells) else "",
+        sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
+        damaged_steps=damaged_steps,
+        stale=[str(path) for path in found.stale],
+        newest=str(table["finished_at"].dropna().max()) if table["finished_at"].notna().any() else "",
+    )
+
+
+def _shown_experiments(found: records.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
+    """Experiments with a record or a gap, in the order of the plan."""
+    present = {*table["experiment"], *(missing.experiment for missing in found.missing)}
+    return [name for name in plan_info["experiments"] if name in present]
+
+
+def _counts(table: pd.DataFrame, found: records.Found) -> dict[str, int]:
+    status = table["status"].value_counts().to_dict()
+    return {name: int(status.get(name, 0)) for name in ("done", "skipped", "failed", "damaged")} | {
+        "missing": len(found.missing)
+    }
+
+
+def _section(name, plan_info, found, table, cells, steps) -> dict:
+    """All that the page says about one experiment."""
+    plan = plan_info["experiments"][name]
+    ours = cells[cells["experiment"] == name]
+    own_records = table[table["experiment"] == name]
+    answers = verdicts.answers(ours)
+    return {
+        "name": name,
+        "title": plan["title"],
+        "question": plan["question"],
+        "answers": answers,
+        "headlines": [answer for answer in answers if answer.headline],
+        "claims": verdicts.notebook_claims(ours) if name == "pipelining" else [],
+        "pictures": _pictures(name, ours, own_records),
+        "batches": _batch_tables(own_records, steps),
+        "troubles": _troubles(own_records),
+        "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
+        "missing": _missing(name, found),
+        "command": f"{plan_info['command']} {name}",
+    }
+
+
+CAPTIONS = {
+    "throughput": "Images per second of each pipeline. The vertical line is the ceiling: the same training "
+    "with one batch that never has to be loaded. What a bar lacks to the line is lost to the input.",
+    "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
+    "as others: that is what overlapping is for.",
+    "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
+    "main process.",
+    "learning": "Training loss by epoch: pipelines that feed the same data learn the same.",
+}
+
+
+def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list[Picture]:
+    """The figures that have something to show."""
+    epochs = records.read_epochs(own_records)
+    drawn = {}
+    if len(tables.pipelines(tables.measured(cells))):
+        drawn["throughput"] = figures.throughput(cells)
+        drawn["breakdown"] = figures.breakdown(cells)
+    if figures.has_sweep(cells):
+        drawn["workers"] = figures.workers(cells)
+    if figures.has_learning(cells, epochs):
+        drawn["learning"] = figures.learning(cells, epochs)
+    return [
+        Picture(
+            Markup(style.inline_svg(style.to_svg(figure), f"{name}-{kind}", CAPTIONS[kind])), CAPTIONS[kind]
+        )
+        for kind, figure in drawn.items()
+    ]
+
+
+def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
+    """A table batch by batch for each step-synchronised cell and machine, with its medians below."""
+    batches = tables.batches(own_records, steps)
+    found = []
+    columns = list(tables.BATCH_COLUMNS.values())
+    for _, rows in batches.groupby(["cell_id", "hardware", "stack", "torch"], sort=False, dropna=False):
+        first = rows.iloc[0]
+        workers = wording.plural(int(first["workers"]), "worker")
+        found.append(
+            {
+                "title": f"{first['loader']}, {workers}, {first['hardware']}",
+                "n": int(first["n_repeats"]),
+                "columns": columns,
+                "rows": [
+                    (int(row["batch"]), [f"{row[c]:.2f}" for c in columns]) for _, row in rows.iterrows()
+                ],
+                "median": [f"{rows[column].median():.2f}" for column in columns],
+            }
+        )
+    return found
+
+
+def _troubles(own_records: pd.DataFrame) -> list[dict]:
+    """Skipped, failed and damaged repeats, those with the same sentence together."""
+    bad = own_records[own_records["status"] != "done"]
+    rows = []
+    for (status, sentence), group in bad.groupby(["status", bad["sentence"].fillna("")], sort=True):
+        repeats = [f"{cell}/{repeat}" for cell, repeat in zip(group["cell_id"], group["repeat"], strict=True)]
+        rows.append({"status": status, "sentence": sentence or "no reason was recorded", "repeats": repeats})
+    return rows
+
+
+def _missing(name: str, found: records.Found) -> dict[str, list[int]]:
+    """Cell id -> repeats that nobody has measured."""
+    cells: dict[str, list[int]] = {}
+    for missing in found.missing:
+        if missing.experiment == name:
+            cells.setdefault(missing.cell_id, []).append(missing.repeat)
+    return cells
+
+
+def _machines(table: pd.DataFrame) -> list[dict]:
+    """What the readable records were measured with, one entry a combination."""
+    known = table[table["hardware"].notna()]
+    keys = ["node", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu", "cores"]
+    machines = []
+    for _, rows in known.groupby(keys, dropna=False, sort=False):
+        first = rows.iloc[0]
+        versions = {name: version for row in rows["versions"] for name, version in row.items()}
+        commits = sorted({commit[:9] for commit in rows["commit"].dropna()})
+        dirty = bool((rows["dirty"] == True).any())  # noqa: E712 (a column of True, False and None)
+        machines.append(
+            {
+                "node": first["node"],
+                "hardware": first["hardware"],
+                "device": first["device"],
+                "gpu": first["gpu"] if isinstance(first["gpu"], dict) else None,
+                "records": len(rows),
+                "done": int((rows["status"] == "done").sum()),
+                "facts": {
+                    "CPU": f"{first['cpu']}, {wording.plural(int(first['cores']), 'core')} allowed, "
+                    f"{first['memory_gib']:.0f} GiB",
+                    "driver": first["driver"] if isinstance(first["driver"], str) else "none",
+                    "stack": f"{first['stack']}, torch {first['torch']}, Python {first['python']}",
+                    "system": first["os"],
+                    "commit": (", ".join(commits) or "unknown") + (" with local changes" if dirty else ""),
+                    "warm-up": "; ".join(sorted(rows["warmup"].dropna().unique())) or "none",
+                },
+                "versions": dict(sorted(versions.items())),
+            }
+        )
+    return machines

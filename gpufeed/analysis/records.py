@@ -1,0 +1,212 @@
+"""Records and step tables from disk to DataFrames. What cannot be read becomes a row that says so."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.errors import GpufeedError
+from gpufeed.record import Record
+
+STEPS_SUFFIX = ".steps.parquet"
+PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
+STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
+AXES = (
+    "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
+    "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "synchronise", "epochs", "seed",
+)  # fmt: skip
+WHOLE_NUMBERS = ("repeat", "batch_size", "workers", "prefetch_factor", "epochs", "step_limit", "cores")
+COLUMNS = [
+    "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
+    *AXES, "step_limit", "precision", "overrides", "hyper", "device", "hardware", "stack", "torch",
+    "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
+    "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "epoch_s", "first_batch_s", "setup_s",
+    "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows",
+]  # fmt: skip
+
+
+def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """One row a record, cell axes and measures side by side (columns: COLUMNS).
+
+    Step times are means over the steps after warm-up, in ms: means add up, medians do not.
+    A file that is no valid record gives a row with status `damaged` and the reason as its sentence.
+    """
+    rows = [_row(Path(path)) for path in paths]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    for column in WHOLE_NUMBERS:
+        table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
+    return table
+
+
+def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
+    """All step rows (STEP_COLUMNS and `path`, that of their record), and a sentence for each bad file."""
+    tables, damaged = [], []
+    for path in map(str, paths):
+        try:
+            table = pd.read_parquet(path)[STEP_COLUMNS]
+        except (OSError, ValueError, KeyError) as error:
+            damaged.append(f"the step table {path} cannot be read ({_first_line(error)})")
+            continue
+        if len(table):
+            tables.append(table.assign(path=path.removesuffix(STEPS_SUFFIX) + ".json"))
+    if not tables:
+        return pd.DataFrame(columns=[*STEP_COLUMNS, "path"]), damaged
+    return pd.concat(tables, ignore_index=True), damaged
+
+
+def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
+    """One row an epoch of every finished repeat: its keys and the epoch's numbers."""
+    keys = ["path", "experiment", "cell_id", "repeat", "hardware"]
+    rows = [
+        {**{key: record[key] for key in keys}, **epoch}
+        for record in records.to_dict("records")
+        if record["status"] == "done"
+        for epoch in record["epoch_rows"]
+    ]
+    columns = [*keys, "epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _row(path: Path) -> dict:
+    try:
+        return _flat(Record.read(path), path)
+    except GpufeedError as error:
+        return _damaged(path, error.found)
+
+
+def _damaged(path: Path, reason: str) -> dict:
+    """What the path alone tells: <experiment>/<cell_id>/<repeat>.json."""
+    return {
+        "path": str(path),
+        "experiment": path.parent.parent.name,
+        "cell_id": path.parent.name,
+        "repeat": int(path.stem) if path.stem.isdecimal() else None,
+        "status": "damaged",
+        "sentence": _first_line(reason),
+    }
+
+
+def _flat(record: Record, path: Path) -> dict:
+    cell, resolved = record.cell, record.resolved or {}
+    row = {
+        name: getattr(record, name)
+        for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
+    }
+    row |= {axis: cell.get(axis) for axis in AXES}
+    row |= {
+        "path": str(path),
+        "step_limit": cell.get("steps"),
+        "precision": resolved.get("precision", cell.get("precision")),
+        "overrides": " ".join(cell.get("overrides") or ()),
+        "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
+    }
+    return row | _machine(record) | _measures(record)
+
+
+def _machine(record: Record) -> dict:
+    """`hardware` is what the numbers depend on most: the GPU's model, or the CPU's without a GPU."""
+    environment = record.environment
+    gpu = environment["gpu"]
+    asked = record.cell.get("device", "auto")
+    device = (record.resolved or {}).get("device") or (asked if asked != "auto" else None)
+    device = device or ("cuda" if gpu else "cpu")
+    same = ("stack", "node", "cpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty")
+    return {name: environment[name] for name in same} | {
+        "device": device,
+        "hardware": gpu["name"] if gpu and device == "cuda" else environment["cpu"],
+        "gpu": gpu,
+        "torch": environment["versions"].get("torch", "unknown"),
+        "cores": environment["cores_allowed"],
+    }
+
+
+def _measures(record: Record) -> dict:
+    if record.status != "done":
+        return {"epoch_rows": []}
+    # the first epoch warms caches and workers up, so it counts only where there is no other
+    later = record.epochs[1:] or record.epochs
+    row = {phase: record.steps[phase]["mean"] for phase in PHASES}
+    return row | {
+        "images_per_s": record.throughput["images_per_s"],
+        "wait_share": record.throughput["wait_share"],
+        "steps_n": record.steps["n"],
+        "warmup": record.warmup["policy"],
+        "epoch_s": pd.Series([epoch["epoch_s"] for epoch in later], dtype=float).median(),
+        "first_batch_s": record.phases["first_batch_s"],
+        "setup_s": record.phases["setup_s"],
+        "top1": record.accuracy["top1"] if record.accuracy else None,
+        "peak_gpu_mib": record.memory["peak_gpu_mib"],
+        "peak_host_mib": record.memory["peak_host_mib"],
+        "epoch_rows": record.epochs,
+    }
+
+
+def _first_line(error: object) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A repeat that the config plans and nobody has measured."""
+
+    experiment: str
+    cell_id: str
+    repeat: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """The records to report on, and how they compare with the plan."""
+
+    paths: list[Path]
+    missing: list[Missing] = field(default_factory=list)
+    stale: list[Path] = field(default_factory=list)  # of cells or repeats that the config no longer plans
+    reference: bool = False  # published records of another machine, shown because there are no own ones
+
+    @property
+    def steps_paths(self) -> list[Path]:
+        """The step tables beside the records, where there are any."""
+        beside = (path.with_name(path.stem + STEPS_SUFFIX) for path in self.paths)
+        return [path for path in beside if path.exists()]
+
+
+Planned = Mapping[str, Mapping[str, int]]  # {experiment: {cell_id: repeats}}
+
+
+def find_records(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
+    """Looks for <results_dir>/records/<experiment>/<cell_id>/<repeat>.json of every planned repeat."""
+    root = Path(results_dir) / "records"
+    paths, missing, stale = [], [], []
+    for experiment in experiments:
+        cells = planned.get(experiment, {})
+        for cell_id, repeats in cells.items():
+            for repeat in range(repeats):
+                path = root / experiment / cell_id / f"{repeat}.json"
+                if path.exists():
+                    paths.append(path)
+                else:
+                    missing.append(Missing(experiment, cell_id, repeat))
+        known = set(paths)
+        stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
+    return Found(paths, missing, stale)
+
+
+def find_reference(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
+    """Published records, <results_dir>/reference/<name>/records/...: all of them, planned or not.
+
+    Their config may differ from the present one, so nothing counts as stale; every planned repeat
+    counts as missing, for it was not measured here.
+    """
+    experiments = list(experiments)
+    root = Path(results_dir) / "reference"
+    paths = [path for name in experiments for path in sorted(root.glob(f"*/records/{name}/*/*.json"))]
+    missing = [
+        Missing(name, cell_id, repeat)
+        for name in experiments
+        for cell_id, repeats in planned.get(name, {}).items()
+        for repeat in range(repeats)
+    ]
+    return Found(paths, missing, reference=bool(paths))

@@ -1,0 +1,60 @@
+"""One look for all figures: SVG with real text, colours that survive colour blindness and a grey print."""
+
+import io
+import re
+import textwrap
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
+BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#6B6B6B"
+LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", "-.", ":", "-", "--")
+WIDTH_IN = 9.0
+
+SETTINGS = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
+    "svg.hashsalt": "gpufeed",  # the same data gives the same bytes
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "hatch.linewidth": 0.8,
+    "legend.frameon": False,
+}
+
+
+def look():
+    """The context in which a figure is both made and saved."""
+    return mpl.rc_context(SETTINGS)
+
+
+def sentence_figure(sentence: str) -> Figure:
+    """A figure that says in words why there is nothing to draw."""
+    with look():
+        figure = Figure(figsize=(WIDTH_IN, 1.2), layout="constrained")
+        figure.text(0.02, 0.5, textwrap.fill(sentence, 100), va="center", color="#333333")
+    return figure
+
+
+def to_svg(figure: Figure) -> str:
+    """The figure as an SVG document; the same figure gives the same text."""
+    buffer = io.StringIO()
+    with look():
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return buffer.getvalue()
+
+
+def inline_svg(svg: str, prefix: str, title: str) -> str:
+    """The `<svg>` element alone, its ids made unique on a page by `prefix` (letters, digits, hyphens)."""
+    element = svg[svg.index("<svg ") :]
+    element = re.sub(r'\bid="', f'id="{prefix}-', element)
+    element = re.sub(r"url\(#", f"url(#{prefix}-", element)
+    element = re.sub(r'href="#', f'href="#{prefix}-', element)
+    safe = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    return element.replace("<svg ", f'<svg role="img" aria-label="{safe}" ', 1)

@@ -1,0 +1,146 @@
+"""The two tables of every experiment: one row a cell, and one row a batch."""
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from gpufeed.analysis.records import PHASES, STEP_COLUMNS
+from gpufeed.analysis.statistics import summarise
+from gpufeed.registry import LOADERS
+
+# Numbers from two GPU models, stacks or torch versions never share a row.
+IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch"]
+SETTINGS = [
+    "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
+    "model", "trainer", "precision", "batch_size", "channels_last", "cuda_graphs", "synchronise",
+    "epochs", "step_limit", "overrides", "hyper", "device", "cores",
+]  # fmt: skip
+MEASURES = [
+    "wait_share",
+    *PHASES,
+    "epoch_s",
+    "first_batch_s",
+    "setup_s",
+    "top1",
+    "peak_gpu_mib",
+    "peak_host_mib",
+]
+THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
+CELL_COLUMNS = [
+    *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
+    "ceiling_images_per_s", "ceiling_share", *MEASURES, "commit",
+]  # fmt: skip
+# The same work on the device, whatever brings the samples: what `replay` bounds.
+SAME_CEILING = [
+    "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
+    "cuda_graphs", "synchronise", "overrides", "hyper", "device", "hardware", "stack", "torch",
+]  # fmt: skip
+# The same training task: pipelines within it compete. `augmented` is added by `tasks`.
+SAME_TASK = [
+    "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
+    "overrides", "device", "hardware", "stack", "torch",
+]  # fmt: skip
+BATCH_COLUMNS = {
+    "load_ms": "Load(ms)",
+    "transfer_ms": "Transfer(ms)",
+    "train_ms": "Train(ms)",
+    "total_ms": "Total(ms)",
+}
+
+
+def cells(records: pd.DataFrame) -> pd.DataFrame:
+    """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
+
+    images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
+    images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    """
+    groups = records.groupby(IDENTITY, dropna=False, sort=False)
+    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=CELL_COLUMNS)
+    for column in ("workers", "prefetch_factor", "batch_size", "epochs", "step_limit", "cores", "n_repeats"):
+        table[column] = table[column].astype("Int64")
+    return _with_ceiling(table)
+
+
+def _cell_row(rows: pd.DataFrame) -> dict:
+    done = rows[rows["status"] == "done"]
+    first = (done if len(done) else rows).iloc[0]
+    row = {column: first[column] for column in [*IDENTITY, *SETTINGS]}
+    speed = summarise(done["images_per_s"])
+    row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
+    row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
+    row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
+    return row | {
+        "status": _status(rows["status"]),
+        "sentence": "; ".join(rows["sentence"].dropna().unique()),
+        "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
+    }
+
+
+def _status(statuses: pd.Series) -> str:
+    """done or partly, if some repeats finished; else what went wrong, the worst first."""
+    if (statuses == "done").all():
+        return "done"
+    if (statuses == "done").any():
+        return "partly"
+    return next(status for status in ("failed", "damaged", "skipped") if (statuses == status).any())
+
+
+def is_ceiling(loader: object) -> bool:
+    """Whether a loader bounds the others instead of being a pipeline; no for names of older versions."""
+    return loader in LOADERS and LOADERS[loader].ceiling
+
+
+def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
+    replays = table[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
+    bounds = {key: rows["images_per_s"].median() for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
+    keys = list(table[SAME_CEILING].itertuples(index=False, name=None))
+    table["ceiling_images_per_s"] = pd.Series(
+        [bounds.get(key) for key in keys], dtype=float, index=table.index
+    )
+    table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
+    return table
+
+
+def measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells with at least one finished repeat, and `augmented`: whether pixels are changed at all."""
+    done = cells[cells["images_per_s"].notna()].copy()
+    done["augmented"] = done["augment"] != "none"
+    return done
+
+
+def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
+
+    Free-running tasks come before step-synchronised ones: they are how one trains.
+    """
+    groups = [rows for _, rows in measured(cells).groupby(SAME_TASK, dropna=False, sort=False)]
+    yield from sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch")
+
+
+def pipelines(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are pipelines, ceilings left out."""
+    return cells[~cells["loader"].map(is_ceiling).astype(bool)]
+
+
+def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Batch by batch, medians over the repeats, for cells in which every phase was waited for.
+
+    Columns: experiment, loader, workers, prefetch_factor, pin_memory, persistent_workers, hardware,
+    cell_id, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms), Train(ms), Total(ms).
+    """
+    keys = [
+        "experiment", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers",
+        "hardware", "stack", "torch", "cell_id",
+    ]  # fmt: skip
+    columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
+    synchronised = records[(records["status"] == "done") & (records["synchronise"] == "step")]
+    phases = steps[["path", *STEP_COLUMNS[3:]]]
+    rows = synchronised[["path", *keys]].merge(phases, on="path")
+    if rows.empty:
+        return pd.DataFrame(columns=columns)
+    groups = rows.groupby([*keys, "epoch", "step"], dropna=False)
+    table = groups[["images", *BATCH_COLUMNS]].median()
+    table["n_repeats"] = groups.size()
+    table = table.reset_index().rename(columns=BATCH_COLUMNS)
+    in_cell = table.groupby(["cell_id", "hardware", "stack", "torch"], dropna=False)
+    return table.assign(batch=in_cell.cumcount() + 1, images=table["images"].astype(int))[columns]

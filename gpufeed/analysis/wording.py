@@ -1,0 +1,92 @@
+"""How cells, tasks and numbers are called in figures and sentences."""
+
+import math
+
+import pandas as pd
+
+# What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
+FEATURES = {
+    "augment": lambda value: f"augment {value}",
+    "synchronise": lambda value: "waiting after every phase" if value == "step" else "free-running",
+    "prefetch_factor": lambda value: f"prefetch {value}",
+    "pin_memory": lambda value: "pinned" if value else "pageable",
+    "persistent_workers": lambda value: "persistent" if value else "restarted",
+    "channels_last": lambda value: "channels_last" if value else "channels_first",
+    "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
+    "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
+    "step_limit": lambda value: f"{value} steps",
+}
+
+
+def count(number: float) -> str:
+    """A rate with three to four figures, thousands apart: 46,120 or 3.27."""
+    if number is None or pd.isna(number):
+        return "-"
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, one decimal below 10 %."""
+    if share is None or pd.isna(share):
+        return "-"
+    return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
+
+
+def ratio(value: float) -> str:
+    """A speed-up: 2.35x, 12.4x, 310x."""
+    digits = max(0, 2 - int(math.log10(value))) if value >= 1 else 2
+    return f"{value:.{digits}f}x"
+
+
+def plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def labels(cells: pd.DataFrame, unique: bool = True) -> pd.Series:
+    """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
+
+    unique: names that would still be the same get the digest of their cell.
+    """
+    names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
+    for feature, say in FEATURES.items():
+        varies = cells.groupby("loader")[feature].transform(lambda values: values.nunique(dropna=True) > 1)
+        for index in cells.index[varies.astype(bool)] if len(cells) else []:
+            value = cells.at[index, feature]
+            if not pd.isna(value):
+                names[index] += f", {say(value)}"
+    if not unique:
+        return names
+    twice = names.duplicated(keep=False)
+    return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+
+
+def _plain_label(row: pd.Series) -> str:
+    workers = 0 if pd.isna(row["workers"]) else int(row["workers"])
+    return f"{row['loader']}, {plural(workers, 'worker')}" if workers else str(row["loader"])
+
+
+def task(rows: pd.DataFrame) -> str:
+    """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented`."""
+    first = rows.iloc[0]
+    parts = [
+        f"{first['model']} on {first['dataset']}",
+        str(first["precision"]),
+        f"batch {first['batch_size']}",
+    ]
+    parts.append("augmented" if first["augment"] != "none" else "not augmented")
+    if first["trainer"] != "plain":
+        parts.append(f"trainer {first['trainer']}")
+    if first["overrides"]:
+        parts.append(str(first["overrides"]))
+    if first["synchronise"] == "step":
+        parts.append("waiting after every phase of a step")
+    return ", ".join(parts)
+
+
+def machine(rows: pd.DataFrame) -> str:
+    """Where all `rows` were measured, such as `NVIDIA H200, cuda12, torch 2.10.0`."""
+    first = rows.iloc[0]
+    kind = "" if first["device"] == "cuda" else f" ({first['device']})"
+    return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"

@@ -1,0 +1,8 @@
+"""Records of an experiment -> its two tables."""
+
+from gpufeed.analysis.publish import tabulate
+from gpufeed.log import job_log
+
+with job_log(snakemake.log[0]):  # noqa: F821
+    job = snakemake  # noqa: F821
+    tabulate(job.input.records, job.input.steps, job.output.cells, job.output.batches)

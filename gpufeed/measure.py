@@ -4,7 +4,6 @@ import logging
 import resource
 import sys
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,8 +97,7 @@ def run(
     augment = make_augment(cell.augment, cell, manifest, seed)
     request = load_request(cell, manifest, cache, device, seed, augment)
     model = make_model(cell, manifest, device)
-    with ExitStack() as stack:
-        loader = stack.enter_context(fetch("loader", cell.loader)(request))
+    with fetch("loader", cell.loader)(request) as loader:
         trainer = make_trainer(cell, model, loader, augment, device, precision)
         trainer.prepare(example_batch(request))
         synchronise(device)

@@ -50,7 +50,7 @@ def test_auto_precision_on_cuda(monkeypatch, capability, expected):
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])
 def test_older_gpus_skip_what_they_cannot_do(monkeypatch, precision):
     node_with(monkeypatch, cuda=True, capability=(7, 5))
-    with pytest.raises(Skip, match="Some GPU has 7.5"):
+    with pytest.raises(Skip, match=r"Some GPU has 7\.5"):
         devices.resolve_precision(precision, CUDA)
     assert devices.resolve_precision("fp16", CUDA) == "fp16"
 

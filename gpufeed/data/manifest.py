@@ -99,11 +99,11 @@ class Manifest:
         try:
             table = pq.read_table(path)
             meta = json.loads(table.schema.metadata[META_KEY])
+            info = DatasetInfo(**{**meta, "mean": tuple(meta["mean"]), "std": tuple(meta["std"])})
         except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
             raise GpufeedError(
                 f"no readable manifest at {path} ({error})",
                 "manifest.parquet as the rule prepare_dataset writes it",
                 f"delete {path.parent} and run snakemake again",
             ) from error
-        meta["mean"], meta["std"] = tuple(meta["mean"]), tuple(meta["std"])
-        return cls(path.parent, DatasetInfo(**meta), table.to_pandas())
+        return cls(path.parent, info, table.to_pandas())

@@ -1,0 +1,123 @@
+"""A dataset's files: from a folder of archived ones, a local path or a mirror, checked before use."""
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from gpufeed.data.disk import NO_ROOM, enough_disk
+from gpufeed.data.http_transfer import TransferFailed, Wanted, discard, held, transfer
+from gpufeed.errors import GpufeedError
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a dataset. size: bytes; urls: http(s)://, file:// or a local path, tried in order."""
+
+    name: str
+    urls: tuple[str, ...] = ()
+    sha256: str | None = None
+    size: int | None = None
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fetch(file: SourceFile, target: Path, archives: list[Path], progress: bool = True) -> Path:
+    """Brings `file` to `target` and returns it; `target` appears only whole and checked.
+
+    Looks into the folders `archives` for `file.name` first, then tries each URL. What has arrived
+    stays in `<target>.partial`, also after SIGKILL, and the next call goes on from there.
+    Raises GpufeedError, with the reason for every place tried, if none gives the file, and when the
+    disk is full.
+    """
+    target, archives = Path(target), [Path(folder) for folder in archives]
+    partial = target.with_name(target.name + ".partial")
+    reasons = []
+    with enough_disk(target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for place in _places(file, archives):
+            reason = _try_place(place, file, partial, progress)
+            if reason is None:
+                os.replace(partial, target)
+                discard(partial)
+                return target
+            reasons.append(f"{place}: {reason}")
+    raise _unavailable(file, archives, reasons)
+
+
+def _places(file: SourceFile, archives: list[Path]) -> list[str]:
+    """Archived copies that exist, then the URLs."""
+    copies = [folder / file.name for folder in archives]
+    return [str(copy) for copy in copies if copy.is_file()] + list(file.urls)
+
+
+def _try_place(place: str, file: SourceFile, partial: Path, progress: bool) -> str | None:
+    """Fills `partial` from one place and checks it; the reason why that failed, or None."""
+    resumed = False
+    try:
+        local = _local_path(place)
+        if local is not None:
+            discard(partial)
+            shutil.copyfile(local, partial)
+        else:
+            resumed = held(partial) > 0
+            transfer(Wanted(place, partial, file.size, file.sha256 is not None, progress))
+    except TransferFailed as error:
+        return str(error)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        return f"{error.strerror} ({error.filename})"
+    reason = _mismatch(file, partial)
+    if reason is None:
+        return None
+    discard(partial)
+    # bytes left by an earlier run may belong to another version: once more from the first byte
+    return _try_place(place, file, partial, progress) if resumed else reason
+
+
+def _local_path(place: str) -> Path | None:
+    """The path behind a plain path or a file:// URL; None for http(s). Raises TransferFailed otherwise."""
+    url = urlsplit(place)
+    if url.scheme in ("http", "https"):
+        return None
+    if url.scheme == "file" and url.netloc in ("", "localhost"):
+        return Path(url2pathname(url.path))
+    if "://" in place:
+        raise TransferFailed("not an address that can be fetched: use http(s)://, file:/// or a local path")
+    return Path(place).expanduser()
+
+
+def _mismatch(file: SourceFile, path: Path) -> str | None:
+    """How the bytes differ from what was promised; None if they do not."""
+    size = held(path)
+    if file.size is not None and size != file.size:
+        return f"{size} bytes instead of {file.size}"
+    if file.sha256 is not None and (found := sha256_of(path)) != file.sha256.lower():
+        return f"sha256 {found}"
+    return None
+
+
+def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> GpufeedError:
+    """The error for a file that no place gave."""
+    folders = ", ".join(str(folder) for folder in archives)
+    promised = [f"sha256 {file.sha256}"] * (file.sha256 is not None)
+    promised += [f"{file.size} bytes"] * (file.size is not None)
+    expected = f"{file.name} with {', '.join(promised)}" if promised else file.name
+    put = (
+        f"put {file.name} into {folders}"
+        if folders
+        else f"name a folder that holds {file.name} in `archives`"
+    )
+    if not reasons:
+        where = f"no {file.name} in {folders}" if folders else f"no folder of archives for {file.name}"
+        return GpufeedError(f"{where}, and its source has no URL", expected, put)
+    remedy = f"check the network and the source's row in the config, or {put}; then run snakemake again"
+    return GpufeedError("; ".join(reasons), expected, remedy)

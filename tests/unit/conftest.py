@@ -1,0 +1,22 @@
+from pathlib import Path
+
+import pytest
+from data_fixtures import REAL_DATA, Server
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A local HTTP server; proxies of the environment are left out."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    server = Server()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real images, which is not in the repository."""
+    if not REAL_DATA.is_dir():
+        pytest.skip("no folder ../shared/data with real images beside the repository")
+    return REAL_DATA

@@ -1,0 +1,56 @@
+"""The scripts of the rules download and prepare_dataset, with a global `snakemake` as in a run."""
+
+import hashlib
+import runpy
+from types import SimpleNamespace
+
+import pytest
+from data_fixtures import REPOSITORY
+
+from gpufeed.data.manifest import Manifest
+
+
+class Named(dict):
+    """Like Snakemake's named lists: by attribute, or `get`."""
+
+    __getattr__ = dict.__getitem__
+
+
+def run(script: str, **job) -> None:
+    runpy.run_path(str(REPOSITORY / "workflow/scripts" / script), {"snakemake": SimpleNamespace(**job)})
+
+
+def download(tmp_path, sha256):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/a.bin").write_bytes(b"data")
+    row = {"name": "a.bin", "sha256": sha256, "size": 4}
+    params = Named(file=row, archives=[str(tmp_path / "site")])
+    run("download.py", params=params, output=[str(tmp_path / "out/a.bin")], log=[str(tmp_path / "log")])
+
+
+def test_download(tmp_path):
+    download(tmp_path, hashlib.sha256(b"data").hexdigest())
+    assert (tmp_path / "out/a.bin").read_bytes() == b"data"
+    assert "a.bin: 4 bytes" in (tmp_path / "log").read_text()
+
+
+def test_download_of_a_wrong_file_ends_the_job_with_three_lines(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="1"):
+        download(tmp_path, "0" * 64)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["found", "expected", "what to do"]
+    assert not (tmp_path / "out/a.bin").exists()
+
+
+def test_prepare_dataset(tmp_path):
+    run(
+        "prepare_dataset.py",
+        input=Named(archives=[]),
+        params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}),
+        output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
+        log=[str(tmp_path / "log")],
+    )
+    manifest = Manifest.read(tmp_path / "manifest.parquet")
+    assert manifest.info.dataset == "small"
+    assert len(manifest) == 20
+    assert "'train': 16" in (tmp_path / "log").read_text()

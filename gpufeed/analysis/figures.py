@@ -184,7 +184,7 @@ def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
     """The numbers of a bar in words, on its right, out of the ceiling's way."""
     words = f"{wording.count(row['images_per_s'])}"
     if not pd.isna(row["ceiling_share"]):
-        words += f"  ({wording.percent(row['ceiling_share'])} of ceiling)"
+        words += f" ({wording.percent(row['ceiling_share'])} of ceiling)"
     axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
 
 
@@ -227,10 +227,10 @@ SWEPT = {
     "persistent_workers": wording.FEATURES["persistent_workers"],
 }
 SWEPT_TITLES = {
-    "loader": "Loader",
-    "prefetch_factor": "Batches each worker prefetches",
-    "pin_memory": "Pinned host memory",
-    "persistent_workers": "Workers kept between epochs",
+    "loader": "Worker processes",
+    "prefetch_factor": "Batches ahead",
+    "pin_memory": "Host memory",
+    "persistent_workers": "Between epochs",
 }
 
 

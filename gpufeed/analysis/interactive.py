@@ -54,7 +54,7 @@ TABLE_ID = "all-cells"
 
 def shown(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of cells as a reader wants it: pipelines before ceilings, the fastest first, shares in %."""
-    names = [wording.labels(rows, unique=False) for _, rows in cells.groupby("experiment")]
+    names = [wording.labels(rows, wording.SHORT, unique=False) for _, rows in cells.groupby("experiment")]
     rows = cells.assign(
         pipeline=pd.concat(names), _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool)
     )
@@ -87,6 +87,7 @@ def table(cells: pd.DataFrame) -> str:
         maxBytes=0,  # by default itables drops rows beyond 64 kB
         maxColumns=0,
         column_filters="footer",
+        text_in_header_can_be_selected=False,  # else a click there does not sort
         lengthMenu=[25, 50, 100, -1],
         layout={"topStart": "search", "topEnd": "pageLength", "bottomStart": "info", "bottomEnd": "paging"},
         style={"table-layout": "auto", "width": "auto", "margin": "0"},

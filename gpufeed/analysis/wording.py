@@ -1,6 +1,7 @@
 """How cells, tasks and numbers are called in figures and sentences."""
 
 import math
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -44,13 +45,19 @@ def plural(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def labels(cells: pd.DataFrame, unique: bool = True) -> pd.Series:
+# What a table with columns of its own for the rest still needs in the name.
+SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs")
+
+
+def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
     """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
 
-    unique: names that would still be the same get the digest of their cell.
+    features: which of FEATURES may be named. unique: names that would still be the same get the digest
+    of their cell.
     """
     names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
-    for feature, say in FEATURES.items():
+    for feature in features:
+        say = FEATURES[feature]
         varies = cells.groupby("loader")[feature].transform(lambda values: values.nunique(dropna=True) > 1)
         for index in cells.index[varies.astype(bool)] if len(cells) else []:
             value = cells.at[index, feature]

@@ -1,0 +1,175 @@
+"""The report in a real browser: it sorts, filters, reports no error and asks the network for nothing."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+import record_fixtures as made
+
+from gpufeed.analysis import publish
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt install chromium)"),
+]
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-default-apps",
+    "--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)  # fmt: skip
+
+# Runs in the page: clicks on headings, types into fields, and leaves what it saw for --dump-dom.
+PROBE = """
+<pre id="probe"></pre>
+<script>
+const seen = {errors: [], refused: []};
+window.addEventListener("error", event => seen.errors.push(String(event.message)));
+window.addEventListener("unhandledrejection", event => seen.errors.push(String(event.reason)));
+document.addEventListener("securitypolicyviolation", event => seen.refused.push(event.blockedURI));
+const pause = ms => new Promise(done => setTimeout(done, ms));
+const rows = () => [...document.querySelectorAll("#all-cells tbody tr")];
+const column = name => rows().map(row => row.cells[
+  [...document.querySelectorAll("#all-cells thead th")].findIndex(head => head.innerText.trim() === name)
+].innerText.trim());
+const type = async (field, text) => {
+  field.value = text;
+  for (const name of ["input", "keyup", "change"]) field.dispatchEvent(new Event(name, {bubbles: true}));
+  await pause(800);
+};
+(async () => {
+  for (let tries = 0; tries < 100 && !document.querySelector("#all-cells.dataTable tbody tr"); tries++)
+    await pause(100);
+  seen.rows = rows().length;
+  const head = [...document.querySelectorAll("#all-cells thead th")]
+    .find(head => head.innerText.trim() === "images/s");
+  head.click(); await pause(300);
+  seen.ascending = column("images/s");
+  head.click(); await pause(300);
+  seen.descending = column("images/s");
+  const search = document.querySelector("#cells input[type=search]");
+  await type(search, "resident");
+  seen.found = column("Pipeline");
+  await type(search, "");
+  const filter = [...document.querySelectorAll("#cells tfoot input")]
+    .find(field => field.placeholder === "Pipeline");
+  await type(filter, "overlap");
+  seen.filtered = column("Pipeline");
+  seen.info = document.querySelector("#cells .dt-info").innerText;
+  seen.figures = document.querySelectorAll("figure svg").length;
+  seen.width = [document.documentElement.scrollWidth, document.documentElement.clientWidth];
+  seen.resources = performance.getEntriesByType("resource").map(entry => entry.name);
+  document.getElementById("probe").textContent = JSON.stringify(seen);
+})();
+</script>
+"""
+
+
+def browse(folder: Path, page: Path) -> tuple[str, str, list[str]]:
+    """The DOM after the scripts ran, the browser's log, and the URLs that the page asked the network for."""
+    log = folder / f"{page.stem}-net.json"
+    command = [
+        BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}",
+        "--virtual-time-budget=20000", "--window-size=1440,2000", "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return done.stdout, done.stderr, requests_of_pages(log)
+
+
+def requests_of_pages(log: Path) -> list[str]:
+    """URLs that pages on disk asked for; what the browser asks for itself has another isolation key."""
+    events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
+    return [
+        params["url"]
+        for params in events
+        if params.get("url", "").startswith("http") and "file://" in params.get("network_isolation_key", "")
+    ]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    results = tmp_path_factory.mktemp("results")
+    ids = made.write_pipelining(results)
+    publish.report(results, list(ids), made.plan_info(ids), results / "report.html")
+    return results / "report.html"
+
+
+@pytest.fixture(scope="module")
+def seen(report) -> dict:
+    probed = report.with_name("probed.html")
+    probed.write_text(
+        report.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8"
+    )
+    dom, log, asked = browse(report.parent, probed)
+    probe = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
+    assert probe, log
+    assert probe.group(1), log
+    console = [line for line in log.splitlines() if ":CONSOLE" in line]
+    return json.loads(unescape(probe.group(1))) | {"console": console, "asked": asked}
+
+
+def numbers(texts: list[str]) -> list[float]:
+    return [float(text) for text in texts if text != "-"]
+
+
+def test_it_sorts(seen):
+    assert seen["rows"] == 22
+    assert numbers(seen["ascending"]) == sorted(numbers(seen["ascending"]))
+    assert numbers(seen["descending"]) == sorted(numbers(seen["ascending"]), reverse=True)
+    assert max(numbers(seen["descending"])) == 21000
+
+
+def test_it_filters(seen):
+    assert seen["found"] == ["resident"]
+    assert len(seen["filtered"]) == 6
+    assert all(name.startswith("overlap") for name in seen["filtered"])
+    assert "6" in seen["info"]
+
+
+def test_it_draws_and_stays_within_the_window(seen):
+    assert seen["figures"] == 3
+    assert seen["width"][0] <= seen["width"][1]
+
+
+def test_no_error_and_no_request(seen):
+    assert seen["errors"] == []
+    assert seen["refused"] == []
+    assert seen["console"] == []
+    assert seen["asked"] == []
+    assert [url for url in seen["resources"] if not url.startswith(("blob:", "data:"))] == []
+
+
+def test_the_probe_would_see_a_request(report):
+    """Without the policy, a page that asks for a picture is caught."""
+    page = report.with_name("asking.html")
+    page.write_text('<!doctype html><img src="http://127.0.0.1:9/picture.png"><p>x</p>')
+    *_, asked = browse(report.parent, page)
+    assert asked == ["http://127.0.0.1:9/picture.png"]
+
+
+def test_it_fits_a_narrow_window(report):
+    """A frame of 400 px: headless windows do not get that narrow."""
+    inner = report.with_name("inner.html")
+    measure = (
+        "<script>setTimeout(() => parent.postMessage([document.documentElement.scrollWidth, innerWidth],"
+        " '*'), 3000)</script></body>"
+    )
+    inner.write_text(report.read_text(encoding="utf-8").replace("</body>", measure), encoding="utf-8")
+    outer = report.with_name("outer.html")
+    outer.write_text(
+        '<!doctype html><iframe src="inner.html" style="width:400px;height:900px;border:0"></iframe>'
+        '<p id="width"></p><script>onmessage = event => {'
+        "document.getElementById('width').textContent = event.data.join(' ')}</script>"
+    )
+    dom, log, _ = browse(report.parent, outer)
+    width = re.search(r'<p id="width">(\d+) (\d+)</p>', dom)
+    assert width, log
+    assert int(width.group(2)) == 400
+    assert int(width.group(1)) <= 400

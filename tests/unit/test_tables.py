@@ -1,0 +1,139 @@
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import record_fixtures as made
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufeed.analysis import publish, records, tables
+
+
+def table_of(paths) -> pd.DataFrame:
+    return tables.cells(records.read_records(paths))
+
+
+def test_a_row_has_the_median_and_range_of_its_repeats(tmp_path):
+    of = made.cell("overlap", workers=2, prefetch_factor=2)
+    table = table_of(made.write_speeds(tmp_path, of, [1100, 1000, 1300]))
+    assert len(table) == 1
+    row = table.iloc[0]
+    assert (row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"]) == (1100, 1000, 1300)
+    assert (row["n_repeats"], row["status"], row["workers"], row["precision"]) == (3, "done", 2, "bf16")
+    assert row["total_ms"] == pytest.approx(128 / 1100 * 1e3)
+    assert row["load_ms"] + row["transfer_ms"] + row["train_ms"] == pytest.approx(row["total_ms"])
+    assert pd.isna(row["images_per_s_ci95_low"])
+
+
+def test_two_gpu_models_never_share_a_row(tmp_path):
+    of = made.cell("resident")
+    paths = made.write(tmp_path / "a", made.record(of, 0, 1000, gpu="NVIDIA H200"))
+    paths += made.write(tmp_path / "b", made.record(of, 1, 9000, gpu="NVIDIA L4"))
+    paths += made.write(tmp_path / "c", made.record(of, 2, 5000, torch="2.11.0"))
+    table = table_of(paths)
+    assert sorted(table["images_per_s"]) == [1000, 5000, 9000]
+    assert set(table["hardware"]) == {"NVIDIA H200", "NVIDIA L4"}
+
+
+def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):
+    work = {"augment": "torch", "batch_size": 64}
+    paths = made.write_speeds(tmp_path, made.cell("resident", **work), [900, 900])
+    paths += made.write_speeds(tmp_path, made.cell("replay", **work), [1000, 1000])
+    paths += made.write_speeds(tmp_path, made.cell("replay", augment="cpu", batch_size=64), [2000])
+    paths += made.write_speeds(tmp_path, made.cell("replay", augment="torch", batch_size=32), [3000])
+    paths += made.write_speeds(tmp_path / "cpu", made.cell("replay", **work), [4000], gpu=None)
+    paths += made.write_speeds(tmp_path, made.cell("overlap", augment="none", batch_size=64), [800])
+    table = table_of(paths).set_index(["loader", "augment", "hardware", "batch_size"])
+    assert table.loc[("resident", "torch", made.H200, 64), "ceiling_share"] == pytest.approx(0.9)
+    assert table.loc[("replay", "cpu", made.H200, 64), "ceiling_share"] == 1.0
+    assert pd.isna(table.loc[("overlap", "none", made.H200, 64), "ceiling_share"])
+
+
+def test_a_partly_failed_cell_counts_what_finished_and_says_why(tmp_path):
+    of = made.cell("overlap")
+    failed = made.unfinished(of, "failed", "CUDA out of memory", repeat=1, gpu=made.H200)
+    skipped = made.unfinished(made.cell("resident"), "skipped", "no GPU here")
+    table = table_of(made.write(tmp_path, made.record(of, 0), failed, skipped)).set_index("loader")
+    assert table.loc["overlap", ["status", "n_repeats", "sentence"]].tolist() == [
+        "partly",
+        1,
+        "CUDA out of memory",
+    ]
+    assert table.loc["resident", ["status", "n_repeats", "sentence"]].tolist() == [
+        "skipped",
+        0,
+        "no GPU here",
+    ]
+    assert pd.isna(table.loc["resident", "images_per_s"])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(
+    lambda value: json.dumps(value).encode()
+)))  # fmt: skip
+def test_a_damaged_record_is_a_row_that_says_so(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("x") / "records/pipelining/cell-1/4.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    table = records.read_records([path])
+    row = table.iloc[0]
+    assert row[["experiment", "cell_id", "repeat", "status"]].tolist() == [
+        "pipelining", "cell-1", 4, "damaged",
+    ]  # fmt: skip
+    assert row["sentence"]
+    assert tables.cells(table)["status"].tolist() == ["damaged"]
+
+
+def test_no_records_no_rows():
+    table = tables.cells(records.read_records([]))
+    assert table.empty
+    assert "images_per_s" in table
+
+
+def test_batches_are_medians_of_the_step_synchronised_cells(tmp_path):
+    noted = made.cell("dataloader_workers", workers=2, prefetch_factor=2, synchronise="step", batch_size=32)
+    paths = made.write_speeds(tmp_path, noted, [1000, 2000, 4000])
+    paths += made.write_speeds(tmp_path, made.cell("overlap"), [500])
+    steps, damaged = records.read_steps(records.Found(paths).steps_paths)
+    assert damaged == []
+    table = tables.batches(records.read_records(paths), steps)
+    assert table["batch"].tolist() == list(range(1, 21))
+    assert set(table["loader"]) == {"dataloader_workers"}
+    assert set(table["n_repeats"]) == {3}
+    first = table.iloc[0]
+    assert first["Total(ms)"] == pytest.approx(16.0)  # 32 images at 2,000 images/s
+    assert first["Load(ms)"] + first["Transfer(ms)"] + first["Train(ms)"] == pytest.approx(16.0)
+
+
+def test_a_bad_step_table_is_named_and_the_rest_is_read(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap", synchronise="step"), [500, 600])
+    found = records.Found(paths)
+    found.steps_paths[0].write_bytes(b"not parquet")
+    steps, damaged = records.read_steps(found.steps_paths)
+    assert len(damaged) == 1
+    assert "0.steps.parquet" in damaged[0]
+    assert set(steps["repeat"]) == {1}
+
+
+def test_found_missing_and_stale(tmp_path):
+    of, gone = made.cell("overlap"), made.cell("resident")
+    kept = made.write_speeds(tmp_path, of, [1, 2, 3])
+    stale = made.write_speeds(tmp_path, gone, [1])
+    found = records.find_records(tmp_path, ["pipelining"], {"pipelining": {of.id: 2, "never": 1}})
+    assert found.paths == kept[:2]
+    assert found.missing == [records.Missing("pipelining", "never", 0)]
+    assert set(found.stale) == {kept[2], *stale}
+
+
+def test_tabulate_writes_whole_files(tmp_path):
+    ids = made.write_pipelining(tmp_path)["pipelining"]
+    found = records.find_records(tmp_path, ["pipelining"], {"pipelining": dict.fromkeys(ids, 3)})
+    assert not found.missing
+    cells, batches = tmp_path / "out/cells.csv", tmp_path / "out/batches.csv"
+    publish.tabulate(found.paths, found.steps_paths, cells, batches)
+    assert len(pd.read_csv(cells)) == len(ids)
+    written = pd.read_csv(batches)
+    assert len(written) == 2 * 20
+    assert {"Load(ms)", "Transfer(ms)", "Train(ms)", "Total(ms)"} <= set(written)
+    assert [path.name for path in Path(cells).parent.iterdir() if "partial" in path.name] == []

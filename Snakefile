@@ -12,6 +12,9 @@ configfile: "config/config.yaml"
 container: "containers/gpufeed.sif"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/cache.smk"

@@ -4,13 +4,10 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from html import unescape
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import record_fixtures as made
 
 from gpufeed.analysis import publish

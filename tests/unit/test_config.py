@@ -11,6 +11,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
+PIPELINING = ["experiments", "pipelining"]
 
 
 def merged(*names):
@@ -72,11 +73,11 @@ def broken(path, value):
         (["repeats"], 0, "repeats: 0", "correct repeats"),
         (["repeats"], "three", "repeats: 'three'", "correct repeats"),
         (["device"], "gpu", "device: 'gpu'", "correct device"),
-        (["experiments", "pipelining", "common", "batchsize"], 32, "key 'batchsize'", "'batch_size'"),
-        (["experiments", "pipelining", "common", "batch_size"], 0, "batch_size: 0", "correct experiments"),
-        (["experiments", "pipelining", "common", "batch_size"], [8, -1], "-1", "correct experiments"),
-        (["experiments", "pipelining", "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "choose one"),
-        (["experiments", "pipelining", "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
+        ([*PIPELINING, "common", "batchsize"], 32, "key 'batchsize'", "'batch_size'"),
+        ([*PIPELINING, "common", "batch_size"], 0, "batch_size: 0", "correct experiments"),
+        ([*PIPELINING, "common", "batch_size"], [8, -1], "-1", "correct experiments"),
+        ([*PIPELINING, "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "choose one"),
+        ([*PIPELINING, "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
         (["sources", "cifar10", "layout"], "cifar", "layout 'cifar'", "'cifar10'"),
         (["sources", "cifar10", "files"], [], "no files in sources.cifar10", "add `files:`"),
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from conftest import TINY
+from workflow_fixtures import TINY, Workflow
 
 from gpufeed.record import Record
 
@@ -28,8 +28,6 @@ def valid(flow):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """The record paths of a run that nobody killed."""
-    from conftest import Workflow
-
     flow = Workflow(tmp_path_factory.mktemp("undisturbed") / "checkout", TINY)
     flow.run()
     return set(valid(flow))

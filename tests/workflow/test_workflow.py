@@ -4,7 +4,7 @@ import copy
 import json
 import time
 
-from conftest import TINY
+from workflow_fixtures import TINY
 
 from gpufeed.record import Record
 

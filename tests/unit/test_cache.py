@@ -1,0 +1,146 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from image_fixtures import pixels, write_cache, write_dataset
+
+from gpufeed import cache
+from gpufeed.cache import build, file_digest, info_path, open_cache
+from gpufeed.errors import GpufeedError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return write_dataset(tmp_path / "tiny")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_pixels_in_sample_order(manifest, tmp_path, workers, monkeypatch):
+    monkeypatch.setattr(cache, "CHUNK", 4)
+    path = tmp_path / "pillow.npy"
+    info = build(manifest, "pillow", path, workers)
+    array = open_cache(path, manifest, verify=True)
+    assert array.shape == info.shape == (29, 8, 8, 3)
+    assert array.dtype == np.uint8
+    assert np.array_equal(array, np.stack([pixels(i, 8) for i in range(29)]))
+    assert np.array_equal(np.load(path), array)
+    assert json.loads(info_path(path).read_text())["sha256"] == file_digest(path)
+    assert sorted(p.name for p in tmp_path.glob("pillow*")) == ["pillow.json", "pillow.npy"]
+
+
+def test_undecodable_images_are_listed_and_nothing_is_left(manifest, tmp_path):
+    files = manifest.paths()
+    files[3].write_bytes(files[3].read_bytes()[:40])
+    files[7].unlink()
+    files[9].write_bytes(b"")
+    with pytest.raises(GpufeedError) as error:
+        build(manifest, "pillow", tmp_path / "pillow.npy")
+    assert "3 of 29" in error.value.found
+    for row in (3, 7, 9):
+        assert manifest.table["path"][row] in error.value.found
+    assert "No such file" in error.value.found
+    assert not list(tmp_path.glob("pillow*"))
+
+
+def test_wrong_size_in_the_manifest_is_named(manifest, tmp_path):
+    manifest.table["height"] = 9
+    with pytest.raises(GpufeedError, match=r"decoded to \(8, 8, 3\), the manifest says \(9, 8, 3\)"):
+        build(manifest, "pillow", tmp_path / "pillow.npy")
+
+
+def test_other_manifest_is_refused(manifest):
+    path = write_cache(manifest)
+    manifest.table.loc[0, "label"] += 1
+    with pytest.raises(GpufeedError, match="another manifest"):
+        open_cache(path, manifest)
+
+
+def test_damage_is_found(manifest):
+    path = write_cache(manifest)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    open_cache(path, manifest)
+    with pytest.raises(GpufeedError, match="sha256"):
+        open_cache(path, manifest, verify=True)
+    path.write_bytes(whole[:-100])
+    with pytest.raises(GpufeedError, match="no readable array"):
+        open_cache(path, manifest)
+    np.save(path, np.zeros((29, 8, 8, 1), np.uint8))
+    with pytest.raises(GpufeedError, match=r"uint8 \(29, 8, 8, 1\)"):
+        open_cache(path, manifest)
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"shape": 3, "quarantined": []}'])
+def test_sidecar_that_is_not_whole(manifest, text):
+    path = write_cache(manifest)
+    info_path(path).unlink()
+    if text is not None:
+        info_path(path).write_text(text)
+    with pytest.raises(GpufeedError, match="built to its end"):
+        open_cache(path, manifest)
+
+
+def test_failed_rebuild_leaves_no_finished_cache(manifest):
+    path = write_cache(manifest)
+    manifest.paths()[0].unlink()
+    with pytest.raises(GpufeedError):
+        build(manifest, "pillow", path)
+    with pytest.raises(GpufeedError, match="built to its end"):
+        open_cache(path, manifest)
+
+
+def test_full_disk(manifest, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(GpufeedError, match="no space left"):
+        build(manifest, "pillow", tmp_path / "pillow.npy")
+    assert not list(tmp_path.glob("pillow*"))
+
+
+SLOW_BUILD = """
+import sys, time
+from gpufeed import cache
+from gpufeed.data.manifest import Manifest
+from gpufeed.decode.pillow import PillowDecoder
+cache.CHUNK = 1
+decode = PillowDecoder.decode
+PillowDecoder.decode = lambda self, files: (time.sleep(0.2), decode(self, files))[1]
+cache.build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2])
+"""
+
+
+def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path):
+    path = tmp_path / "pillow.npy"
+    command = [sys.executable, "-c", SLOW_BUILD, manifest.root / "manifest.parquet", path]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+    partial = tmp_path / "pillow.npy.partial"
+    while not partial.exists() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert partial.exists()
+    assert not path.exists()
+    assert not info_path(path).exists()
+    build(manifest, "pillow", path)
+    assert np.array_equal(open_cache(path, manifest, verify=True)[5], pixels(5, 8))
+    assert not partial.exists()
+
+
+def die(*_):
+    os._exit(9)
+
+
+def test_dead_worker_is_an_error(monkeypatch):
+    with pytest.raises(GpufeedError, match="a decoding process died"):
+        list(cache.run(die, ([1, 2, 3],), 2))

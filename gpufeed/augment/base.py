@@ -1,0 +1,79 @@
+"""What an augment is: uint8 pixels in, normalised float pixels out, the same wherever a sample runs."""
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from gpufeed.errors import GpufeedError, unknown
+
+
+class Augment(ABC):
+    """Made from the dataset's mean and std (RGB, of pixels in 0..1), the cell's seed and its options.
+
+    where: "device" augments are called `augment(images, ids, epoch)` with a whole batch on the device,
+    "sample" augments are a LoadRequest.sample_transform, `augment(image, id, epoch)`.
+    """
+
+    where: ClassVar[str]
+    defaults: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
+        for name in options:
+            if name not in self.defaults:
+                raise unknown("augment option", name, self.defaults, where="config/hydra/augment")
+        self.mean, self.std, self.seed = tuple(mean), tuple(std), seed
+        self.options = {**self.defaults, **options}
+
+
+class DeviceAugment(Augment):
+    """An augment of whole batches.
+
+    `epoch` may be a 0-d int64 tensor on the device, so that a captured CUDA graph sees it change.
+    Nothing here waits for the device or copies from the host, except that the first call on a device
+    makes constants there: call it once before a capture.
+    """
+
+    where = "device"
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
+        super().__init__(mean, std, seed, options)
+        self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def normalise(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8 (N, H, W, 3) to float32 (N, 3, H, W), (pixel / 255 - mean) / std.
+
+        The result keeps the order of the bytes in memory, which for (N, 3, H, W) is channels_last.
+        """
+        scale, shift = self._scale_and_shift(images.device)
+        return images.permute(0, 3, 1, 2).to(torch.float32).mul(scale).add_(shift)
+
+    def _scale_and_shift(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """1 / (255 std) and -mean / std, float32 (3, 1, 1)."""
+        if device not in self._constants:
+            scale = [1 / (255 * std) for std in self.std]
+            shift = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
+            self._constants[device] = (channels(scale, device), channels(shift, device))
+        return self._constants[device]
+
+
+def channels(values: list[float], device: torch.device) -> torch.Tensor:
+    """float32 (3, 1, 1) on the device, filled there: torch.tensor would copy, and wait for the copy."""
+    return torch.stack([torch.full((1, 1), value, device=device) for value in values])
+
+
+CROP_FLIP_DEFAULTS = {"crop_padding": 4, "flip_probability": 0.5}
+
+
+def check_crop_flip(options: dict[str, Any]) -> None:
+    """Raises GpufeedError unless crop_padding is a whole number >= 0 and flip_probability is in 0..1."""
+    padding, probability = options["crop_padding"], options["flip_probability"]
+    if not isinstance(padding, int) or isinstance(padding, bool) or padding < 0:
+        raise GpufeedError(
+            f"crop_padding {padding!r}", "a whole number of pixels, 0 or more", "correct config/hydra/augment"
+        )
+    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+        raise GpufeedError(
+            f"flip_probability {probability!r}", "a number from 0 to 1", "correct config/hydra/augment"
+        )

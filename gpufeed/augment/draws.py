@@ -1,0 +1,53 @@
+"""Random numbers as a function of (seed, epoch, sample id): no state, so no order and no worker matters.
+
+Every function takes Python ints and int64 tensors alike and gives the same numbers for both: all
+values stay below 2**32, where the wrap-around of an int64 product leaves the low 32 bits as they are.
+"""
+
+from typing import TypeVar
+
+import torch
+
+Number = TypeVar("Number", int, torch.Tensor)
+
+BITS = 32
+MASK = 2**BITS - 1
+GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: keeps the fixed point mix(0) = 0 away from small numbers
+
+
+def mix(x: Number) -> Number:
+    """A bijection of 0..2**32-1 in which every input bit flips every output bit about half the time.
+
+    Source: C. Wellons, "Prospecting for hash functions" (2018), the constants of lowbias32.
+    """
+    x = x ^ (x >> 16)
+    x = (x * 0x7FEB352D) & MASK
+    x = x ^ (x >> 15)
+    x = (x * 0x846CA68B) & MASK
+    return x ^ (x >> 16)
+
+
+def fold(state: Number, value: Number) -> Number:
+    """A new state out of a state and the next value."""
+    return mix(state ^ mix((value + GOLDEN) & MASK))
+
+
+def sample_state(seed: int, epoch: Number, ids: Number) -> Number:
+    """The state of each sample, of the shape of `ids`. A seed may have 64 bits."""
+    state = fold(fold(0, seed & MASK), (seed >> BITS) & MASK)
+    return fold(fold(state, epoch), ids)
+
+
+def draw(state: Number, which: Number) -> Number:
+    """The `which`-th random number of a sample, uniform in 0..2**32-1."""
+    return fold(state, which)
+
+
+def below(number: Number, limit: int) -> Number:
+    """A uniform draw turned into one of 0..limit-1 (limit < 2**31)."""
+    return (number * limit) >> BITS
+
+
+def chance(number: Number, probability: float) -> Number:
+    """A uniform draw turned into True with the given probability."""
+    return number < round(probability * 2**BITS)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.data.manifest import Manifest
+from gpufeed.errors import GpufeedError
 from gpufeed.timing import Span
 
 
@@ -74,6 +75,12 @@ class Loader(ABC):
         self.epoch = 0
         self.next_batch = 0
         self.split_ids = request.manifest.ids(request.split)
+        if len(self.split_ids) < request.world_size:
+            raise GpufeedError(
+                f"{len(self.split_ids)} samples in split {request.split!r} for {request.world_size} ranks",
+                "at least one sample a rank",
+                "use fewer devices or a larger dataset",
+            )
 
     def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
         """Acquires what an epoch needs. Called once, before the first epoch."""
@@ -92,7 +99,8 @@ class Loader(ABC):
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        return -(-len(self.order()) // self.request.batch_size)
+        share = len(self.split_ids[self.request.rank :: self.request.world_size])
+        return -(-share // self.request.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         order, total = self.order(), len(self)

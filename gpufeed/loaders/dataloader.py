@@ -1,0 +1,31 @@
+"""torch's DataLoader, as most training scripts use it: without worker processes, and with them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.samples import HostBatches, to_device
+
+
+class SyncLoader(Loader):
+    """Reads, decodes and copies each batch when it is asked for."""
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        self.host = HostBatches(request)
+
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        for host in self.host.start(order, self.epoch):
+            yield to_device(host, self.request.device)
+
+    def close(self) -> None:
+        self.host.close()
+
+
+class WorkersLoader(SyncLoader):
+    """The same with worker processes that decode ahead.
+
+    The workers start with the first batch of an epoch (of the first epoch, if they are persistent), as
+    they do in a training script, so that their start shows as the wait for that batch.
+    """

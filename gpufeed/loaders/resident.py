@@ -1,0 +1,94 @@
+"""The whole split on the device: copied once, then every batch is gathered there."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import torch
+
+from gpufeed.cache import open_cache
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+
+CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
+SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
+
+
+class ResidentLoader(Loader):
+    """Reads the cache in `open`. In an epoch the host sends only the order, once."""
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        if request.cache is None:
+            raise GpufeedError(
+                "no cache for the loader resident", "a decoded cache", "build it with the rule build_cache"
+            )
+        if request.sample_transform is not None:
+            raise GpufeedError(
+                "a transform for each sample", "none: resident decodes nothing", "use augment none or torch"
+            )
+        self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
+        self.labels: torch.Tensor | None = None  # int64 (n,)
+
+    def open(self) -> None:
+        """Copies the split to the device; raises GpufeedError if it does not fit."""
+        r = self.request
+        cache = open_cache(r.cache, r.manifest)
+        needed = len(self.split_ids) * int(np.prod(cache.shape[1:]))
+        check_room(needed, free_bytes(r.device), r)
+        self.images = copy_rows(cache, self.split_ids, r.device)
+        self.labels = torch.from_numpy(r.manifest.labels()[self.split_ids]).to(r.device)
+
+    def close(self) -> None:
+        self.images = self.labels = None
+
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        begin = time.perf_counter()
+        rows = send(np.searchsorted(self.split_ids, order), self.request.device)  # split_ids ascend
+        ids = send(order, self.request.device)
+        for start in range(0, len(order), self.request.batch_size):
+            chosen = rows[start : start + self.request.batch_size]
+            images, labels = self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
+            load_ms = (time.perf_counter() - begin) * 1e3
+            yield Batch(images, labels, ids[start : start + self.request.batch_size], load_ms)
+            begin = time.perf_counter()
+
+
+def free_bytes(device: torch.device) -> int:
+    """Free memory of the device; of the machine where the device has none of its own."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available
+
+
+def check_room(needed: int, free: int, request: LoadRequest) -> None:
+    """Raises GpufeedError unless `needed` bytes fit into the free ones with some to spare."""
+    if needed > SHARE_OF_FREE * free:
+        raise GpufeedError(
+            f"{needed / 2**30:.2f} GiB of pixels in split {request.split!r} of "
+            f"{request.manifest.info.dataset}, {free / 2**30:.2f} GiB free on {request.device}",
+            f"at most {SHARE_OF_FREE:.0%} of the free memory",
+            "choose a loader that streams, smaller images, or a device with more memory",
+        )
+
+
+def copy_rows(cache: np.ndarray, rows: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The rows of a uint8 (N, H, W, 3) array on the device, through one small (pinned) buffer."""
+    shape = cache.shape[1:]
+    images = torch.empty((len(rows), *shape), dtype=torch.uint8, device=device)
+    step = max(1, CHUNK_BYTES // int(np.prod(shape)))
+    buffer = torch.empty((min(step, len(rows)), *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for start in range(0, len(rows), step):
+        chosen = rows[start : start + step]
+        buffer.numpy()[: len(chosen)] = cache[chosen]
+        images[start : start + len(chosen)].copy_(buffer[: len(chosen)])  # waits: the buffer is used again
+    return images
+
+
+def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """An int64 array on the device, without a wait of the host on CUDA."""
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

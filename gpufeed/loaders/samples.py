@@ -1,0 +1,222 @@
+"""Samples read and decoded on the host, by torch's DataLoader: what every file-reading loader starts from."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from gpufeed.decode.pillow import PillowDecoder
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.timing import Mark, Span
+
+# A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
+STUCK_S = 300
+# How often the wait looks for dead workers. DataLoader's own timeout looks only when it ends, and the
+# signal of a dead child reaches the main thread alone: a thread would wait for the whole of STUCK_S.
+LOOK_S = 2
+
+
+@dataclass
+class HostBatch:
+    """One batch in host memory: as Batch, before the copy. load_ms: how long its reader waited for it."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    ids: torch.Tensor
+    load_ms: float
+
+
+class Samples(Dataset):
+    """(sample id, epoch) -> (image, label, sample id), or the error that says which file is bad.
+
+    Errors are returned, not raised: DataLoader rebuilds an exception of a worker from a single string.
+    """
+
+    def __init__(self, request: LoadRequest):
+        manifest = request.manifest
+        self.root = manifest.root
+        self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
+        self.labels = manifest.labels()
+        self.shape = (*manifest.image_size(), 3)
+        self.transform = request.sample_transform
+        self.decoder = PillowDecoder()
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
+        sample_id, epoch = key
+        try:
+            image = torch.from_numpy(self.read(sample_id))  # (H, W, 3)
+        except GpufeedError as error:
+            return error
+        if self.transform is not None:
+            image = self.transform(image, sample_id, epoch)  # (3, H, W)
+        return image, int(self.labels[sample_id]), sample_id
+
+    def read(self, sample_id: int) -> np.ndarray:
+        """The decoded pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file."""
+        path = self.root / str(self.paths[sample_id])
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise bad_file(path, error.strerror or str(error)) from error
+        decoded = self.decoder.decode([data])
+        image = decoded.images[0]
+        if image is None:
+            raise bad_file(path, str(decoded.outcomes[0].reason))
+        if image.shape != self.shape:
+            raise bad_file(path, f"decoded to {image.shape}, the manifest says {self.shape}")
+        return image
+
+
+def bad_file(path, reason: str) -> GpufeedError:
+    return GpufeedError(
+        f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
+    )
+
+
+def collate(samples: list) -> list[torch.Tensor] | GpufeedError:
+    """[images, labels, ids] of a batch, or the first error among its samples."""
+    for sample in samples:
+        if isinstance(sample, GpufeedError):
+            return sample
+    return default_collate(samples)
+
+
+class BatchOrder(Sampler):
+    """Lists of (sample id, epoch), one list a batch. Sent to the workers, who learn the epoch from it."""
+
+    def __init__(self, batch_size: int):
+        self.batch_size = batch_size
+        self.set(np.empty(0, dtype=np.int64), 0)
+
+    def set(self, order: np.ndarray, epoch: int) -> None:
+        self.order, self.epoch = order, epoch
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        order, epoch = self.order.tolist(), self.epoch
+        for start in range(0, len(order), self.batch_size):
+            yield [(sample_id, epoch) for sample_id in order[start : start + self.batch_size]]
+
+
+class HostBatches:
+    """Batches in host memory. With persistent workers one DataLoader serves all epochs, else each its own."""
+
+    def __init__(self, request: LoadRequest):
+        self.request = request
+        self.samples = Samples(request)
+        self.sampler = BatchOrder(request.batch_size)
+        self.loader: DataLoader | None = None
+        self.iterator: Iterator | None = None
+
+    def close(self) -> None:
+        """Ends the workers; safe to call twice."""
+        end_workers(self.iterator)
+        self.loader = self.iterator = None
+
+    def start(
+        self, order: np.ndarray, epoch: int, stopping: threading.Event | None = None
+    ) -> Iterator[HostBatch]:
+        """Starts the workers on the batches of `order` and returns the batches as they come.
+
+        stopping: ends the wait for a batch, for a reader in another thread.
+        """
+        begin = time.perf_counter()
+        if self.loader is None:
+            self.loader = self._new_loader()
+        self.sampler.set(order, epoch)
+        self.iterator = iter(self.loader)
+        if not self.request.persistent_workers:
+            self.loader = None
+        return self._guard(self.iterator, begin, stopping or threading.Event())
+
+    def _new_loader(self) -> DataLoader:
+        r = self.request
+        return DataLoader(
+            self.samples,
+            batch_sampler=self.sampler,
+            collate_fn=collate,
+            num_workers=r.workers,
+            prefetch_factor=r.prefetch_factor if r.workers else None,
+            persistent_workers=r.persistent_workers and r.workers > 0,
+            pin_memory=r.pin_memory and r.device.type == "cuda",
+            timeout=LOOK_S if r.workers else 0,
+            # its own generator: each iterator draws a seed, and the model's must not depend on the loader
+            generator=torch.Generator().manual_seed(r.seed),
+        )
+
+    def _guard(self, iterator: Iterator, begin: float, stopping: threading.Event) -> Iterator[HostBatch]:
+        """The batches; workers that serve no further epoch end with them, and all after an error."""
+        try:
+            yield from self._wait_for_each(iterator, begin, stopping)
+        except Exception:
+            self.close()
+            raise
+        finally:
+            if not self.request.persistent_workers:
+                end_workers(iterator)
+
+    def _wait_for_each(
+        self, iterator: Iterator, begin: float, stopping: threading.Event
+    ) -> Iterator[HostBatch]:
+        """begin: when the wait for the first batch began, on the host's clock."""
+        while not stopping.is_set():
+            try:
+                found = next(iterator)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if timed_out(error) and time.perf_counter() - begin < STUCK_S:
+                    continue  # asking again goes on with the same batch
+                raise told(error, self.request.workers) from error
+            if isinstance(found, GpufeedError):
+                raise found
+            yield HostBatch(*found, load_ms=(time.perf_counter() - begin) * 1e3)
+            begin = time.perf_counter()
+
+
+def end_workers(iterator: Iterator | None) -> None:
+    """Ends the worker processes of a DataLoader's iterator, if it has any.
+
+    Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain.
+    """
+    if hasattr(iterator, "_shutdown_workers"):
+        iterator._shutdown_workers()
+
+
+def timed_out(error: RuntimeError) -> bool:
+    return str(error).startswith("DataLoader timed out")
+
+
+def told(error: RuntimeError, workers: int) -> Exception:
+    """DataLoader's word on a dead or stuck worker as a GpufeedError; any other error as it is."""
+    if timed_out(error):
+        found = f"no batch from the DataLoader workers for {STUCK_S} s"
+    elif str(error).startswith("DataLoader worker"):
+        found = str(error).splitlines()[0]
+    else:
+        return error
+    return GpufeedError(
+        found,
+        f"{workers} worker processes that stay alive and at work",
+        "look for an out-of-memory kill, a full /dev/shm or a dead network mount; take fewer workers",
+    )
+
+
+def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream | None" = None) -> Batch:
+    """The batch on the device; on CUDA the copy is queued on `stream` (default: the current one)."""
+    if device.type == "cpu":
+        return Batch(host.images, host.labels, host.ids, host.load_ms)
+    # From pinned memory the host does not wait; from pageable memory CUDA stages the bytes before it returns.
+    non_blocking = device.type == "cuda"
+    start = Mark(device, stream)
+    images, labels, ids = (
+        tensor.to(device, non_blocking=non_blocking) for tensor in (host.images, host.labels, host.ids)
+    )
+    return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device, stream)))

@@ -1,0 +1,227 @@
+"""What loaders/base.py promises, for every loader in the registry. tests/cuda runs the same on a GPU."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from image_fixtures import MEAN, STD, pixels, request, write_cache, write_dataset
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import Batch, epoch_order
+from gpufeed.registry import LOADERS, load
+
+
+@dataclass(frozen=True)
+class Case:
+    """A registered loader with one setting of its workers."""
+
+    name: str
+    workers: int = 0
+    persistent: bool = False
+
+    @property
+    def entry(self):
+        return LOADERS[self.name]
+
+    def __str__(self):
+        return f"{self.name}-w{self.workers}{'p' if self.persistent else ''}"
+
+
+def cases() -> list[Case]:
+    found = []
+    for name, entry in LOADERS.items():
+        if entry.workers != "required":
+            found.append(Case(name))
+        if entry.workers != "never":
+            found += [Case(name, 2), Case(name, 2, persistent=True)]
+    return found
+
+
+every_loader = pytest.mark.parametrize("case", cases(), ids=str)
+every_pipeline = pytest.mark.parametrize(
+    "case", [case for case in cases() if not case.entry.ceiling], ids=str
+)
+
+
+@pytest.fixture
+def device():
+    return torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
+    return manifest, write_cache(manifest)
+
+
+@pytest.fixture
+def make(dataset, device):
+    """(case, changes of the request) -> a loader, closed after the test."""
+    made = []
+
+    def make_loader(case: Case, **changes):
+        manifest, cache = dataset
+        settings = {
+            "device": device,
+            "workers": case.workers,
+            "persistent_workers": case.persistent,
+            "prefetch_factor": 2 if case.workers else None,
+            **changes,
+        }
+        loader = load("loader", case.name)(request(manifest, cache, **settings))
+        made.append(loader)
+        loader.open()
+        return loader
+
+    yield make_loader
+    for loader in made:
+        loader.close()
+
+
+def ids_of(batches: list[Batch]) -> list[int]:
+    return [i for batch in batches for i in batch.ids.tolist()]
+
+
+def expected_order(loader, epoch: int) -> list[int]:
+    r = loader.request
+    return epoch_order(loader.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size).tolist()
+
+
+def check_batch(batch: Batch, manifest, device: torch.device) -> None:
+    """Layout, dtype, device, pixels and labels of one uint8 batch."""
+    assert batch.images.shape == (len(batch.ids), 8, 8, 3)
+    assert batch.images.dtype == torch.uint8
+    assert batch.images.is_contiguous()
+    assert batch.labels.dtype == batch.ids.dtype == torch.int64
+    for tensor in (batch.images, batch.labels, batch.ids):
+        assert tensor.device.type == device.type
+    ids = batch.ids.tolist()
+    assert np.array_equal(batch.images.cpu().numpy(), np.stack([pixels(i, 8) for i in ids]))
+    assert batch.labels.tolist() == manifest.labels()[ids].tolist()
+    assert batch.load_ms >= 0
+
+
+@every_loader
+def test_three_epochs(case, make, dataset, device):
+    loader = make(case)
+    for epoch in range(3):
+        batches = list(loader)
+        assert [len(batch.ids) for batch in batches] == [5, 5, 5, 5, 3]
+        assert len(loader) == 5
+        assert loader.epoch == epoch + 1
+        for batch in batches:
+            check_batch(batch, dataset[0], device)
+        if case.entry.ceiling:
+            first = expected_order(loader, 0)[:5]
+            assert all(batch.ids.tolist() == first[: len(batch.ids)] for batch in batches)
+        else:
+            assert ids_of(batches) == expected_order(loader, epoch)
+            assert sorted(ids_of(batches)) == loader.split_ids.tolist()
+
+
+@every_pipeline
+def test_order_follows_seed_and_epoch(case, make):
+    loader, again, other = make(case), make(case), make(case, seed=4)
+    epochs = [ids_of(list(loader)) for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    assert [ids_of(list(again)) for _ in range(2)] == epochs
+    assert ids_of(list(other)) != epochs[0]
+    assert (
+        ids_of(list(make(case, shuffle=False, split="test"))) == loader.request.manifest.ids("test").tolist()
+    )
+
+
+@every_pipeline
+def test_ranks_share_the_epoch(case, make):
+    ranks = [make(case, rank=rank, world_size=3) for rank in range(3)]
+    for _ in range(2):
+        shares = [ids_of(list(loader)) for loader in ranks]
+        assert sorted(len(share) for share in shares) == [7, 8, 8]
+        assert sorted(i for share in shares for i in share) == ranks[0].split_ids.tolist()
+
+
+@every_loader
+def test_state_goes_on_in_mid_epoch(case, make):
+    whole = make(case)
+    expected = [ids_of(list(whole)) for _ in range(3)]
+    loader = make(case)
+    list(loader)
+    first = []
+    for batch in loader:
+        first.append(batch)
+        if len(first) == 2:
+            break
+    state = loader.state_dict()
+    assert state == {"epoch": 1, "next_batch": 2, "seed": 3}
+    fresh = make(case)
+    fresh.load_state_dict(state)
+    for continued in (loader, fresh):
+        assert ids_of(first) + ids_of(list(continued)) == expected[1]
+        assert ids_of(list(continued)) == expected[2]
+    with pytest.raises(ValueError, match="seed"):
+        make(case, seed=9).load_state_dict(state)
+
+
+@every_loader
+def test_early_exit_leaves_nothing_behind(case, make):
+    before = {process.pid for process in psutil.Process().children()}
+    loader = make(case)
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    for _ in loader:
+        break
+    loader.close()
+    loader.close()
+    _, alive = psutil.wait_procs([p for p in psutil.Process().children() if p.pid not in before], timeout=10)
+    assert not alive
+
+
+@every_loader
+def test_cpu_augment_runs_in_the_loader(case, make, device):
+    if "cpu" not in case.entry.augments:
+        pytest.skip("decodes nothing in an epoch, so the planner leaves it out")
+    from gpufeed.augment.cpu import CpuAugment
+
+    augment = CpuAugment(MEAN, STD, 3, {"crop_padding": 2})
+    loader = make(case, sample_transform=augment)
+    for epoch in range(2):
+        for batch in loader:
+            assert batch.images.shape == (len(batch.ids), 3, 8, 8)
+            assert batch.images.dtype == torch.float32
+            assert batch.images.device.type == device.type
+            drawn_in = 0 if case.entry.ceiling else epoch
+            expected = [augment(torch.from_numpy(pixels(i, 8)), i, drawn_in) for i in batch.ids.tolist()]
+            assert torch.equal(batch.images.cpu(), torch.stack(expected))
+
+
+@every_loader
+def test_transfer_is_told_where_something_is_copied(case, make, device):
+    batches = list(make(case))
+    if device.type == "cpu" or case.name in ("resident", "replay"):
+        assert all(batch.transfer is None for batch in batches)
+    else:
+        torch.cuda.synchronize()
+        assert all(batch.transfer.ms() > 0 for batch in batches)
+
+
+@every_loader
+def test_global_random_numbers_are_left_alone(case, make):
+    loader = make(case)
+    torch.manual_seed(1)
+    np.random.seed(1)
+    expected = (torch.rand(1), np.random.rand())
+    torch.manual_seed(1)
+    np.random.seed(1)
+    list(loader)
+    list(loader)
+    assert (torch.rand(1), np.random.rand()) == expected
+
+
+@every_loader
+def test_too_many_ranks_are_refused(case, dataset, device):
+    few = replace(request(*dataset, device=device, workers=case.workers), split="test", world_size=7)
+    with pytest.raises(GpufeedError, match="6 samples in split 'test' for 7 ranks"):
+        load("loader", case.name)(few)

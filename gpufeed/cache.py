@@ -4,7 +4,6 @@
 array was made from, so that an array without it counts as unfinished.
 """
 
-import errno
 import hashlib
 import json
 import logging
@@ -18,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import COLUMNS, Manifest
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import load
@@ -75,30 +75,22 @@ def build(manifest: Manifest, decoder_name: str, path: str | Path, workers: int 
     path.parent.mkdir(parents=True, exist_ok=True)
     info_path(path).unlink(missing_ok=True)
     try:
-        allocate(partial, shape)
-        quarantined = list(fill(manifest, decoder_name, partial, workers))
-        if quarantined:
-            raise undecodable(quarantined, len(manifest))
-        info = CacheInfo(
-            decoder=decoder_name,
-            decoder_version=load("decoder", decoder_name)().version(),
-            manifest_sha256=manifest_digest(manifest),
-            count=len(manifest),
-            shape=shape,
-            sha256=file_digest(partial),
-            quarantined=quarantined,
-        )
-        os.replace(partial, path)
-        write_info(info, info_path(path))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        gib = np.prod(shape, dtype=np.int64) / 2**30
-        raise GpufeedError(
-            f"no space left for {path}",
-            f"{gib:.2f} GiB free there",
-            "free some space and run snakemake again",
-        ) from error
+        with enough_disk(path.parent):
+            allocate(partial, shape)
+            quarantined = list(fill(manifest, decoder_name, partial, workers))
+            if quarantined:
+                raise undecodable(quarantined, len(manifest))
+            info = CacheInfo(
+                decoder=decoder_name,
+                decoder_version=load("decoder", decoder_name)().version(),
+                manifest_sha256=manifest_digest(manifest),
+                count=len(manifest),
+                shape=shape,
+                sha256=file_digest(partial),
+                quarantined=quarantined,
+            )
+            os.replace(partial, path)
+            write_info(info, info_path(path))
     finally:
         partial.unlink(missing_ok=True)
     return info

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.append(str(Path(__file__).parents[1] / "unit"))  # the tiny datasets of the unit tests
+sys.path.append(str(Path(__file__).parents[1] / "unit"))  # the contract of the loaders
 
 
 def pytest_collection_modifyitems(items):

@@ -103,7 +103,7 @@ def test_full_disk(manifest, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    with pytest.raises(GpufeedError, match="no space left"):
+    with pytest.raises(GpufeedError, match="no room to write"):
         build(manifest, "pillow", tmp_path / "pillow.npy")
     assert not list(tmp_path.glob("pillow*"))
 

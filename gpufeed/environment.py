@@ -142,9 +142,13 @@ def _folder_quota(folder: Path) -> float | None:
 
 
 def checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit of the checkout at `root` and whether it has changes; (None, None) if it is none."""
+    """Commit of the checkout at `root` and whether it has changes.
+
+    A copy without .git (in a container, or carried to a node) may be told its commit by the environment
+    variable GPUFEED_COMMIT; whether it has changes is then unknown. Without both: (None, None).
+    """
     if not (root / ".git").exists():
-        return None, None
+        return os.environ.get("GPUFEED_COMMIT") or None, None
     commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
     return commit, None if status is None else bool(status)
 

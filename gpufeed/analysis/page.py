@@ -81,6 +81,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "name": name,
         "title": plan["title"],
         "question": plan["question"],
+        "shared": tables.shared_overrides(ours),
         "answers": answers,
         "headlines": [answer for answer in answers if answer.headline],
         "claims": verdicts.notebook_claims(ours) if name == "pipelining" else [],

@@ -28,7 +28,7 @@ MEASURES = [
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
-    "ceiling_images_per_s", "ceiling_share", *MEASURES, "commit",
+    "ceiling_images_per_s", "ceiling_share", *MEASURES, "commit", "variant",
 ]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -51,6 +51,7 @@ BATCH_COLUMNS = {
 def cells(records: pd.DataFrame) -> pd.DataFrame:
     """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
 
+    variant: the overrides that not all cells of its experiment share.
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     """
@@ -58,7 +59,25 @@ def cells(records: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=CELL_COLUMNS)
     for column in ("workers", "prefetch_factor", "batch_size", "epochs", "step_limit", "cores", "n_repeats"):
         table[column] = table[column].astype("Int64")
+    table["variant"] = ""
+    for _, rows in table.groupby("experiment", sort=False):
+        shared = shared_overrides(rows)
+        table.loc[rows.index, "variant"] = [
+            " ".join(text for text in _split(overrides) if text not in shared)
+            for overrides in rows["overrides"]
+        ]
     return _with_ceiling(table)
+
+
+def shared_overrides(cells: pd.DataFrame) -> list[str]:
+    """The overrides that all cells have, in their order: they tell no two cells apart."""
+    each = [_split(overrides) for overrides in cells["overrides"].dropna()]
+    return [text for text in each[0] if all(text in others for others in each)] if each else []
+
+
+def _split(overrides: object) -> list[str]:
+    """The overrides of a cell; none for a damaged record."""
+    return overrides.split() if isinstance(overrides, str) else []
 
 
 def _cell_row(rows: pd.DataFrame) -> dict:

@@ -85,8 +85,8 @@ def task(rows: pd.DataFrame) -> str:
     parts.append("augmented" if first["augment"] != "none" else "not augmented")
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
-    if first["overrides"]:
-        parts.append(str(first["overrides"]))
+    if first["variant"]:
+        parts.append(str(first["variant"]))
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)

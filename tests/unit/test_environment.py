@@ -84,7 +84,8 @@ def test_cores_are_affinity_cut_by_quota(monkeypatch, quota, cores):
     assert env.cores_allowed() == cores
 
 
-def test_checkout_tells_commit_and_changes(tmp_path):
+def test_checkout_tells_commit_and_changes(tmp_path, monkeypatch):
+    monkeypatch.delenv("GPUFEED_COMMIT", raising=False)
     assert env.checkout(tmp_path) == (None, None)
 
     def git(*arguments):
@@ -98,6 +99,11 @@ def test_checkout_tells_commit_and_changes(tmp_path):
     assert env.checkout(tmp_path) == (git("rev-parse", "HEAD").strip(), False)
     (tmp_path / "a").write_text("2")
     assert env.checkout(tmp_path)[1] is True
+
+
+def test_a_copy_without_git_may_be_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUFEED_COMMIT", "abc123")
+    assert env.checkout(tmp_path) == ("abc123", None)
 
 
 def test_checkout_without_git(tmp_path, monkeypatch):

@@ -50,6 +50,18 @@ def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):
     assert pd.isna(table.loc[("overlap", "none", made.H200, 64), "ceiling_share"])
 
 
+def test_a_task_is_named_by_the_overrides_that_not_all_cells_share(tmp_path):
+    common = "trainer.schedule=constant"
+    paths = made.write_speeds(tmp_path, made.cell("resident", overrides=(common, "model.stem=cifar")), [900])
+    paths += made.write_speeds(
+        tmp_path, made.cell("resident", overrides=(common, "model.stem=imagenet")), [800]
+    )
+    table = table_of(paths)
+    assert sorted(table["variant"]) == ["model.stem=cifar", "model.stem=imagenet"]
+    assert tables.shared_overrides(table) == [common]
+    assert len(list(tables.tasks(table))) == 2
+
+
 def test_a_partly_failed_cell_counts_what_finished_and_says_why(tmp_path):
     of = made.cell("overlap")
     failed = made.unfinished(of, "failed", "CUDA out of memory", repeat=1, gpu=made.H200)

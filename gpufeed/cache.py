@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,13 @@ from tqdm import tqdm
 
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import COLUMNS, Manifest
-from gpufeed.errors import GpufeedError
+from gpufeed.decode.base import Decoder
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
 
 CHUNK = 64  # images a task: 64 decoded images of 224 px are 10 MB, the most that a worker holds
+BATCH = 1024  # images a task of a decoder that spreads one call over all cores or a GPU, if so many fit
+BATCH_BYTES = 256 * 2**20  # of decoded pixels in such a task
 SHOWN = 20  # quarantined images in an error message; the log has them all
 REMAKE = "delete the cache's folder and run snakemake to build it again"
 
@@ -66,23 +70,27 @@ def manifest_digest(manifest: Manifest) -> str:
 def build(manifest: Manifest, decoder_name: str, path: str | Path, workers: int = 1) -> CacheInfo:
     """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
 
-    workers: decoding processes; 1 decodes in this process. Raises GpufeedError for images of several
-    sizes, images that cannot be decoded (all are listed in the log), a full disk and a dead worker.
+    workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
+    decodes in this process. Raises GpufeedError for images of several sizes, images that cannot be
+    decoded (all are listed in the log), a full disk, a dead worker and a decoder that this node lacks.
     """
     path = Path(path)
     shape = (len(manifest), *manifest.image_size(), 3)
     partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
+    in_processes = load("decoder", decoder_name).parallel == "processes"
+    processes, threads = (workers, 1) if in_processes else (1, workers)
+    version = decoder(decoder_name, threads).version()
     info_path(path).unlink(missing_ok=True)
     try:
         with enough_disk(path.parent):
             allocate(partial, shape)
-            quarantined = list(fill(manifest, decoder_name, partial, workers))
+            quarantined = list(fill(manifest, decoder_name, partial, processes, threads))
             if quarantined:
                 raise undecodable(quarantined, len(manifest))
             info = CacheInfo(
                 decoder=decoder_name,
-                decoder_version=load("decoder", decoder_name)().version(),
+                decoder_version=version,
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
@@ -96,6 +104,20 @@ def build(manifest: Manifest, decoder_name: str, path: str | Path, workers: int 
     return info
 
 
+@lru_cache(maxsize=1)
+def decoder(name: str, threads: int) -> Decoder:
+    """This process's decoder, made once, as some take longer to set up than to decode a task.
+
+    Raises GpufeedError with the decoder's own sentence if this node lacks what it needs.
+    """
+    try:
+        return load("decoder", name)(threads)
+    except Skip as skip:
+        raise GpufeedError(
+            str(skip), f"a node that can run decoder {name}", "build on such a node, or take another decoder"
+        ) from skip
+
+
 def allocate(path: Path, shape: tuple[int, ...]) -> None:
     """Makes an empty uint8 array file and reserves its blocks.
 
@@ -107,17 +129,29 @@ def allocate(path: Path, shape: tuple[int, ...]) -> None:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
-def fill(manifest: Manifest, decoder_name: str, target: Path, workers: int) -> Iterator[Quarantined]:
+def fill(
+    manifest: Manifest, decoder_name: str, target: Path, processes: int, threads: int
+) -> Iterator[Quarantined]:
     """Decodes every image into its row of `target`; yields those that cannot be decoded."""
     files = manifest.paths()
-    starts = range(0, len(files), CHUNK)
-    chunks = [files[start : start + CHUNK] for start in starts]
-    tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks)
+    size = images_a_task(manifest.image_size(), decoder_name)
+    starts = range(0, len(files), size)
+    chunks = [files[start : start + size] for start in starts]
+    same = ([value] * len(chunks) for value in (decoder_name, threads, target))
+    tasks = (*same, starts, chunks)
     with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
-        for chunk, failures in zip(chunks, run(decode_rows, tasks, workers), strict=True):
+        for chunk, failures in zip(chunks, run(decode_rows, tasks, processes), strict=True):
             progress.update(len(chunk))
             for row, reason in failures:
                 yield Quarantined(manifest.table["path"].iloc[row], reason)
+
+
+def images_a_task(size: tuple[int, int], decoder_name: str) -> int:
+    """CHUNK for one core; up to BATCH where a call is spread, of images of (height, width) pixels."""
+    if load("decoder", decoder_name).parallel == "processes":
+        return CHUNK
+    height, width = size
+    return max(1, min(BATCH, BATCH_BYTES // (height * width * 3)))
 
 
 def run(function, tasks: tuple, workers: int) -> Iterator:
@@ -136,7 +170,9 @@ def run(function, tasks: tuple, workers: int) -> Iterator:
         ) from error
 
 
-def decode_rows(decoder_name: str, target: Path, start: int, files: list[Path]) -> list[tuple[int, str]]:
+def decode_rows(
+    decoder_name: str, threads: int, target: Path, start: int, files: list[Path]
+) -> list[tuple[int, str]]:
     """Decodes `files` into the rows of `target` from `start` on; returns (row, reason) of the failures."""
     rows = np.load(target, mmap_mode="r+")  # (N, H, W, 3)
     failures: list[tuple[int, str]] = []
@@ -146,7 +182,7 @@ def decode_rows(decoder_name: str, target: Path, start: int, files: list[Path]) 
             readable.append((row, file.read_bytes()))
         except OSError as error:
             failures.append((row, f"cannot be read: {error.strerror}"))
-    decoded = load("decoder", decoder_name)().decode([data for _, data in readable])
+    decoded = decoder(decoder_name, threads).decode([data for _, data in readable])
     for (row, _), image, outcome in zip(readable, decoded.images, decoded.outcomes, strict=True):
         if image is None:
             failures.append((row, outcome.reason or "no reason given"))

@@ -36,6 +36,14 @@ LAYOUTS = {
 
 DECODERS = {
     "pillow": Entry("gpufeed.decode.pillow:PillowDecoder"),
+    "opencv": Entry("gpufeed.decode.opencv:OpenCVDecoder"),
+    "simplejpeg": Entry("gpufeed.decode.simplejpeg:SimpleJpegDecoder"),
+    "torchvision_cpu": Entry("gpufeed.decode.torchvision_cpu:TorchvisionCpuDecoder"),
+    "dali_cpu": Entry("gpufeed.decode.dali_cpu:DaliCpuDecoder"),
+    "nvimgcodec_cpu": Entry("gpufeed.decode.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
+    "torchvision_cuda": Entry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder"),
+    "dali_gpu": Entry("gpufeed.decode.dali_gpu:DaliGpuDecoder"),
+    "nvimgcodec": Entry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder"),
 }
 
 LOADERS = {

@@ -1,10 +1,18 @@
-"""What a decoder is: encoded bytes in, uint8 RGB and one outcome an image out."""
+"""What a decoder is: encoded bytes in, uint8 RGB and one outcome an image out, on the host or on a device."""
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+
+from gpufeed.errors import Skip
+
+if TYPE_CHECKING:  # importing torch takes 3 s, and decoding processes of CPU decoders do without it
+    import torch
 
 
 @dataclass(frozen=True)
@@ -27,19 +35,76 @@ class Decoded:
     outcomes: list[Outcome]
 
 
+@dataclass(frozen=True)
+class DeviceDecoded:
+    """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for."""
+
+    images: list[torch.Tensor | None]
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far one image may be from Pillow's, in steps of 0..255: any value of it, and the mean over it."""
+
+    max: int
+    mean: float
+
+    def exceeded(self, found: np.ndarray, expected: np.ndarray) -> str | None:
+        """What is wrong with `found`, both uint8 (H, W, 3); None if it is within the tolerance."""
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            return f"{found.dtype} {found.shape} instead of {expected.dtype} {expected.shape}"
+        difference = np.abs(found.astype(np.int16) - expected)
+        largest, mean = int(difference.max()), float(difference.mean())
+        if largest > self.max or mean > self.mean:
+            return f"differs by {largest} (mean {mean:.2f}), allowed are {self.max} (mean {self.mean})"
+        return None
+
+
+EXACT = Tolerance(0, 0.0)
+
+
 class Decoder(ABC):
     """Decodes JPEG, PNG and what else it knows to RGB; a bad image is an outcome, never an exception.
 
     Grayscale, palette, CMYK and alpha become RGB; orientation tags are left alone, so that every
     decoder gives the height and width that the file's header says.
+
+    parallel says how it uses several cores: "processes" (one core a call: run several processes),
+    "own threads" (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help).
+    needs: modules beside Pillow, and the package that brings each.
     """
 
     name: ClassVar[str]
+    needs: ClassVar[dict[str, str]] = {}
+    parallel: ClassVar[str] = "processes"
+    tolerance: ClassVar[Tolerance] = EXACT
+
+    def __init__(self, threads: int = 1):
+        """threads: cores that one call may use. Raises Skip if this node lacks what the decoder needs."""
+        self.threads = threads
+        for module, package in self.needs.items():
+            need_module(self.name, module, package)
 
     @abstractmethod
     def decode(self, files: list[bytes]) -> Decoded:
         """Decodes whole files given as bytes."""
 
+    def decode_to(self, files: list[bytes], device: torch.device) -> DeviceDecoded:
+        """Decodes whole files given as bytes; the images are ready for the device's current stream."""
+        from gpufeed.decode.transfer import to_device
+
+        decoded = self.decode(files)
+        return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
+
     @abstractmethod
     def version(self) -> str:
-        """Library and version, such as "pillow 12.0.0"."""
+        """Decoder and version of its library, such as "pillow 12.0.0"."""
+
+
+def need_module(decoder: str, module: str, package: str) -> None:
+    """Imports a module; raises Skip with a sentence if this node cannot."""
+    try:
+        import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
+        raise Skip(f"Decoder {decoder} needs {package}, which cannot be used here ({error}).") from error

@@ -1,14 +1,23 @@
 import io
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from hostile_fixtures import available, photo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import encode, pixels
 from PIL import Image
 
 from gpufeed.decode.pillow import PillowDecoder
+from gpufeed.decode.transfer import split, to_host
+from gpufeed.errors import Skip
 from gpufeed.registry import DECODERS, load
+
+ROOT = Path(__file__).parents[2]
 
 PHOTO = np.add.outer(np.arange(40) * 3, np.arange(40) * 2)[..., None].repeat(3, axis=2).astype(np.uint8)
 
@@ -78,11 +87,84 @@ def test_damaged_files_never_crash(data, format):
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_keep_the_contract(name):
-    decoder = load("decoder", name)()
+    decoder = available(name)
     decoded = decoder.decode([encode(PHOTO), b"", encode(pixels(1, 8), mode="L")])
     assert decoder.name == name
-    assert name in decoder.version()
+    assert decoder.version().startswith(f"{name} ")
+    assert decoder.version()[-1].isalnum()
     assert decoded.images[0].shape == (40, 40, 3)
     assert decoded.images[1] is None
     assert decoded.images[2].shape == (8, 8, 3)
     assert decoder.decode([]).images == []
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_device_form_is_the_host_form(name):
+    decoder, files = available(name), [encode(PHOTO, "JPEG"), b"", encode(pixels(1, 8))]
+    host, device = decoder.decode(files), decoder.decode_to(files, torch.device("cpu"))
+    assert device.outcomes == host.outcomes
+    assert device.images[1] is None
+    for place in (0, 2):
+        tensor = device.images[place]
+        assert tensor.dtype == torch.uint8
+        assert tensor.is_contiguous()
+        assert np.array_equal(tensor.numpy(), host.images[place])
+    assert decoder.decode_to([], torch.device("cpu")).images == []
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_missing_package_is_a_sentence(name, monkeypatch):
+    decoder = load("decoder", name)
+    for module, package in decoder.needs.items():
+        with monkeypatch.context() as node:
+            node.setitem(sys.modules, module, None)  # as if it were not installed
+            with pytest.raises(Skip, match=f"Decoder {name} needs {package}"):
+                decoder()
+    assert (name == "pillow") == (not decoder.needs)
+
+
+@pytest.mark.parametrize("name", ["torchvision_cuda", "dali_gpu", "nvimgcodec"])
+def test_missing_gpu_is_a_sentence(name, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Skip, match=f"Decoder {name} needs a CUDA GPU"):
+        load("decoder", name)()
+
+
+def test_planning_imports_no_decoder():
+    code = "import sys, gpufeed.experiment; sys.exit(any(m in sys.modules for m in ('cv2', 'torch', 'PIL')))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_tolerances_let_no_wrong_image_pass(name):
+    tolerance, right = load("decoder", name).tolerance, photo(64, 64)
+    assert tolerance.exceeded(right, right) is None
+    wrong = {
+        "BGR": right[..., ::-1],
+        "turned": right.transpose(1, 0, 2),
+        "upside down": right[::-1],
+        "eight rows down": np.roll(right, 8, axis=0),
+        "gray": right.mean(2, keepdims=True).astype(np.uint8).repeat(3, 2),
+        "cut": right[:-1],
+        "other type": right.astype(np.int16),
+    }
+    passed = [what for what, image in wrong.items() if tolerance.exceeded(image, right) is None]
+    assert passed == []
+
+
+@given(st.lists(st.none() | st.tuples(st.integers(1, 5), st.integers(1, 5)), max_size=6))
+def test_images_of_several_sizes_cross_whole(sizes):
+    images = [None if size is None else pixels(i, 5)[: size[0], : size[1]] for i, size in enumerate(sizes)]
+    tensors = [None if image is None else torch.from_numpy(image.copy()) for image in images]
+    for there in (to_host(tensors), list(split_again(images))):
+        assert [image is None for image in there] == [image is None for image in images]
+        assert all(np.array_equal(a, b) for a, b in zip(there, images, strict=True) if b is not None)
+
+
+def split_again(images):
+    """The images through `split`, the half of to_device that needs no device."""
+    present = [image for image in images if image is not None]
+    pieces = split(
+        np.concatenate([np.empty(0, np.uint8), *(i.ravel() for i in present)]), [i.shape for i in present]
+    )
+    return (None if image is None else next(pieces) for image in images)

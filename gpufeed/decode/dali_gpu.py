@@ -1,0 +1,57 @@
+"""DALI on the GPU: Huffman decoding on its threads, the rest by nvJPEG's kernels."""
+
+import torch
+
+from gpufeed.decode.base import Tolerance
+from gpufeed.decode.dali_cpu import NEEDS
+from gpufeed.decode.device import DeviceDecoder
+from gpufeed.decode.fallback import isolate
+
+
+class DaliGpuDecoder(DeviceDecoder):
+    """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it."""
+
+    name = "dali_gpu"
+    needs = NEEDS
+    tolerance = Tolerance(16, 2.0)
+
+    def open(self) -> None:
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        from gpufeed.decode.dali_pipeline import DecodePipeline
+
+        self.copy_into = feed_ndarray
+        self.pipeline = DecodePipeline(
+            self.device.index,
+            self.threads,
+            device="mixed",
+            jpeg_fancy_upsampling=True,
+            hw_decoder_load=0.0,  # the JPEG engine took longer than the kernels on an H200, with 2 kB files
+        )
+
+    def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        return isolate(self._decode_batch, files)
+
+    def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
+        try:
+            return self.pipeline.decode(files, self._tensors)
+        except RuntimeError as error:
+            raise self.refusal(error) from error
+
+    def _tensors(self, output) -> list[torch.Tensor]:
+        """Copies of the images of a TensorListGPU, each (H, W, 3), queued on the current stream."""
+        if output.is_dense_tensor():
+            images = list(self._copy(output.as_tensor()).unbind(0))  # from (N, H, W, 3)
+        else:
+            images = [self._copy(output[i]) for i in range(len(output))]
+        torch.cuda.current_stream(self.device).synchronize()  # sync point: DALI reuses its memory next run
+        return images
+
+    def _copy(self, tensor) -> torch.Tensor:
+        copy = torch.empty(tensor.shape(), dtype=torch.uint8, device=self.device)
+        return self.copy_into(tensor, copy, cuda_stream=torch.cuda.current_stream(self.device))
+
+    def version(self) -> str:
+        import nvidia.dali
+
+        return f"{self.name} {nvidia.dali.__version__}"

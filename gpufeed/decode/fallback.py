@@ -1,0 +1,70 @@
+"""A decoder for a part of all files, with Pillow for the rest."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gpufeed.decode.base import Decoded, Decoder, Outcome
+from gpufeed.decode.header import JPEG_KINDS, PNG_KINDS, Header, read_header
+from gpufeed.decode.pillow import PillowDecoder
+
+
+class Refused(Exception):
+    """A library refused a whole call because of one of its files."""
+
+
+class FallbackDecoder(Decoder):
+    """Files of the kinds in `takes` go to `decode_taken`; all others, and what it refuses, go to Pillow."""
+
+    takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
+
+    def __init__(self, threads: int = 1):
+        super().__init__(threads)
+        self.pillow = PillowDecoder()
+
+    @abstractmethod
+    def decode_taken(self, files: list[bytes]) -> Sequence[Any | None]:
+        """One uint8 (H, W, 3) array or tensor a file, None for a file that the library refuses."""
+
+    def decode(self, files: list[bytes]) -> Decoded:
+        return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
+
+    def decode_fitting(self, files: list[bytes]) -> list[Any | None]:
+        """What `decode_taken` makes of the files that it takes, in place; None for all others."""
+        headers = [read_header(data) for data in files]
+        taken = [i for i, header in enumerate(headers) if header and header.kind in self.takes]
+        images: list[Any | None] = [None] * len(files)
+        if taken:
+            results = self.decode_taken([files[i] for i in taken])
+            for i, image in zip(taken, results, strict=True):
+                images[i] = image if fits(image, headers[i]) else None
+        return images
+
+
+def fits(image: Any | None, header: Header) -> bool:
+    """Whether a result has the size that its file says, so that no wrong sample passes for a right one."""
+    return image is not None and tuple(image.shape) == (header.height, header.width, 3)
+
+
+def fill_gaps(
+    name: str, images: list[Any | None], files: list[bytes], pillow: PillowDecoder
+) -> tuple[list[np.ndarray | None], list[Outcome]]:
+    """Pillow's image where `images` has none, and every image's outcome."""
+    images, outcomes = list(images), [Outcome(name)] * len(images)
+    gaps = [i for i, image in enumerate(images) if image is None]
+    decoded = pillow.decode([files[i] for i in gaps])
+    for i, image, outcome in zip(gaps, decoded.images, decoded.outcomes, strict=True):
+        images[i], outcomes[i] = image, outcome
+    return images, outcomes
+
+
+def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> list[Any | None]:
+    """A batch call that raises Refused for one bad file: all files together, or else each alone."""
+    try:
+        return decode_batch(files)
+    except Refused:
+        if len(files) == 1:
+            return [None]
+    return [isolate(decode_batch, [data])[0] for data in files]

@@ -1,0 +1,41 @@
+"""torchvision.io on the GPU: nvJPEG, and the JPEG engine of those GPUs that have one."""
+
+import torch
+
+from gpufeed.decode.base import Tolerance
+from gpufeed.decode.device import DeviceDecoder
+from gpufeed.decode.fallback import isolate
+from gpufeed.decode.header import JPEG_KINDS
+
+
+class TorchvisionCudaDecoder(DeviceDecoder):
+    """The list call of decode_jpeg, which gives nothing at all if one file of the list is bad."""
+
+    name = "torchvision_cuda"
+    needs = {"torchvision": "torchvision", "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    takes = JPEG_KINDS
+    # nvJPEG repeats chroma pixels where libjpeg interpolates. libjpeg made to repeat them differs from
+    # Pillow by up to 110, and by 7.2 in the mean over an image, on 1,110 real JPEGs of 64 x 64 pixels.
+    tolerance = Tolerance(140, 9.0)
+
+    def open(self) -> None:
+        import torchvision
+
+        self.library = torchvision
+
+    def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        return isolate(self._decode_batch, files)
+
+    def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
+        encoded = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
+        # sync point: the JPEG engine does not wait for the stream, and may write into memory that the
+        # allocator has taken back but that queued kernels still read
+        torch.cuda.synchronize(self.device)
+        try:
+            planes = self.library.io.decode_jpeg(encoded, mode="RGB", device=self.device)  # each (3, H, W)
+        except RuntimeError as error:
+            raise self.refusal(error) from error
+        return [image.permute(1, 2, 0).contiguous() for image in planes]  # each (H, W, 3)
+
+    def version(self) -> str:
+        return f"{self.name} {self.library.__version__}"

@@ -1,0 +1,103 @@
+"""Every decoder that this node can run, over files that break decoders."""
+
+import numpy as np
+import pytest
+from hostile_fixtures import available, hostile_files, photo, saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufeed.decode.header import JPEG_KINDS, PNG_KINDS, read_header
+from gpufeed.decode.pillow import PillowDecoder
+from gpufeed.registry import DECODERS
+
+FILES = hostile_files()
+GOOD = [saved("JPEG", photo(64, 64)), saved("JPEG", photo(40, 24), subsampling="4:4:4")]
+
+
+def reference(data: bytes) -> np.ndarray | None:
+    return PillowDecoder().decode([data]).images[0]
+
+
+@pytest.fixture(params=DECODERS)
+def decoder(request):
+    return available(request.param)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_outcome_pixels_and_neighbours(decoder, name):
+    hostile = FILES[name]
+    decoded = decoder.decode([GOOD[0], hostile.data, GOOD[1]])
+    outcome, image = decoded.outcomes[1], decoded.images[1]
+    assert (image is not None) == hostile.decodes == (reference(hostile.data) is not None)
+    if hostile.decodes:
+        assert outcome.decoder == "pillow" if hostile.pillow else outcome.decoder in (decoder.name, "pillow")
+        assert outcome.reason is None
+        assert decoder.tolerance.exceeded(image, reference(hostile.data)) is None
+    else:
+        assert outcome.decoder is None
+        assert outcome.reason
+    for place, data in ((0, GOOD[0]), (2, GOOD[1])):
+        assert decoded.outcomes[place].decoder == decoder.name
+        assert decoder.tolerance.exceeded(decoded.images[place], reference(data)) is None
+
+
+def test_all_at_once(decoder):
+    files = [hostile.data for hostile in FILES.values()]
+    decoded = decoder.decode(files)
+    assert len(decoded.images) == len(decoded.outcomes) == len(files)
+    for hostile, image in zip(FILES.values(), decoded.images, strict=True):
+        assert (image is not None) == hostile.decodes
+
+
+NATIVE_JPEG = ("progressive JPEG", "gray JPEG", "4:2:0 JPEG of odd sides", "EXIF-rotated JPEG", "1x1 JPEG")
+NATIVE_PNG = ("gray PNG", "palette PNG", "1-bit PNG", "RGBA PNG", "1x1 PNG")
+
+
+def test_what_a_decoder_says_it_takes_it_decodes_itself(decoder):
+    takes = getattr(decoder, "takes", JPEG_KINDS | PNG_KINDS)
+    names = NATIVE_JPEG + (NATIVE_PNG if takes >= PNG_KINDS else ())
+    outcomes = decoder.decode([FILES[name].data for name in names]).outcomes
+    assert {name: outcome.decoder for name, outcome in zip(names, outcomes, strict=True)} == dict.fromkeys(
+        names, decoder.name
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), format=st.sampled_from(["JPEG", "PNG"]))
+@pytest.mark.parametrize("name", DECODERS)
+def test_damaged_files_never_crash_nor_harm_their_neighbours(name, data, format):
+    decoder = available(name)
+    damaged = bytearray(saved(format, photo(24, 24)))
+    places = st.integers(2, len(damaged) - 3)
+    for place, value in data.draw(st.dictionaries(places, st.integers(0, 255), max_size=8)).items():
+        damaged[place] = value
+    decoded = decoder.decode([GOOD[0], bytes(damaged), GOOD[1]])
+    image, outcome = decoded.images[1], decoded.outcomes[1]
+    assert (image is None) == (outcome.reason is not None) == (outcome.decoder is None)
+    if image is not None:
+        assert image.dtype == np.uint8
+        assert image.ndim == 3
+        assert image.shape[2] == 3
+    assert decoder.tolerance.exceeded(decoded.images[0], reference(GOOD[0])) is None
+    assert decoder.tolerance.exceeded(decoded.images[2], reference(GOOD[1])) is None
+
+
+@given(st.binary(max_size=64))
+def test_header_of_any_bytes(data):
+    for start, end in ((b"\xff\xd8", b"\xff\xd9"), (b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"), (b"", b"")):
+        header = read_header(start + data + end)
+        assert header is None or header.height * header.width > 0
+
+
+def test_headers_say_what_pillow_finds():
+    kinds = {name: header.kind for name, file in FILES.items() if (header := read_header(file.data))}
+    assert kinds["gray JPEG"] == "jpeg Gray"
+    assert kinds["CMYK JPEG"] == "jpeg CMYK"
+    assert kinds["16-bit RGB PNG"] == "png 16"
+    assert kinds["1-bit PNG"] == "png 1"
+    assert "truncated JPEG" not in kinds
+    assert "huge JPEG header" not in kinds
+    assert "huge PNG header" not in kinds
+    for name in kinds:
+        header, image = read_header(FILES[name].data), reference(FILES[name].data)
+        assert image.shape == (header.height, header.width, 3)

@@ -25,8 +25,8 @@ PNG_KINDS = frozenset({f"png {bits}" for bits in (1, 2, 4, 8)})
 def read_header(data: bytes) -> Header | None:
     """The header of a JPEG or PNG file; None for any other file.
 
-    None also if the file does not end as its format does (libjpeg fills a cut-off image with gray
-    and calls it decoded) or says more pixels than Pillow takes (a decoder would ask for them all).
+    None also if the file does not end as its format does, since one cut-off file ends a whole call of
+    some libraries, or says more pixels than Pillow takes, since a decoder would ask for them all.
     A JPEG takes 2 us, where decoding one of 64 x 64 pixels takes 60 us.
     """
     if data.startswith(JPEG_START) and data.endswith(JPEG_END):

@@ -32,7 +32,8 @@ def test_outcome_pixels_and_neighbours(decoder, name):
     if hostile.decodes:
         assert outcome.decoder == "pillow" if hostile.pillow else outcome.decoder in (decoder.name, "pillow")
         assert outcome.reason is None
-        assert decoder.tolerance.exceeded(image, reference(hostile.data)) is None
+        assert image.shape == reference(hostile.data).shape
+        assert hostile.damaged or decoder.tolerance.exceeded(image, reference(hostile.data)) is None
     else:
         assert outcome.decoder is None
         assert outcome.reason
@@ -49,13 +50,16 @@ def test_all_at_once(decoder):
         assert (image is not None) == hostile.decodes
 
 
-NATIVE_JPEG = ("progressive JPEG", "gray JPEG", "4:2:0 JPEG of odd sides", "EXIF-rotated JPEG", "1x1 JPEG")
+BASELINE = ("gray JPEG", "4:2:0 JPEG of odd sides", "4:4:4 JPEG of odd sides", "EXIF-rotated JPEG")
+NATIVE_JPEG = (*BASELINE, "progressive JPEG", "1x1 JPEG", "JPEG with restart markers")
 NATIVE_PNG = ("gray PNG", "palette PNG", "1-bit PNG", "RGBA PNG", "1x1 PNG")
 
 
 def test_what_a_decoder_says_it_takes_it_decodes_itself(decoder):
     takes = getattr(decoder, "takes", JPEG_KINDS | PNG_KINDS)
     names = NATIVE_JPEG + (NATIVE_PNG if takes >= PNG_KINDS else ())
+    if decoder.parallel == "device":  # the rest depends on the GPU and the driver
+        names = BASELINE
     outcomes = decoder.decode([FILES[name].data for name in names]).outcomes
     assert {name: outcome.decoder for name, outcome in zip(names, outcomes, strict=True)} == dict.fromkeys(
         names, decoder.name
@@ -99,5 +103,6 @@ def test_headers_say_what_pillow_finds():
     assert "huge JPEG header" not in kinds
     assert "huge PNG header" not in kinds
     for name in kinds:
-        header, image = read_header(FILES[name].data), reference(FILES[name].data)
-        assert image.shape == (header.height, header.width, 3)
+        if (image := reference(FILES[name].data)) is not None:
+            header = read_header(FILES[name].data)
+            assert image.shape == (header.height, header.width, 3)

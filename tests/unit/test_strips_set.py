@@ -3,8 +3,10 @@
 import errno
 import io
 import os
+import runpy
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -55,6 +57,7 @@ FILES = {
     "empty": lambda seed: b"",
     "not an image": lambda seed: b"not an image",
 }
+ROOT = Path(__file__).parents[2]
 JOINABLE = ("colour", "444", "grayscale", "smaller")
 
 
@@ -192,7 +195,7 @@ def test_decoding_into_a_buffer(manifest, path):
         decode_strip(strips.read(strip), strip, out=out[:, ::-1])
 
 
-def test_fewer_strips_are_decoded_ahead_than_asked_for(manifest, path):
+def test_chosen_strips_in_their_order_and_an_early_end(manifest, path):
     build(manifest, path, images_per_strip=1)
     strips = open_strips(path, manifest)
     some = strips.of_split("test")[:3]
@@ -285,3 +288,39 @@ def test_failed_build_leaves_nothing_that_looks_finished(manifest, path, monkeyp
 def test_bad_requests(manifest, path, options, sentence):
     with pytest.raises(GpufeedError, match=sentence):
         build(manifest, path, **options)
+
+
+def test_script(manifest, path, tmp_path):
+    job = SimpleNamespace(
+        input=SimpleNamespace(manifest=manifest.root / "manifest.parquet"),
+        output=SimpleNamespace(strips=path),
+        log=[tmp_path / "log"],
+        threads=1,
+    )
+    runpy.run_path(str(ROOT / "workflow/scripts/build_strips.py"), {"snakemake": job}, run_name="__main__")
+    assert open_strips(path, manifest).info.joined == 12
+    text = (tmp_path / "log").read_text()
+    assert "12 of 14 files in 3 strips" in text
+    assert "left over: 1, not a JPEG file" in text
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damage_stays_in_its_own_image(tmp_path_factory, data):
+    """Whatever is changed in one file, its neighbours keep their pixels, and it has its own or a reason."""
+    root = tmp_path_factory.mktemp("damage")
+    manifest = dataset(root, ["colour"] * 4)
+    file = bytearray((root / "1.jpg").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(file) - 1))
+        file[place : place + data.draw(st.integers(0, 2))] = data.draw(st.binary(max_size=2))
+    (root / "1.jpg").write_bytes(file)
+    build(manifest, root / "strips.bin")
+    strips = open_strips(root / "strips.bin", manifest)
+    images = {}
+    for ids, rows in decode_strips(strips, fancy=False):
+        images.update(zip(ids.tolist(), rows, strict=True))
+    assert set(images) | set(strips.left_over().tolist()) == {0, 1, 2, 3}
+    assert {0, 2, 3} <= set(images)
+    for id, image in images.items():
+        assert np.array_equal(image, decode_jpeg((root / f"{id}.jpg").read_bytes(), fancy=False))

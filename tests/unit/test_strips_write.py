@@ -12,7 +12,7 @@ from torch import frombuffer, uint8
 from torchvision.io import ImageReadMode, decode_image
 
 from gpufeed.errors import GpufeedError
-from gpufeed.strips.parse import parse
+from gpufeed.strips.parse import Refused, parse
 from gpufeed.strips.write import join, kind_digest
 
 SUBSAMPLINGS = ("4:2:0", "4:2:2", "4:4:4", "grayscale")
@@ -100,8 +100,9 @@ def test_entropy_coded_bytes_are_copied():
     assert place + 2 == len(strip)
 
 
-def test_strip_of_one_and_its_own_parse():
-    """A strip has restarts, so that it cannot be joined again by mistake; its kind has one digest."""
+def test_strip_of_one_and_digests_of_kinds():
+    with pytest.raises(Refused, match="restart intervals"):  # a strip is not joined again by mistake
+        parse(join([parse(files("4:2:0", 1)[0])]))
     one, other = (parse(file) for file in files("4:2:0", 2))
     assert np.array_equal(decode(join([one]), True), decode(files("4:2:0", 1)[0], True))
     assert kind_digest(one.kind) == kind_digest(other.kind)

@@ -18,6 +18,7 @@ report: "workflow/report/workflow.rst"
 include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/cache.smk"
+include: "rules/strips.smk"
 include: "rules/measure.smk"
 include: "rules/report.smk"
 

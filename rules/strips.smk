@@ -1,0 +1,17 @@
+# Manifest -> strips of its JPEG files, and a list of those that cannot be joined.
+
+
+rule build_strips:
+    input:
+        manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+    output:
+        strips=f"{DATA}/{{dataset}}/strips/strips.bin",
+        index=f"{DATA}/{{dataset}}/strips/strips.parquet",
+        info=f"{DATA}/{{dataset}}/strips/strips.json",
+    log:
+        f"{RESULTS}/logs/build_strips/{{dataset}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: ALL_CORES
+    script:
+        "../workflow/scripts/build_strips.py"

@@ -16,7 +16,7 @@ from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.registry import LAYOUTS
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = ROOT / "workflow/schemas/config.schema.yaml"
+SCHEMA = Path(__file__).parent / "schemas/config.schema.yaml"
 HYPER = ROOT / "config/hydra"
 GROUPS = ("model", "trainer", "augment")
 

@@ -35,7 +35,7 @@ PACKAGES = (
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """The `environment` of a record (workflow/schemas/record.schema.yaml), as seen at this moment."""
+    """The `environment` of a record (gpufeed/schemas/record.schema.yaml), as seen at this moment."""
     nvml = gpu.telemetry(device)
     commit, dirty = checkout(ROOT)
     return {

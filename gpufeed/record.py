@@ -1,6 +1,6 @@
 """The record: what one repeat of one cell leaves behind, and all that tables and figures read.
 
-`workflow/schemas/record.schema.yaml` describes every field with its unit.
+`gpufeed/schemas/record.schema.yaml` describes every field with its unit.
 """
 
 import json
@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from gpufeed.errors import GpufeedError
 
 SCHEMA_VERSION = 1
-SCHEMA = Path(__file__).resolve().parents[1] / "workflow/schemas/record.schema.yaml"
+SCHEMA = Path(__file__).parent / "schemas/record.schema.yaml"
 
 
 @dataclass
@@ -81,6 +81,6 @@ def check(data: dict, path: Path) -> None:
     for error in _validator().iter_errors(data):
         raise GpufeedError(
             f"{path}: {error.json_path}: {error.message}",
-            "a record as workflow/schemas/record.schema.yaml describes it",
+            "a record as gpufeed/schemas/record.schema.yaml describes it",
             "delete the record and run snakemake to measure it again",
         )

@@ -50,7 +50,7 @@ def test_the_reference_run_changes_data_repeats_and_run_list_alone():
 
 def test_config_readme_documents_every_key():
     text = (ROOT / "config/README.md").read_text()
-    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    schema = yaml.safe_load((ROOT / "gpufeed/schemas/config.schema.yaml").read_text())
     keys = set(schema["properties"])
     for part in schema["$defs"].values():
         keys |= set(part.get("properties", {}))

@@ -27,3 +27,7 @@ rule all:
     default_target: True
     input:
         f"{RESULTS}/report.html",
+
+
+onerror:
+    print("Some jobs failed. What was measured is kept: `snakemake report` writes the report of it.")

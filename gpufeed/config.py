@@ -4,80 +4,224 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 """
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
-from gpufeed.registry import LAYOUTS
+from gpufeed.registry import LAYOUTS, LOADERS
 
 ROOT = Path(__file__).resolve().parents[1]
-SCHEMA = Path(__file__).parent / "schemas/config.schema.yaml"
+SCHEMAS = Path(__file__).parent / "schemas"
 HYPER = ROOT / "config/hydra"
 GROUPS = ("model", "trainer", "augment")
+# An experiment is a target beside these, so it cannot bear the name of one.
+RULES = frozenset(
+    "all download prepare_dataset build_cache build_strips build_extension measure_cell measure_kernel "
+    "tabulate plot assemble_report report export gate compare".split()
+)
+FASHION_MNIST_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
 
 
-def explain(error: ValidationError) -> GpufeedError:
-    """A schema violation as found / expected / what to do."""
-    where = ".".join(str(part) for part in error.absolute_path) or "the config"
+def is_integer(checker: object, value: object) -> bool:
+    """Whether a value is a whole number in Python too: JSON Schema lets 32.0 pass for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(checker: object, value: object) -> bool:
+    """Whether a value is a finite number: YAML and json.loads give NaN and Infinity too."""
+    return is_integer(checker, value) or (
+        isinstance(value, float) and abs(value) <= sys.float_info.max  # false for NaN
+    )
+
+
+@cache
+def validator(name: str) -> Validator:
+    """The validator of one of the schemas, `config` or `hyper`."""
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
+    schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())
+    return extend(Draft202012Validator, type_checker=types)(schema)
+
+
+def first_error(name: str, instance: object) -> ValidationError | None:
+    """The first violation of a schema, in the order of the paths; None if there is none."""
+    errors = validator(name).iter_errors(instance)
+    return min(errors, key=lambda error: [str(part) for part in error.absolute_path], default=None)
+
+
+BOUNDS = {
+    "type": "type",
+    "enum": "one of:",
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+    "pattern": "matching",
+    "minItems": "entries: at least",
+    "maxItems": "entries: at most",
+    "minProperties": "keys: at least",
+}
+
+
+def bounds(schema: Mapping) -> str:
+    """What a schema allows, in words."""
+    parts = []
+    for key, words in BOUNDS.items():
+        if key in schema:
+            value = schema[key]
+            parts.append(f"{words} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    description = schema.get("description", "")
+    return f"{'; '.join(parts)} ({description})" if parts and description else description or "; ".join(parts)
+
+
+def explain(
+    error: ValidationError, place: str = "the config", path: Iterable[str | int] | None = None
+) -> GpufeedError:
+    """A schema violation as found / expected / what to do; path: of the wrong value within `place`."""
+    key = ".".join(str(part) for part in (error.absolute_path if path is None else path))
+    where = f"{key} of {place}" if key else place
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         allowed = error.schema.get("properties", {})
-        extra = next(key for key in error.instance if key not in allowed)
+        extra = next(name for name in error.instance if name not in allowed)
         return unknown("key", extra, allowed, where)
     if error.validator == "required":
-        missing = next(key for key in error.validator_value if key not in error.instance)
+        missing = next(name for name in error.validator_value if name not in error.instance)
         described = error.schema["properties"][missing].get("description", "")
         return GpufeedError(
             f"no {missing!r} in {where}", described or f"a {missing}", f"add {missing!r} to {where}"
         )
-    bounds = {
-        key: error.schema[key]
-        for key in ("type", "enum", "minimum", "maximum", "exclusiveMaximum", "pattern", "minItems", "const")
-        if key in error.schema
-    }
-    expected = ", ".join(f"{key} {value}" for key, value in bounds.items())
-    if description := error.schema.get("description"):
-        expected += f" ({description})"
-    return GpufeedError(f"{where}: {error.instance!r}", expected, f"correct {where} in the config")
+    found = f"{key}: {error.instance!r}, in {place}" if key else f"{error.instance!r} as {place}"
+    return GpufeedError(found, bounds(error.schema), f"correct {where}")
 
 
 def check(config: Mapping) -> None:
     """Raises GpufeedError at the first thing in the config that cannot be meant."""
-    validator = Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
-    errors = sorted(
-        validator.iter_errors(config), key=lambda error: [str(part) for part in error.absolute_path]
-    )
-    if errors:
-        raise explain(errors[0])
-    sources = config["sources"]
-    for name, source in sources.items():
-        if source["layout"] not in LAYOUTS:
-            raise unknown("layout", source["layout"], LAYOUTS, f"sources.{name}")
-        if source["layout"] != "synthetic" and not source.get("files"):
+    if error := first_error("config", config):
+        raise explain(error)
+    for name in config["experiments"]:
+        if name in RULES:
             raise GpufeedError(
-                f"no files in sources.{name}", "at least one row with name and sha256", "add `files:` to it"
+                f"experiment {name!r}, which is also the name of a rule",
+                f"a name other than {', '.join(sorted(RULES))}",
+                f"give it another name, such as {name}_cells",
             )
+    for name, source in config["sources"].items():
+        check_source(source, f"sources.{name}")
     for name, stand_in in config["use_instead"].items():
         for dataset in (name, stand_in):
-            if dataset not in sources:
-                raise unknown("dataset", dataset, sources, "use_instead")
+            if dataset not in config["sources"]:
+                raise unknown("dataset", dataset, config["sources"], "use_instead")
+
+
+def check_source(source: Mapping, where: str) -> None:
+    """Raises GpufeedError for a source that its layout would refuse once its files are there."""
+    layout, options = source["layout"], source.get("options", {})
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS, where)
+    if layout == "synthetic":
+        return check_splits(options, where)
+    if options:
+        raise GpufeedError(
+            f"options in {where}", f"none: layout {layout} has no options", "remove `options:` from it"
+        )
+    check_files(layout, [file["name"] for file in source.get("files", [])], where)
+
+
+def check_files(layout: str, names: list[str], where: str) -> None:
+    """Raises GpufeedError unless the files are those that the layout reads."""
+    found = f"{', '.join(names) or 'no files'} in {where}"
+    if layout == "fashion_mnist":
+        if sorted(names) != sorted(FASHION_MNIST_FILES):
+            raise GpufeedError(
+                found,
+                f"the four files {', '.join(FASHION_MNIST_FILES)}",
+                "list these four under `files:`, each with name and sha256",
+            )
+    elif not names:
+        raise GpufeedError(found, "one row with name and sha256", "add `files:` to it")
+    elif len(names) > 1:
+        raise GpufeedError(found, f"one archive for layout {layout}", "leave one row under `files:`")
+
+
+def with_defaults(options: Mapping) -> dict:
+    """The options of a synthetic source, with the defaults of those that it leaves out."""
+    described = validator("config").schema["$defs"]["synthetic"]["properties"]
+    return {**{key: schema["default"] for key, schema in described.items()}, **options}
+
+
+def evaluation_images(options: Mapping) -> int:
+    """Images that a synthetic source with all its options holds out for evaluation."""
+    return round(options["count"] * options["evaluation_share"])
+
+
+def check_splits(options: Mapping, where: str) -> None:
+    """Raises GpufeedError if a split of a synthetic source has no image of some class."""
+    options = with_defaults(options)
+    held_out, classes = evaluation_images(options), options["classes"]
+    if options["count"] - held_out < classes:
+        raise GpufeedError(
+            f"{options['count'] - held_out} training images for {classes} classes in {where}",
+            "at least one for each class",
+            "raise `count`, or lower `classes` or `evaluation_share`",
+        )
+    if options["evaluation_share"] and held_out < classes:
+        raise GpufeedError(
+            f"{held_out} evaluation images for {classes} classes in {where}",
+            "at least one for each class, or evaluation_share 0",
+            "raise `count` or `evaluation_share`, or lower `classes`",
+        )
+
+
+def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
+    """Raises GpufeedError for a cell that would train and then find nothing to evaluate on."""
+    for cell in cells:
+        source = config["sources"][cell.dataset]
+        if source["layout"] != "synthetic" or cell.steps is not None or LOADERS[cell.loader].ceiling:
+            continue
+        if not evaluation_images(with_defaults(source.get("options", {}))):
+            option = f"sources.{cell.dataset}.options.evaluation_share"
+            raise GpufeedError(
+                f"experiment {cell.experiment!r} trains whole epochs on {cell.dataset!r}, "
+                f"which holds no image out for evaluation",
+                f"{option} above 0, or `steps` in every block, after which nothing is evaluated",
+                f"raise {option}, or give experiment {cell.experiment!r} `steps`",
+            )
+
+
+def check_hyper(group: str, name: str, values: object, place: str) -> None:
+    """Raises GpufeedError at the first hyper-parameter of a model, trainer or augment that cannot be meant."""
+    if error := first_error("hyper", {group: {name: values}}):
+        path = list(error.absolute_path)
+        raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
 
 
 def read_hyper(group: str, name: str) -> dict:
-    """The defaults of one model, trainer or augment from config/hydra."""
+    """The checked defaults of one model, trainer or augment from config/hydra."""
     path = HYPER / group / f"{name}.yaml"
+    place = str(path.relative_to(ROOT))
     try:
-        return yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text()) or {}
     except OSError as error:
         raise GpufeedError(
-            f"no hyper-parameters of {group} {name!r}",
-            f"a file {path.relative_to(ROOT)}",
-            "write it, if only with {}",
+            f"no hyper-parameters of {group} {name!r}", f"a file {place}", "write it, if only with {}"
         ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise GpufeedError(f"{place} is no YAML ({error})", "lines `key: value`", f"correct {place}") from error
+    check_hyper(group, name, values, place)
+    return values
 
 
 def parse_override(text: str) -> tuple[str, str, object]:
@@ -86,18 +230,8 @@ def parse_override(text: str) -> tuple[str, str, object]:
     group, _, key = target.partition(".")
     try:
         return group, key, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter for a thousand opening brackets
         return group, key, value
-
-
-def same_kind(default: object, value: object) -> bool:
-    """Whether an override may replace a default: numbers by numbers, words by words, flags by flags."""
-    numbers = (int, float)
-    if isinstance(default, bool) or isinstance(value, bool):
-        return isinstance(default, bool) and isinstance(value, bool)
-    if isinstance(default, numbers):
-        return isinstance(value, int) if isinstance(default, int) else isinstance(value, numbers)
-    return default is None or isinstance(value, type(default))
 
 
 class Composer:
@@ -107,6 +241,10 @@ class Composer:
         self.defaults: dict[tuple[str, str], dict] = {}
 
     def __call__(self, cell: Cell, where: str) -> dict:
+        """{"model": ..., "trainer": ..., "augment": ...}; raises GpufeedError for values that cannot be meant.
+
+        where: the cell's place in the config, for the message.
+        """
         hyper = {}
         for group in GROUPS:
             key = (group, getattr(cell, group))
@@ -117,18 +255,15 @@ class Composer:
             group, key, value = parse_override(text)
             if key not in hyper[group]:
                 raise unknown(f"{group} hyper-parameter", key, hyper[group], f"{where}: {text}")
-            default = hyper[group][key]
-            if not same_kind(default, value):
-                raise GpufeedError(
-                    f"{text!r} in {where}",
-                    f"a {type(default).__name__}, such as {default!r}",
-                    "correct the value",
-                )
             hyper[group][key] = value
+            check_hyper(group, getattr(cell, group), hyper[group], f"{text!r} in {where}")
         return hyper
 
 
 def planned(config: Mapping) -> Plan:
     """Checks a config and returns all its cells."""
     check(config)
-    return plan(config, Composer())
+    found = plan(config, Composer())
+    for cells in found.cells.values():
+        check_evaluation(config, cells.values())
+    return found

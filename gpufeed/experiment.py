@@ -44,6 +44,7 @@ class Cell:
     device: str = "auto"
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
+    source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
     hyper: dict = field(
         default_factory=dict, hash=False
     )  # composed: {"model": ..., "trainer": ..., "augment": ...}
@@ -66,7 +67,7 @@ class Cell:
         return "-".join(part for part in parts if part)
 
 
-AXES = {f.name for f in fields(Cell)} - {"experiment", "hyper", "seed", "device"}
+AXES = {f.name for f in fields(Cell)} - {"experiment", "source", "hyper", "seed", "device"}
 
 
 @dataclass(frozen=True)
@@ -85,9 +86,6 @@ class Plan:
     cells: dict[str, dict[str, Cell]]
     left_out: list[LeftOut]
     repeats: dict[str, int]
-
-    def experiment(self, name: str) -> dict[str, Cell]:
-        return self.cells[name]
 
 
 def impossible(cell: Cell) -> str | None:
@@ -143,6 +141,12 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
             )
 
 
+def content(source: Mapping) -> dict:
+    """What a row of `sources` is made of: layout, checksums and options, not where its files come from."""
+    files = {file["name"]: file["sha256"] for file in source.get("files", [])}
+    return {"layout": source["layout"], "files": files, "options": dict(source.get("options", {}))}
+
+
 def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     """All cells of a checked config.
 
@@ -167,7 +171,9 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
                 if sentence := impossible(cell):
                     left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
                     continue
-                cell = replace(cell, hyper=compose(cell, where))
+                cell = replace(
+                    cell, source=content(config["sources"][cell.dataset]), hyper=compose(cell, where)
+                )
                 cells[name][cell.id] = cell
         if not cells[name]:
             raise GpufeedError(

@@ -13,8 +13,8 @@ from gpufeed.errors import GpufeedError
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
     """Logs to `path` while the block runs, and ends the job with status 1 if the block raises.
 
-    A GpufeedError is shown on stderr as its three lines; the traceback goes to the log alone.
-    Anything else keeps its traceback in both places.
+    A GpufeedError is its three lines, on stderr and in the log, which Snakemake shows too; anything
+    else keeps its traceback in both places.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,7 +26,7 @@ def job_log(path: str | Path) -> Iterator[logging.Logger]:
     try:
         yield logger
     except GpufeedError as error:
-        logger.exception("stopped")
+        logger.error("stopped: %s", error)
         print(error, file=sys.stderr)
         sys.exit(1)
     except Exception:

@@ -17,7 +17,7 @@ from torch import nn
 from gpufeed import gpu, registry
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision, resolve_device, resolve_precision
-from gpufeed.environment import environment
+from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.loaders.base import Loader, LoadRequest
@@ -39,9 +39,17 @@ class Outcome:
 
 
 def measure(
-    cell: dict, repeat: int, manifest: Path, cache: Path | None, planned_on: str, attempt: int = 1
+    cell: dict,
+    repeat: int,
+    manifest: Path,
+    cache: Path | None,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
+
+    threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -49,6 +57,8 @@ def measure(
     ready_s = max(0.0, time.time() - psutil.Process().create_time())
     cell_ = Cell(**{**cell, "overrides": tuple(cell["overrides"])})
     started_at, device = now(), torch.device("cpu")
+    if threads is not None:
+        torch.set_num_threads(max(1, min(threads, cores_allowed())))
     status, sentence, outcome = "done", None, Outcome([])
     try:
         device = resolve_device(cell_.device)
@@ -113,7 +123,7 @@ def run(
         "evaluation_s": evaluation_s,
     }
     fields = {
-        "resolved": {"device": device.type, "precision": precision},
+        "resolved": {"device": device.type, "precision": precision, "threads": torch.get_num_threads()},
         "phases": phases,
         "memory": memory,
         "accuracy": accuracy,

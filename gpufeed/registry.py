@@ -94,7 +94,7 @@ def load(kind: str, name: str) -> Any:
 
 
 def source_file(kind: str, name: str) -> str:
-    """The file of the module behind a name, relative to the repository, such as gpufeed/models/resnet.py."""
+    """The file of the module behind a name, relative to the package, such as models/resnet.py."""
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
-    return KINDS[kind][name].target.partition(":")[0].replace(".", "/") + ".py"
+    return KINDS[kind][name].target.partition(":")[0].removeprefix("gpufeed.").replace(".", "/") + ".py"

@@ -14,5 +14,8 @@ rule build_cache:
     threads: ALL_CORES
     params:
         decoder=lambda wildcards: wildcards.decoder,
+        code=lambda wildcards: digest(
+            "cache.py", source_file("decoder", wildcards.decoder), "decode/base.py", "decode/fallback.py"
+        ),
     script:
         "../workflow/scripts/build_cache.py"

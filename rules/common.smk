@@ -8,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Snakefile
 
 from gpufeed.attempts import attempt
+from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
 from gpufeed.node import node_name
@@ -21,6 +22,8 @@ except GpufeedError as error:
 RESULTS = config["results"]
 DATA = config["data"]
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
+CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
+ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py")
 ALL_CORES = workflow.cores or 8  # None with an executor that counts jobs
 
 
@@ -69,7 +72,7 @@ def plan_info():
             {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
             for left in PLAN.left_out
         ],
-        "command": "snakemake --cores 8 --resources gpu=1",
+        "command": " ".join(["snakemake {target} --cores 8 --resources gpu=1", *CONFIGFILES]),
     }
 
 
@@ -78,10 +81,11 @@ def archives_of(wildcards):
     return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
 
 
-def source_row(wildcards):
+def content_of(wildcards):
+    """What makes a source file what it is. Where it comes from is not part of it: see download.py."""
     for file in config["sources"][wildcards.dataset].get("files", []):
         if file["name"] == wildcards.file:
-            return file
+            return {key: file.get(key) for key in ("name", "sha256", "size")}
     raise WorkflowError(f"found: no file {wildcards.file} in sources.{wildcards.dataset}")
 
 
@@ -90,11 +94,19 @@ def cache_of(wildcards):
     return f"{DATA}/{cell.dataset}/cache/pillow.npy" if LOADERS[cell.loader].reads == "cache" else []
 
 
-def modules_of(wildcards):
-    """The modules that decide what a cell measures: an edit measures it again."""
+def code_of_cell(wildcards):
+    """A digest of the modules that decide what a cell measures: an edit measures it again."""
     cell = cell_of(wildcards)
-    kinds = ("loader", "augment", "model", "trainer")
-    return [source_file(kind, getattr(cell, kind)) for kind in kinds]
+    own = [source_file(kind, getattr(cell, kind)) for kind in ("loader", "augment", "model", "trainer")]
+    shared = ("measure.py", "timing.py", "devices.py", "loaders/base.py", "loaders/samples.py")
+    shared += ("augment/base.py", "augment/draws.py", "decode/base.py", "decode/pillow.py", "trainers/*.py")
+    return digest(*own, *shared)
+
+
+def attempt_of(wildcards):
+    """Which attempt the record comes from. Takes no `output`: Snakemake would not compare it then."""
+    record = f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json"
+    return attempt(record, node_name())
 
 
 def parts_of(experiments):

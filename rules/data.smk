@@ -10,8 +10,7 @@ rule download:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        file=source_row,
-        archives=config["archives"],
+        file=content_of,
     script:
         "../workflow/scripts/download.py"
 
@@ -30,5 +29,8 @@ rule prepare_dataset:
         dataset=lambda wildcards: wildcards.dataset,
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
         options=lambda wildcards: config["sources"][wildcards.dataset].get("options", {}),
+        code=lambda wildcards: digest(
+            source_file("layout", config["sources"][wildcards.dataset]["layout"]), "data/manifest.py"
+        ),
     script:
         "../workflow/scripts/prepare_dataset.py"

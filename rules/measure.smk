@@ -5,12 +5,12 @@ rule measure_cell:
     input:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
-        modules=modules_of,
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",
     log:
         f"{RESULTS}/logs/measure_cell/{{experiment}}/{{cell}}/{{repeat}}.log",
+    priority: lambda wildcards: 1000 - int(wildcards.repeat)  # all cells once, then all again: a run cut short is even
     conda:
         "../envs/gpufeed.yaml"
     threads: config.get("cores_per_cell") or ALL_CORES
@@ -19,6 +19,7 @@ rule measure_cell:
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),
         repeat=lambda wildcards: int(wildcards.repeat),
-        attempt=lambda wildcards, output: attempt(output.record, node_name()),
+        attempt=attempt_of,
+        code=code_of_cell,
     script:
         "../workflow/scripts/measure_cell.py"

@@ -22,6 +22,8 @@ rule tabulate:
         f"{RESULTS}/logs/tabulate/{{experiment}}.log",
     conda:
         "../envs/gpufeed.yaml"
+    params:
+        code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/tabulate.py"
 
@@ -55,6 +57,7 @@ rule plot:
         "../envs/gpufeed.yaml"
     params:
         experiment=lambda wildcards: wildcards.experiment,
+        code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/plot.py"
 
@@ -79,6 +82,7 @@ rule assemble_report:
         plan=plan_info(),
         results=lambda wildcards, output: str(Path(output.report).parent),
         experiments=scope_of,
+        code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/assemble_report.py"
 

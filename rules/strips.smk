@@ -13,5 +13,7 @@ rule build_strips:
     conda:
         "../envs/gpufeed.yaml"
     threads: ALL_CORES
+    params:
+        code=digest("strips/*.py"),
     script:
         "../workflow/scripts/build_strips.py"

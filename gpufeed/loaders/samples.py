@@ -131,10 +131,28 @@ class HostBatches:
         if self.loader is None:
             self.loader = self._new_loader()
         self.sampler.set(order, epoch)
-        self.iterator = iter(self.loader)
+        self.iterator = self._restart()
         if not self.request.persistent_workers:
             self.loader = None
         return self._guard(self.iterator, begin, stopping or threading.Event())
+
+    def _restart(self) -> Iterator:
+        """An iterator over the new order. Persistent workers are awaited here, by torch, all of them.
+
+        Their answers may be late on a busy node, and asking torch again would wake them twice: so this
+        one wait has the whole of STUCK_S.
+        """
+        persistent = self.iterator if self.request.persistent_workers and self.request.workers else None
+        if persistent is None:
+            return iter(self.loader)
+        persistent._timeout = STUCK_S
+        try:
+            return iter(self.loader)
+        except RuntimeError as error:
+            self.close()
+            raise told(error, self.request.workers) from error
+        finally:
+            persistent._timeout = LOOK_S
 
     def _new_loader(self) -> DataLoader:
         r = self.request

@@ -8,8 +8,9 @@ import tarfile
 import threading
 import time
 
+import psutil
 import pytest
-from workflow_fixtures import TINY, Workflow
+from workflow_fixtures import TINY, Workflow, wait_until
 
 from gpufeed.record import Record
 
@@ -50,6 +51,24 @@ def test_killed_in_mid_cell(workflow, undisturbed):
     assert before.items() <= after.items()  # byte for byte
     assert set(valid(flow)) == undisturbed
     assert {record.status for record in valid(flow).values()} == {"done"}
+
+
+def test_jobs_end_with_the_snakemake_that_started_them(workflow):
+    flow = workflow()
+    process = flow.start()
+    started = flow.folder / "results/logs/measure_cell"
+
+    def jobs():
+        found = psutil.Process(process.pid).children(recursive=True)
+        return [job for job in found if any("measure_cell" in part for part in job.cmdline())]
+
+    wait_until(lambda: list(started.glob("**/*.log")) and jobs())
+    running = jobs()
+    process.kill()  # snakemake alone: its jobs are other processes
+    process.wait()
+    gone, alive = psutil.wait_procs(running, timeout=15)
+    assert gone
+    assert not alive
 
 
 def test_killed_in_mid_report(workflow, undisturbed):

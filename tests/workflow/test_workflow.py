@@ -4,6 +4,8 @@ import copy
 import json
 import time
 
+import pytest
+import torch
 from workflow_fixtures import TINY
 
 from gpufeed.record import Record
@@ -62,11 +64,9 @@ def test_an_experiment_is_a_target_and_the_report_starts_no_cell(workflow):
 
 
 def test_a_cell_that_the_node_cannot_run_is_a_skipped_record_not_a_crash(workflow):
-    flow = workflow({**TINY, "device": "cuda", "repeats": 1})
-    import torch
-
     if torch.cuda.is_available():
-        return
+        pytest.skip("this node has the CUDA GPU that the cell must not find")
+    flow = workflow({**TINY, "device": "cuda", "repeats": 1})
     flow.run()
     found = records(flow)
     assert {record["status"] for record in found.values()} == {"skipped"}
@@ -78,6 +78,39 @@ def test_a_cell_that_the_node_cannot_run_is_a_skipped_record_not_a_crash(workflo
     record = {**found[path], "planned_on": "another-node"}
     (flow.folder / path).write_text(json.dumps(record))
     assert "measure_cell" in flow.run("-n")  # but not on another one
+
+
+def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(workflow):
+    config = copy.deepcopy(TINY)
+    config["repeats"] = 1
+    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "dataloader_sync"
+    flow = workflow(config)
+    flow.run("data/synthetic/manifest.parquet")
+    image = next((flow.folder / "data/synthetic/images/train").glob("*/*.*"))
+    hidden = image.rename(flow.folder / "hidden")
+    for attempt in (1, 2):
+        flow.run()
+        (record,) = records(flow).values()
+        assert (record["status"], record["attempt"]) == ("failed", attempt)
+        assert image.name in record["sentence"]
+    assert "failed" in (flow.folder / "results/report.html").read_text()
+    hidden.rename(image)
+    flow.run()
+    (record,) = records(flow).values()
+    assert (record["status"], record["attempt"]) == ("done", 3)
+    assert "Nothing to be done" in flow.run()
+
+
+def test_new_places_for_the_same_data_measure_nothing_again_and_new_code_does(workflow):
+    flow = workflow({**TINY, "repeats": 1})
+    flow.run()
+    flow.configure({**TINY, "repeats": 1, "archives": ["archives", "elsewhere"]})
+    assert "Nothing to be done" in flow.run()
+    with (flow.folder / "gpufeed/trainers/step.py").open("a") as file:
+        file.write("\n# edited\n")
+    said = flow.run("-n")
+    assert "measure_cell" in said
+    assert "prepare_dataset" not in said
 
 
 def test_a_wrong_config_stops_before_anything_is_planned(workflow):

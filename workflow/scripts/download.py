@@ -7,7 +7,9 @@ from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]) as log:  # noqa: F821
     job = snakemake  # noqa: F821
-    row = job.params.file
-    file = SourceFile(row["name"], tuple(row.get("urls") or ()), row.get("sha256"), row.get("size"))
-    target = fetch(file, Path(job.output[0]), [Path(folder) for folder in job.params.archives])
+    # places come from the config and not from params: a new mirror is no reason to fetch again
+    rows = job.config["sources"][job.wildcards.dataset]["files"]
+    urls = next(row.get("urls") for row in rows if row["name"] == job.params.file["name"]) or ()
+    file = SourceFile(urls=tuple(urls), **job.params.file)
+    target = fetch(file, Path(job.output[0]), [Path(folder) for folder in job.config["archives"]])
     log.info("%s: %d bytes", target, target.stat().st_size)

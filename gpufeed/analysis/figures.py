@@ -5,6 +5,7 @@ nothing to draw returns a figure with a sentence instead.
 """
 
 import textwrap
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from gpufeed.analysis import style, tables, wording
+from gpufeed.analysis import style, tables, verdicts, wording
 
 MOST_BARS = 16
 TITLE_WIDTH = 58  # letters that fit above the axes
 COLUMNS = 2  # of the figure of workers
+SIDE_BY_SIDE = 0.3  # of an epoch: how far the outermost pipelines are drawn from it
 BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
+CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
     "load_ms": ("load: the host waits for samples", style.ORANGE, "//"),
     "transfer_ms": ("transfer: copy to the device", style.SKY, ".."),
@@ -30,33 +33,30 @@ NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet
 
 def throughput(cells: pd.DataFrame) -> Figure:
     """Images per second of every pipeline as bars with their range, the compute-only ceiling as a line."""
-    panels = _panels(cells)
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    with style.look():
-        figure, axes = _stack(panels)
-        for axis, rows in zip(axes, panels, strict=True):
-            _throughput_panel(axis, rows)
-        figure.legend(handles=_throughput_legend(cells), loc="outside upper left", ncols=2)
-    return figure
+    return _bars(cells, _throughput_panel, _throughput_legend(cells))
 
 
 def breakdown(cells: pd.DataFrame) -> Figure:
     """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
+    handles: list = [
+        Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, c, h in PARTS.values()
+    ]
+    handles.append(
+        Line2D([], [], color="black", lw=3, label="total: the whole step (parts beyond it ran at once)")
+    )
+    return _bars(cells, _breakdown_panel, handles)
+
+
+def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list) -> Figure:
+    """A panel of bars for each task, one bar a pipeline."""
     panels = _panels(cells)
     if not panels:
         return style.sentence_figure(NOTHING)
     with style.look():
         figure, axes = _stack(panels)
         for axis, rows in zip(axes, panels, strict=True):
-            _breakdown_panel(axis, rows)
-        handles = [
-            Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, c, h in PARTS.values()
-        ]
-        handles.append(
-            Line2D([], [], color="black", lw=3, label="total: the whole step (parts beyond it ran at once)")
-        )
-        figure.legend(handles=handles, loc="outside upper left", ncols=2)
+            draw(axis, rows)
+        figure.legend(handles=legend, loc="outside upper left", ncols=2)
     return figure
 
 
@@ -83,7 +83,8 @@ def workers(cells: pd.DataFrame) -> Figure:
 def learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
     """Training loss against epochs, for cells of more than one epoch; the legend gives the accuracy.
 
-    epochs: as `records.read_epochs` makes it. One panel a task.
+    epochs: as `records.read_epochs` makes it. One panel a task. The pipelines of an epoch stand side by
+    side, so that those with the same loss can all be seen.
     """
     panels = _learners(cells, epochs)
     if not panels:
@@ -91,15 +92,24 @@ def learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
             "Nothing to draw: no finished cell of this experiment trains for two epochs."
         )
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, 3.6 * len(panels)), layout="constrained")
-        for axis, rows in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        heights = [max(3.6, 1.4 + 0.22 * len(rows)) for rows in panels]
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axis, rows in zip(axes, panels, strict=True):
+            shifts = np.linspace(-SIDE_BY_SIDE, SIDE_BY_SIDE, len(rows)) if len(rows) > 1 else [0.0]
             for number, (_, row) in enumerate(rows.iterrows()):
-                ours = (epochs["cell_id"] == row["cell_id"]) & (epochs["hardware"] == row["hardware"])
-                _loss_curve(axis, epochs[ours], number, row["label"], row["top1"])
+                _loss_curve(axis, _epochs_of(row, epochs), number, shifts[number], row)
             axis.set(xlabel="epoch", ylabel="training loss", title=_panel_title(rows))
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axis.grid(axis="y", color="#E4E4E4")
             axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
     return figure
+
+
+def _epochs_of(row: pd.Series, epochs: pd.DataFrame) -> pd.DataFrame:
+    """The epochs of a cell's repeats on its machine."""
+    same = [epochs[key] == row[key] for key in tables.IDENTITY]
+    return epochs[np.logical_and.reduce(same)]
 
 
 def has_learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> bool:
@@ -170,7 +180,11 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     ceilings = rows["ceiling_images_per_s"].to_numpy(float)
     # bars with the same ceiling touch, so that their pieces join to one line
     axis.vlines(ceilings, y - 0.5, y + 0.5, colors=style.VERMILION, lw=2, zorder=4)
-    widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings]))
+    low, high = (rows[f"ceiling_images_per_s_{end}"].to_numpy(float) for end in ("min", "max"))
+    for position, start, end in zip(y, low, high, strict=True):
+        if start < end:
+            axis.fill_betweenx([position - 0.5, position + 0.5], start, end, **CEILING_RANGE)
+    widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
     axis.set_xlim(0, widest * 1.32)
     for position, (_, row) in zip(y, rows.iterrows(), strict=True):
         _beside(axis, position, row, widest)
@@ -183,21 +197,30 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
     """The numbers of a bar in words, on its right, out of the ceiling's way."""
     words = f"{wording.count(row['images_per_s'])}"
-    if not pd.isna(row["ceiling_share"]):
+    if tables.below_ceiling(row):
         words += f" ({wording.percent(row['ceiling_share'])} of ceiling)"
+    elif not pd.isna(row["ceiling_share"]):
+        words += " (not distinguishable\nfrom the ceiling)"
     axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
 
 
 def _throughput_legend(cells: pd.DataFrame) -> list:
-    repeats = tables.measured(cells)["n_repeats"]
-    n = f"{repeats.min()}" if repeats.min() == repeats.max() else f"{repeats.min()} to {repeats.max()}"
-    name = f"median over n = {n} repeats, whiskers: smallest to largest"
-    handles = [Patch(facecolor=style.BLUE, label=name)]
-    if cells["ceiling_images_per_s"].notna().any():
-        handles.append(
-            Line2D([], [], color=style.VERMILION, lw=2, label="ceiling: compute only, no input work")
-        )
+    ours = tables.pipelines(tables.measured(cells))
+    name = f"median over n = {_counts(ours['n_repeats'])} repeats, whiskers: smallest to largest"
+    handles: list = [Patch(facecolor=style.BLUE, label=name)]
+    bounds = ours["ceiling_n_repeats"].dropna()
+    if len(bounds):
+        name = f"ceiling: compute only (replay), median over n = {_counts(bounds)}, band: range"
+        handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))
     return handles
+
+
+def _counts(numbers: pd.Series) -> str:
+    """`3`, or `2 to 3`; nothing where there is no number."""
+    if numbers.empty:
+        return ""
+    low, high = numbers.min(), numbers.max()
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
@@ -220,7 +243,7 @@ def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
-SWEPT = {
+SWEPT_WORDS = {  # of tables.SWEPT
     "loader": lambda value: str(value),
     "prefetch_factor": wording.FEATURES["prefetch_factor"],
     "pin_memory": wording.FEATURES["pin_memory"],
@@ -243,7 +266,7 @@ def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
     with_workers = ours[ours["workers"] > 0]
     if with_workers.empty or ours["workers"].nunique() < 3:
         return None
-    settings = [setting for setting in SWEPT if with_workers[setting].nunique() > 1]
+    settings = [setting for setting in tables.SWEPT if with_workers[setting].nunique() > 1]
     return ours, ["loader", *(setting for setting in settings if setting != "loader")]
 
 
@@ -263,7 +286,7 @@ def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> N
 
 def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> None:
     """Lines over worker counts; bars, if the setting was varied at one worker count only."""
-    held = _held(rows[rows["workers"] > 0], setting)
+    held = tables.held(rows[rows["workers"] > 0], setting)
     values = held.groupby("workers")[setting].nunique()
     at = values.index[values > 1]
     if len(at) == 1:
@@ -286,7 +309,7 @@ def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) ->
         x, ours["images_per_s"].to_numpy(float), yerr=_spread(ours), fmt="none", ecolor="black", capsize=4,
         lw=1.4, zorder=3,
     )  # fmt: skip
-    axis.set_xticks(x, [SWEPT[setting](value) for value in ours[setting]])
+    axis.set_xticks(x, [SWEPT_WORDS[setting](value) for value in ours[setting]])
     axis.set_title(f"{SWEPT_TITLES[setting]}, {wording.plural(workers, 'worker')}")
     axis.grid(axis="y", color="#E4E4E4", zorder=0)
 
@@ -297,21 +320,28 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
             held[held[setting] == value].sort_values("images_per_s").drop_duplicates("workers", keep="last")
         )
         line = line.sort_values("workers")
-        look = number % len(style.MARKERS)
+        look = style.line(number)
         axis.errorbar(
             line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=_spread(line),
-            capsize=3, lw=1.6, color=style.LINE_COLOURS[look], marker=style.MARKERS[look],
-            ls=style.LINES[look], label=SWEPT[setting](value),
+            capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
         )  # fmt: skip
+        if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():
+            axis.plot(
+                line["workers"].to_numpy(float), line["within_epoch_images_per_s"].to_numpy(float),
+                **look | {"ls": ":"}, lw=1, mfc="white", label=f"{value}, first batches left out",
+            )  # fmt: skip
     if not pd.isna(base):
         axis.plot([0], [base], marker="*", ms=11, ls="none", color="black", label="dataloader_sync")
-    ceiling = held["ceiling_images_per_s"].median()
-    if not pd.isna(ceiling):
-        axis.axhline(ceiling, color=style.VERMILION, lw=1.4, label="ceiling (replay)")
+    bounded = held[held["ceiling_images_per_s"].notna()]
+    if len(bounded):
+        bound = bounded.iloc[0]
+        label = f"ceiling (replay, n = {int(bound['ceiling_n_repeats'])})"
+        axis.axhline(bound["ceiling_images_per_s"], color=style.VERMILION, lw=1.4, label=label)
+        axis.axhspan(bound["ceiling_images_per_s_min"], bound["ceiling_images_per_s_max"], **CEILING_RANGE)
     axis.set(xlabel="worker processes", title=SWEPT_TITLES[setting])
     axis.set_xticks(sorted({0, *rows["workers"].astype(int)}))
     axis.grid(color="#E4E4E4")
-    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 
 def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
@@ -323,25 +353,16 @@ def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
     ]
 
 
-def _held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
-    """The rows in which every other swept setting has its most frequent value."""
-    for other in SWEPT:
-        if other != setting and rows[other].notna().any():
-            rows = rows[rows[other] == rows[other].mode().iloc[0]]
-    return rows
-
-
-def _loss_curve(axis: Axes, epochs: pd.DataFrame, number: int, name: str, top1: float) -> None:
+def _loss_curve(axis: Axes, epochs: pd.DataFrame, number: int, shift: float, row: pd.Series) -> None:
     loss = epochs.groupby("epoch")["train_loss"].agg(["median", "min", "max"])
-    look = number % len(style.MARKERS)
-    colour = style.LINE_COLOURS[look]
-    label = name if pd.isna(top1) else f"{name}: top-1 {wording.percent(top1)}"
-    axis.plot(
-        loss.index + 1,
+    label = row["label"] if pd.isna(row["top1"]) else f"{row['label']}: top-1 {wording.percent(row['top1'])}"
+    axis.errorbar(
+        loss.index + 1 + shift,
         loss["median"],
-        color=colour,
-        marker=style.MARKERS[look],
-        ls=style.LINES[look],
+        yerr=[loss["median"] - loss["min"], loss["max"] - loss["median"]],
+        ms=4,
+        lw=0.8,
+        elinewidth=1.4,
         label=label,
+        **style.line(number),
     )
-    axis.fill_between(loss.index + 1, loss["min"], loss["max"], color=colour, alpha=0.2, lw=0)

@@ -8,7 +8,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import figures, interactive, records, style, tables, verdicts, wording
+from gpufeed.analysis import claims, figures, interactive, learning, records, style, tables, verdicts, wording
 
 TEMPLATES = Path(__file__).parent / "templates"
 # 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
@@ -30,11 +30,11 @@ def page(found: records.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
     found: the records to show. plan_info: {"experiments": {name: {"title", "question", "repeats",
-    "cells"}}, "left_out": [{"experiment", "sentence", "combinations"}], "command": str}.
+    "cells"}}, "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
-    cells = tables.cells(table)
+    cells = tables.cells(table, steps)
     names = _shown_experiments(found, plan_info, table)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -84,24 +84,33 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "shared": tables.shared_overrides(ours),
         "answers": answers,
         "headlines": [answer for answer in answers if answer.headline],
-        "claims": verdicts.notebook_claims(ours) if name == "pipelining" else [],
+        "shared_cores": verdicts.shared_cores(ours),
+        "claims": claims.notebook_claims(ours) if name == "pipelining" else [],
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),
-        "command": f"{plan_info['command']} {name}",
+        "command": command(plan_info, name),
     }
+
+
+def command(plan_info: Mapping, name: str) -> str:
+    """The command that measures an experiment: its name in place of `{target}`, else at the end."""
+    text = plan_info["command"]
+    return text.replace("{target}", name) if "{target}" in text else f"{text} {name}"
 
 
 CAPTIONS = {
     "throughput": "Images per second of each pipeline. The vertical line is the ceiling: the same training "
-    "with one batch that never has to be loaded. What a bar lacks to the line is lost to the input.",
+    "with one batch that never has to be loaded, its band the range of the repeats. What a bar lacks "
+    "to the line is lost to the input.",
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
     "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
-    "main process.",
-    "learning": "Training loss by epoch: pipelines that feed the same data learn the same.",
+    "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
+    "markers gives the rate without these batches.",
+    "learning": "Training loss by epoch: medians over repeats with their range, pipelines side by side.",
 }
 
 
@@ -116,12 +125,13 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list
         drawn["workers"] = figures.workers(cells)
     if figures.has_learning(cells, epochs):
         drawn["learning"] = figures.learning(cells, epochs)
-    return [
-        Picture(
-            Markup(style.inline_svg(style.to_svg(figure), f"{name}-{kind}", CAPTIONS[kind])), CAPTIONS[kind]
-        )
-        for kind, figure in drawn.items()
-    ]
+    found = {"breakdown": verdicts.shared_cores(cells), "learning": learning.difference(cells, epochs)}
+    pictures = []
+    for kind, figure in drawn.items():
+        caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
+        svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}", caption)
+        pictures.append(Picture(Markup(svg), caption))
+    return pictures
 
 
 def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:

@@ -17,18 +17,22 @@ def tabulate(record_paths: Paths, steps_paths: Paths, out_cells: str | Path, out
     steps, damaged = records.read_steps(steps_paths)
     for sentence in damaged:
         logger.warning(sentence)
-    write_whole(out_cells, tables.cells(table).to_csv(index=False, lineterminator="\n"))
+    write_whole(out_cells, tables.cells(table, steps).to_csv(index=False, lineterminator="\n"))
     write_whole(out_batches, tables.batches(table, steps).to_csv(index=False, lineterminator="\n"))
 
 
 def plot(
     record_paths: Paths,
+    steps_paths: Paths,
     out_throughput: str | Path,
     out_breakdown: str | Path,
     out_workers: str | Path,
 ) -> None:
     """Writes the three figures of an experiment as SVG; one with nothing to show says so in a sentence."""
-    cells = tables.cells(_read(record_paths))
+    steps, damaged = records.read_steps(steps_paths)
+    for sentence in damaged:
+        logger.warning(sentence)
+    cells = tables.cells(_read(record_paths), steps)
     for path, draw in (
         (out_throughput, figures.throughput),
         (out_breakdown, figures.breakdown),
@@ -69,7 +73,7 @@ def say_missing(found: records.Found, plan_info: Mapping) -> str:
             planned = len(plan_info["experiments"][name]["cells"])
             lines.append(
                 f"missing: {name}: {len(ours)} repeats of {cells} of its {planned} cells"
-                f" (measure them: {plan_info['command']} {name})"
+                f" (measure them: {page.command(plan_info, name)})"
             )
     return "\n".join(lines)
 

@@ -17,13 +17,15 @@ AXES = (
     "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
     "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "synchronise", "epochs", "seed",
 )  # fmt: skip
-WHOLE_NUMBERS = ("repeat", "batch_size", "workers", "prefetch_factor", "epochs", "step_limit", "cores")
+WHOLE_NUMBERS = (
+    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "step_limit", "cores", "warmup_steps",
+)  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
     *AXES, "step_limit", "precision", "overrides", "hyper", "device", "hardware", "stack", "torch",
     "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
-    "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "epoch_s", "first_batch_s", "setup_s",
-    "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows",
+    "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
+    "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows",
 ]  # fmt: skip
 
 
@@ -58,7 +60,7 @@ def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
 
 def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
     """One row an epoch of every finished repeat: its keys and the epoch's numbers."""
-    keys = ["path", "experiment", "cell_id", "repeat", "hardware"]
+    keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch"]
     rows = [
         {**{key: record[key] for key in keys}, **epoch}
         for record in records.to_dict("records")
@@ -133,6 +135,7 @@ def _measures(record: Record) -> dict:
         "wait_share": record.throughput["wait_share"],
         "steps_n": record.steps["n"],
         "warmup": record.warmup["policy"],
+        "warmup_steps": record.warmup["steps"],
         "epoch_s": pd.Series([epoch["epoch_s"] for epoch in later], dtype=float).median(),
         "first_batch_s": record.phases["first_batch_s"],
         "setup_s": record.phases["setup_s"],

@@ -34,6 +34,16 @@ def look():
     return mpl.rc_context(SETTINGS)
 
 
+def line(number: int) -> dict[str, str]:
+    """Colour, marker and dashes of the line of that number; all three are shared from the 37th line on."""
+    colours, turn = len(LINE_COLOURS), number // len(LINE_COLOURS)
+    return {
+        "color": LINE_COLOURS[number % colours],
+        "marker": MARKERS[(number + turn) % len(MARKERS)],
+        "ls": LINES[(number + turn) % len(LINES)],
+    }
+
+
 def sentence_figure(sentence: str) -> Figure:
     """A figure that says in words why there is nothing to draw."""
     with look():

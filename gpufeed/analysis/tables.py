@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS
 from gpufeed.analysis.statistics import summarise
 from gpufeed.registry import LOADERS
@@ -24,11 +25,17 @@ MEASURES = [
     "top1",
     "peak_gpu_mib",
     "peak_host_mib",
+    *EPOCH_MEASURES,
 ]
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
+# What is known of a cell's ceiling: rate with range, repeats, and its time on the device.
+CEILING = [
+    "ceiling_images_per_s", "ceiling_images_per_s_min", "ceiling_images_per_s_max", "ceiling_n_repeats",
+    "ceiling_train_ms",
+]  # fmt: skip
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
-    "ceiling_images_per_s", "ceiling_share", *MEASURES, "commit", "variant",
+    *CEILING, "ceiling_share", *MEASURES, "wait_share_min", "wait_share_max", "commit", "variant",
 ]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -48,16 +55,27 @@ BATCH_COLUMNS = {
 }
 
 
-def cells(records: pd.DataFrame) -> pd.DataFrame:
+def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
 
     variant: the overrides that not all cells of its experiment share.
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
+    records = records.merge(epoch_starts(records, steps), on="path", how="left")
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=CELL_COLUMNS)
-    for column in ("workers", "prefetch_factor", "batch_size", "epochs", "step_limit", "cores", "n_repeats"):
+    for column in (
+        "workers",
+        "prefetch_factor",
+        "batch_size",
+        "epochs",
+        "step_limit",
+        "cores",
+        "n_repeats",
+        "epoch_batches",
+    ):
         table[column] = table[column].astype("Int64")
     table["variant"] = ""
     for _, rows in table.groupby("experiment", sort=False):
@@ -88,6 +106,8 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
     row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
     row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
+    wait = pd.to_numeric(done["wait_share"])
+    row |= {"wait_share_min": wait.min(), "wait_share_max": wait.max()}
     return row | {
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
@@ -111,13 +131,29 @@ def is_ceiling(loader: object) -> bool:
 
 def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
     replays = table[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
-    bounds = {key: rows["images_per_s"].median() for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
-    keys = list(table[SAME_CEILING].itertuples(index=False, name=None))
-    table["ceiling_images_per_s"] = pd.Series(
-        [bounds.get(key) for key in keys], dtype=float, index=table.index
-    )
+    bounds = {key: _ceiling(rows) for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
+    keys = table[SAME_CEILING].itertuples(index=False, name=None)
+    found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
+    table[CEILING] = found.astype(float)
+    table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
     table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
     return table
+
+
+def _ceiling(replays: pd.DataFrame) -> dict[str, float]:
+    """CEILING of the `replay` cells with the same work, which may differ in their number of steps."""
+    return {
+        "ceiling_images_per_s": replays["images_per_s"].median(),
+        "ceiling_images_per_s_min": replays["images_per_s_min"].min(),
+        "ceiling_images_per_s_max": replays["images_per_s_max"].max(),
+        "ceiling_n_repeats": replays["n_repeats"].sum(),
+        "ceiling_train_ms": replays["train_ms"].median(),
+    }
+
+
+def below_ceiling(row: pd.Series) -> bool:
+    """Whether a cell's whole range lies below that of its ceiling; False without a ceiling."""
+    return bool(row["images_per_s_max"] < row["ceiling_images_per_s_min"])
 
 
 def measured(cells: pd.DataFrame) -> pd.DataFrame:
@@ -139,6 +175,17 @@ def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def pipelines(cells: pd.DataFrame) -> pd.DataFrame:
     """The rows that are pipelines, ceilings left out."""
     return cells[~cells["loader"].map(is_ceiling).astype(bool)]
+
+
+SWEPT = ("loader", "prefetch_factor", "pin_memory", "persistent_workers")
+
+
+def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
+    """The rows in which every setting of SWEPT but `setting` has its most frequent value."""
+    for other in SWEPT:
+        if other != setting and rows[other].notna().any():
+            rows = rows[rows[other] == rows[other].mode().iloc[0]]
+    return rows
 
 
 def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,8 @@
-"""Sentences from the table of cells. Nothing is called faster unless the ranges of the repeats keep apart."""
+"""The answer to an experiment's question, in sentences from the table of cells.
 
-from collections.abc import Iterator
+Nothing is called faster or slower unless the ranges of the repeats keep apart.
+"""
+
 from dataclasses import dataclass
 
 import pandas as pd
@@ -9,7 +11,14 @@ from gpufeed.analysis import tables, wording
 from gpufeed.analysis.statistics import overlap
 
 BASELINE = "dataloader_sync"
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
+ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
+NEVER = 0.01  # of the step: a smaller share of waiting counts as none
+MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
+# What two loaders have in common where the comparison is between the loaders alone.
+EQUAL = [
+    "workers", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "epochs",
+    "step_limit",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,16 +34,22 @@ class Verdict:
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
-    """One verdict a task of one experiment: the best pipeline, its ceiling, and what it beats.
+    """One verdict a task of one experiment: does preparing ahead pay (`pipelining`), or what is fastest.
 
     The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
     """
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     headlines = _headlines(groups)
-    return [
-        Verdict(wording.task(rows), _answer(rows), _lead(rows), headline=number in headlines)
-        for number, rows in enumerate(groups)
-    ]
+    return [_answer(rows, number in headlines) for number, rows in enumerate(groups)]
+
+
+def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
+    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
+    ours = ours.assign(label=wording.labels(ours))
+    about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
+    lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
+    subject = f"{wording.task(rows)}; {wording.machine(rows)}"
+    return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
 
 
 def _headlines(groups: list[pd.DataFrame]) -> set[int]:
@@ -48,193 +63,178 @@ def _headlines(groups: list[pd.DataFrame]) -> set[int]:
     return {-rank[2] for rank in best.values()}
 
 
-def _lead(rows: pd.DataFrame) -> str:
-    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
-    best = ours.iloc[0]
-    share = (
-        "" if pd.isna(best["ceiling_share"]) else f", {wording.percent(best['ceiling_share'])} of the ceiling"
+def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
+    """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart."""
+    host = ours[ours["loader"] != ON_DEVICE]
+    best = host.iloc[0]
+    first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
+    sentences = [f"{first}, {to_ceiling(best)}."]
+    sentences += [_against_baseline(host, best), epoch_start(best), _side_stream(host), _on_device(ours)]
+    return _lead_of_host(host, best), sentences
+
+
+def _lead_of_host(host: pd.DataFrame, best: pd.Series) -> str:
+    base = _baseline_of(host, best)
+    if base is None or best["loader"] == BASELINE:
+        return f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
+    times = wording.ratio(best["images_per_s"] / base["images_per_s"])
+    unsure = "" if compare(best, base) == "faster" else " (not shown to be faster)"
+    return f"{best['label']}: {times} the rate of {BASELINE}{unsure}"
+
+
+def _side_stream(host: pd.DataFrame) -> str:
+    """Copies on a side stream, the rest equal: at which worker counts are they faster, at which slower."""
+    pairs = host[(host["loader"] == "overlap") & (host["workers"] > 0)].merge(
+        host[host["loader"] == "dataloader_workers"], on=EQUAL, suffixes=("", "_other")
     )
-    return f"{wording.labels(ours).iloc[0]}: {wording.count(best['images_per_s'])} images/s{share}"
+    if pairs.empty:
+        return ""
+    found: dict[str, set[int]] = {}
+    for _, pair in pairs.sort_values("workers").iterrows():
+        other = {name: pair[f"{name}_other"] for name in COMPARED}
+        found.setdefault(compare(pair, other), set()).add(int(pair["workers"]))
+    said = [
+        f"{how or 'not shown to differ'} at {wording.listing(sorted(found[how]))}"
+        for how in ("faster", "slower", "")
+        if how in found
+    ]
+    return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
 
 
-def _answer(rows: pd.DataFrame) -> str:
-    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
-    names = wording.labels(ours)
+def _on_device(ours: pd.DataFrame) -> str:
+    resident = ours[ours["loader"] == ON_DEVICE]
+    if resident.empty:
+        return ""
+    best = resident.iloc[0]
+    rate = f"{best['label']} runs at {speed(best)}"
+    return f"With all samples on the device beforehand, {rate}, {to_ceiling(best)}."
+
+
+def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
     best = ours.iloc[0]
-    parts = [f"{names.iloc[0]}: {_speed(best)} on {wording.machine(rows)}, {_to_ceiling(best)}."]
-    parts.append(_rivals(ours, names))
-    parts.append(_against_baseline(ours, best))
-    return " ".join(part for part in parts if part)
+    lead = f"{best['label']}: {wording.count(best['images_per_s'])} images/s{_short_ceiling(best)}"
+    first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
+    return lead, [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
 
 
-def _speed(row: pd.Series) -> str:
-    n = int(row["n_repeats"])
-    if n == 1:
-        return f"{wording.count(row['images_per_s'])} images/s (n = 1)"
-    low, high = wording.count(row["images_per_s_min"]), wording.count(row["images_per_s_max"])
-    return f"{wording.count(row['images_per_s'])} images/s (median, range {low} to {high}, n = {n})"
+def _short_ceiling(row: pd.Series) -> str:
+    if pd.isna(row["ceiling_share"]):
+        return ""
+    if not tables.below_ceiling(row):
+        return ", not distinguishable from the ceiling"
+    return f", {wording.percent(row['ceiling_share'])} of the ceiling"
 
 
-def _to_ceiling(row: pd.Series) -> str:
+def speed(row: pd.Series) -> str:
+    """A cell's rate with range and n."""
+    return wording.ranged(
+        row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"], int(row["n_repeats"])
+    )
+
+
+def to_ceiling(row: pd.Series) -> str:
+    """A clause on how far a cell is from its ceiling, which comes with its own n and range."""
     if pd.isna(row["ceiling_share"]):
         return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
-    ceiling = f"the compute-only ceiling of {wording.count(row['ceiling_images_per_s'])} images/s (replay)"
-    return f"which is {wording.percent(row['ceiling_share'])} of {ceiling}"
+    bound = wording.ranged(
+        row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],
+        int(row["ceiling_n_repeats"]),
+    )  # fmt: skip
+    ceiling = f"the compute-only ceiling (replay), {bound}"
+    if not tables.below_ceiling(row):
+        return f"not distinguishable from {ceiling}"
+    return f"{wording.percent(row['ceiling_share'])} of {ceiling}"
 
 
-def _rivals(ours: pd.DataFrame, names: pd.Series) -> str:
+def epoch_start(row: pd.Series) -> str:
+    """A sentence where much of the wait falls on the first batch of an epoch; else empty."""
+    if not (row["epoch_start_share"] > MOSTLY_AT_START and row["wait_share"] >= NEVER):
+        return ""
+    batches = wording.plural(int(row["epoch_batches"]), "batch", "batches")
+    sentence = (
+        f"{wording.percent(row['epoch_start_share'])} of its wait falls on the first batch of an epoch "
+        f"({batches} an epoch)"
+    )
+    if pd.isna(row["within_epoch_images_per_s"]):
+        return f"{sentence}."
+    return (
+        f"{sentence}; within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
+    )
+
+
+def shared_cores(cells: pd.DataFrame) -> str:
+    """On a CPU or Apple's GPU: why wait understates the cost of loading, with the numbers; else empty."""
+    ours = tables.pipelines(tables.measured(cells))
+    ours = ours[ours["device"].isin(["cpu", "mps"])]
+    if ours.empty:
+        return ""
+    sentence = (
+        f"On device {wording.listing(sorted(ours['device'].unique()))} loading and training share the cores, "
+        "so part of the cost of loading shows as longer training, and wait understates it"
+    )
+    known = ours[ours["ceiling_train_ms"].notna()].sort_values("images_per_s", ascending=False)
+    if known.empty:
+        return f"{sentence}."
+    best, name = known.iloc[0], wording.labels(known).iloc[0]
+    longer = best["train_ms"] - best["ceiling_train_ms"]
+    return (
+        f"{sentence}: train takes {wording.count(best['train_ms'])} ms a step with {name}, "
+        f"{wording.count(best['ceiling_train_ms'])} ms at its ceiling, a difference of "
+        f"{longer:+.3g} ms (medians over repeats)."
+    )
+
+
+def _rivals(ours: pd.DataFrame) -> str:
     """How sure it is that the first of `ours` (sorted, fastest first) is the fastest."""
     if len(ours) < 2:
         return ""
     best, others = ours.iloc[0], ours.iloc[1:]
-    if _too_few(ours):
+    if (ours["n_repeats"] < 2).any():
         return "Some pipelines ran once only, so their order is not settled."
-    tied = [names[index] for index, row in others.iterrows() if _overlap(best, row)]
+    tied = [row["label"] for _, row in others.iterrows() if not compare(best, row)]
     if not tied:
         rest = "the one other pipeline" if len(others) == 1 else f"all {len(others)} other pipelines"
         return f"It is faster than {rest}: no range touches its own."
     shown = "; ".join(tied[:3]) + (f"; and {len(tied) - 3} more" if len(tied) > 3 else "")
-    return f"Its range overlaps that of {shown}, so it is not shown to be faster than {_them(tied)}."
+    them = "that one" if len(tied) == 1 else "those"
+    return f"Its range overlaps that of {shown}, so it is not shown to be faster than {them}."
 
 
-def _them(names: list) -> str:
-    return "that one" if len(names) == 1 else "those"
+def _baseline_of(ours: pd.DataFrame, best: pd.Series) -> pd.Series | None:
+    """The plain loader's fastest row, with the same augmentation if there is one."""
+    sync = ours[ours["loader"] == BASELINE]
+    same = sync[sync["augment"] == best["augment"]]
+    return next((rows.iloc[0] for rows in (same, sync) if len(rows)), None)
 
 
 def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
-    sync = ours[ours["loader"] == BASELINE]
     if best["loader"] == BASELINE:
-        return (
-            f"Nothing measured here beats {BASELINE}, the plain loader without workers."
-            if len(ours) > 1
-            else ""
-        )
-    if sync.empty:
+        none = f"Nothing measured here beats {BASELINE}, the plain loader without workers."
+        return none if len(ours) > 1 else ""
+    base = _baseline_of(ours, best)
+    if base is None:
         return f"{BASELINE} was not measured on this task."
-    same_augment = sync[sync["augment"] == best["augment"]]
-    base = (same_augment if len(same_augment) else sync).iloc[0]
-    against = f"{BASELINE} (augment {base['augment']}, {wording.count(base['images_per_s'])} images/s)"
+    against = f"{BASELINE} (augment {base['augment']}), which runs at {speed(base)}"
     times = wording.ratio(best["images_per_s"] / base["images_per_s"])
-    if _too_few(pd.DataFrame([best, base])):
+    if min(best["n_repeats"], base["n_repeats"]) < 2:
         return f"Its rate is {times} that of {against}; one repeat is too few to call it faster."
-    if _overlap(best, base):
+    if not compare(best, base):
         return f"Its rate is {times} that of {against}, but the ranges overlap: not shown to be faster."
     return f"It is faster than {against}: {times}."
 
 
-def _too_few(rows: pd.DataFrame) -> bool:
-    return bool((rows["n_repeats"] < 2).any())
+COMPARED = ("images_per_s", "images_per_s_min", "images_per_s_max", "n_repeats")
 
 
-def _overlap(row: pd.Series, other: pd.Series) -> bool:
+def compare(row: pd.Series, other: pd.Series | dict) -> str:
+    """`faster` or `slower` than the other; empty if ranges touch or one of them ran once only."""
+    if min(row["n_repeats"], other["n_repeats"]) < 2 or touch(row, other):
+        return ""
+    return "faster" if row["images_per_s"] > other["images_per_s"] else "slower"
+
+
+def touch(row: pd.Series, other: pd.Series | dict) -> bool:
+    """Whether the ranges of two cells have a point in common."""
     return overlap(
         row["images_per_s_min"], row["images_per_s_max"], other["images_per_s_min"], other["images_per_s_max"]
     )
-
-
-CLAIMS = ("1.5x - 3x faster", "use 4-8 workers", "the GPU never waits")
-FASTER_FROM, FASTER_TO = 1.5, 3.0
-WORKERS_FROM, WORKERS_TO = 4, 8
-NO_WAIT_SHARE = 0.01  # "never" is taken as less than one hundredth of the step
-
-
-def notebook_claims(cells: pd.DataFrame) -> list[Verdict]:
-    """A verdict on each claim of the pipelining notebook, for each machine and task of its two loaders."""
-    verdicts = []
-    for rows in _notebook_tasks(cells):
-        subject = f"{wording.task(rows)}; {wording.machine(rows)}"
-        for claim, judge in zip(CLAIMS, (_judge_speedup, _judge_workers, _judge_wait), strict=True):
-            answer, sentence = judge(rows)
-            verdicts.append(Verdict(subject, sentence, claim=claim, answer=answer))
-    return verdicts
-
-
-def _notebook_tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Tasks as the notebook's: its two loaders, step-synchronised and free-running cells together."""
-    done = tables.measured(cells)
-    done = done[done["loader"].isin([BASELINE, "dataloader_workers"])]
-    keys = [key for key in tables.SAME_TASK if key != "synchronise"]
-    for _, rows in done.groupby(keys, dropna=False, sort=False):
-        # free-running first: the subject of a verdict is how one trains
-        yield rows.sort_values("synchronise", kind="stable")
-
-
-def _judge_speedup(rows: pd.DataFrame) -> tuple[str, str]:
-    found = {
-        "free-running": _speedup(rows[rows["synchronise"] == "epoch"]),
-        "waiting after every phase, as the notebook did": _speedup(rows[rows["synchronise"] == "step"]),
-    }
-    sentence = "; ".join(f"{how}: {words}" for how, (_, words) in found.items())
-    judged = {answer for answer, _ in found.values()} - {OPEN}
-    answer = FAILS if FAILS in judged else HOLDS if judged else OPEN
-    return answer, f"2 workers over 0, waits for data included. {sentence[0].upper()}{sentence[1:]}."
-
-
-def _speedup(rows: pd.DataFrame) -> tuple[str, str]:
-    """The speed-up of two workers over none, each in its fastest setting."""
-    none, two = _fastest(rows[rows["workers"] == 0]), _fastest(rows[rows["workers"] == 2])
-    if none is None or two is None:
-        return OPEN, f"{'0' if none is None else '2'} workers were not measured"
-    times = two["images_per_s"] / none["images_per_s"]
-    speeds = f"{wording.count(two['images_per_s'])} over {wording.count(none['images_per_s'])} images/s"
-    if min(none["n_repeats"], two["n_repeats"]) < 2:
-        return OPEN, f"{wording.ratio(times)} ({speeds}, n = 1: no range)"
-    low = two["images_per_s_min"] / none["images_per_s_max"]
-    high = two["images_per_s_max"] / none["images_per_s_min"]
-    n = f"n = {int(min(none['n_repeats'], two['n_repeats']))}"
-    words = f"{wording.ratio(times)} (range {wording.ratio(low)} to {wording.ratio(high)}, {speeds}, {n})"
-    if low >= FASTER_FROM and high <= FASTER_TO:
-        return HOLDS, words
-    return (OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS), words
-
-
-def _fastest(rows: pd.DataFrame) -> pd.Series | None:
-    return rows.loc[rows["images_per_s"].idxmax()] if len(rows) else None
-
-
-def _judge_workers(rows: pd.DataFrame) -> tuple[str, str]:
-    free = rows[rows["synchronise"] == "epoch"]
-    fastest = (
-        free.sort_values("images_per_s", ascending=False).drop_duplicates("workers").sort_values("workers")
-    )
-    counts = fastest["workers"].astype(int).tolist()
-    if not counts:
-        return OPEN, "No free-running cell was measured."
-    best = _fastest(fastest)
-    enough = min(int(row["workers"]) for _, row in fastest.iterrows() if _overlap(row, best))
-    sentence = (
-        f"Measured with {', '.join(map(str, counts))} workers{_cores(best)}. The highest throughput came "
-        f"with {int(best['workers'])}: {_speed(best)}; the smallest count whose range overlaps it "
-        f"is {enough}."
-    )
-    if _too_few(fastest):
-        return OPEN, f"{sentence} One repeat gives no range to judge it by."
-    if not _spans_the_claim(counts):
-        return OPEN, f"{sentence} To judge it, counts below 4, of 4 to 8 and above 8 are needed."
-    return (HOLDS if WORKERS_FROM <= enough <= WORKERS_TO else FAILS), sentence
-
-
-def _spans_the_claim(counts: list[int]) -> bool:
-    within = any(WORKERS_FROM <= count <= WORKERS_TO for count in counts)
-    return min(counts) < WORKERS_FROM and within and max(counts) > WORKERS_TO
-
-
-def _cores(row: pd.Series) -> str:
-    return "" if pd.isna(row["cores"]) else f" on {wording.plural(int(row['cores']), 'CPU core')}"
-
-
-def _judge_wait(rows: pd.DataFrame) -> tuple[str, str]:
-    best = _fastest(rows[rows["synchronise"] == "epoch"])
-    best = _fastest(rows) if best is None else best
-    if best["device"] != "cuda":
-        return OPEN, f"Measured on the {best['device']}, where no GPU can wait."
-    sentence = (
-        f"With the fastest setting ({_workers(best)}, {_speed(best)}) the GPU had nothing to train on "
-        f"for {wording.percent(best['wait_share'])} of the time "
-        f"(below {wording.percent(NO_WAIT_SHARE)} would count as never)."
-    )
-    return (HOLDS if best["wait_share"] < NO_WAIT_SHARE else FAILS), sentence
-
-
-def _workers(row: pd.Series) -> str:
-    return wording.plural(int(row["workers"]), "worker")

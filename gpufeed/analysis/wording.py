@@ -41,10 +41,13 @@ def ratio(value: float) -> str:
     return f"{value:.{digits}f}x"
 
 
-def plural(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """`1 worker`, `2 workers`; nouns: the plural where it is not noun + s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
 
 
+# Settings that only worker processes have: without workers they say nothing.
+OF_WORKERS = ("prefetch_factor", "persistent_workers")
 # What a table with columns of its own for the rest still needs in the name.
 SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs")
 
@@ -58,8 +61,9 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
         say = FEATURES[feature]
-        varies = cells.groupby("loader")[feature].transform(lambda values: values.nunique(dropna=True) > 1)
-        for index in cells.index[varies.astype(bool)] if len(cells) else []:
+        having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
+        varies = having.groupby("loader")[feature].transform(lambda values: values.nunique(dropna=True) > 1)
+        for index in having.index[varies.astype(bool)] if len(having) else []:
             value = cells.at[index, feature]
             if not pd.isna(value):
                 names[index] += f", {say(value)}"
@@ -97,3 +101,16 @@ def machine(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     kind = "" if first["device"] == "cuda" else f" ({first['device']})"
     return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"
+
+
+def listing(items: Iterable) -> str:
+    """`1, 2 and 4`."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def ranged(median: float, low: float, high: float, n: int) -> str:
+    """A rate with its range and n, such as `2,313 images/s (median, range 2,235 to 2,500, n = 3)`."""
+    if n == 1:
+        return f"{count(median)} images/s (n = 1)"
+    return f"{count(median)} images/s (median, range {count(low)} to {count(high)}, n = {n})"

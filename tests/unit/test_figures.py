@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 import pytest
 import record_fixtures as made
 
-from gpufeed.analysis import figures, publish, records, style, tables
+from gpufeed.analysis import figures, learning, publish, records, style, tables
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +59,71 @@ def test_learning_draws_epochs_and_accuracy(tmp_path):
     assert "top-1 81 %" in said
 
 
+def curves(axis) -> list:
+    return [container.lines[0] for container in axis.containers]
+
+
+def learners(tmp_path, count, losses):
+    """(cells, epochs) of so many pipelines with two epochs; losses: the last one of each repeat."""
+    paths = []
+    for number in range(count):
+        of = made.cell("overlap", workers=number + 1, prefetch_factor=2, epochs=2)
+        for repeat, loss in enumerate(losses[number % len(losses)]):
+            one = made.record(of, repeat, 100 + number, epochs=2)
+            one.epochs[-1]["train_loss"] = loss
+            paths += made.write(tmp_path, one)
+    table = records.read_records(paths)
+    return tables.cells(table), records.read_epochs(table)
+
+
+def test_no_two_learning_curves_look_the_same_or_lie_on_each_other(tmp_path):
+    (axis,) = figures.learning(*learners(tmp_path, 14, [(1.0, 1.1)])).axes
+    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves(axis)]
+    assert len(set(looks)) == 14
+    assert len({line.get_xdata()[0] for line in curves(axis)}) == 14
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([(1.0, 2.0), (1.25, 2.0)], ["between pipelines of one task", "is 0.25;", "lie up to 1 apart."]),
+        ([(1.0,), (1.25,)], ["is 0.25."]),
+        ([(1.0, 2.0)], ["No two pipelines trained equally long in the same repeat"]),
+    ],
+)
+def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
+    said = learning.difference(*learners(tmp_path, len(losses), losses))
+    for part in words:
+        assert part in said
+
+
+def test_lines_differ_up_to_thirty_six():
+    assert len({tuple(style.line(number).values()) for number in range(36)}) == 36
+
+
+def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [210, 220])
+    paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
+    said = text_of(figures.throughput(tables.cells(records.read_records(paths))))
+    assert "not distinguishable" in said
+    assert "%" not in said
+    assert "ceiling: compute only (replay), median over n = 3, band: range" in said
+
+
+def test_the_sweep_shows_the_rate_within_epochs_where_starts_matter(tmp_path):
+    paths = []
+    for workers in (1, 2, 4):
+        paths += made.write_speeds(tmp_path, made.cell("overlap", workers=workers), [100, 101])
+    table = records.read_records(paths)
+    cells = tables.cells(table)
+    assert "first batches left out" not in text_of(figures.workers(cells))
+    slow = cells.assign(epoch_start_share=0.8, within_epoch_images_per_s=400.0)
+    assert "overlap, first batches left out" in text_of(figures.workers(slow))
+
+
 def test_a_figure_without_data_says_so(tmp_path):
     paths = made.write(tmp_path, made.unfinished(made.cell("resident"), "skipped", "no GPU here"))
-    publish.plot(paths, *(tmp_path / f"{name}.svg" for name in ("throughput", "breakdown", "workers")))
+    publish.plot(paths, [], *(tmp_path / f"{name}.svg" for name in ("throughput", "breakdown", "workers")))
     for path in tmp_path.glob("*.svg"):
         assert "Nothing to draw" in path.read_text()
     assert len(list(tmp_path.glob("*.svg"))) == 3

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufeed.analysis import publish, records, tables
+from gpufeed.analysis.epoch_starts import epoch_starts
 
 
 def table_of(paths) -> pd.DataFrame:
@@ -149,3 +150,57 @@ def test_tabulate_writes_whole_files(tmp_path):
     assert len(written) == 2 * 20
     assert {"Load(ms)", "Transfer(ms)", "Train(ms)", "Total(ms)"} <= set(written)
     assert [path.name for path in Path(cells).parent.iterdir() if "partial" in path.name] == []
+
+
+def step_rows(path, epoch_batches, waits, train_ms=2.0, images=10):
+    """Steps with these waits (ms)."""
+    rows = pd.DataFrame({"path": path, "step": range(len(waits)), "wait_ms": waits})
+    rows["epoch"] = rows["step"] // epoch_batches
+    return rows.assign(total_ms=rows["wait_ms"] + train_ms, images=images)
+
+
+@pytest.mark.parametrize(
+    ("waits", "warmup", "share", "rate"),
+    [
+        ([90, 1, 1, 6, 1, 1], 3, 6 / 8, 20 / 0.006),  # the first epoch is warm-up
+        ([90, 1, 1, 6, 1, 1], 0, 96 / 100, 40 / 0.012),
+        ([90, 1, 1], 1, float("nan"), 20 / 0.006),  # no epoch starts after warm-up
+        ([0, 0, 0, 0, 0, 0], 0, float("nan"), 40 / 0.008),  # nothing waits
+    ],
+)
+def test_epoch_starts_are_taken_apart_after_warmup(waits, warmup, share, rate):
+    records_ = pd.DataFrame({"path": ["a", "skipped"], "warmup_steps": pd.array([warmup, None], "Int64")})
+    (row,) = epoch_starts(records_, step_rows("a", 3, waits)).to_dict("records")
+    assert (row["path"], row["epoch_batches"]) == ("a", 3)
+    assert row["epoch_start_share"] == pytest.approx(share, nan_ok=True)
+    assert row["within_epoch_images_per_s"] == pytest.approx(rate)
+
+
+def test_epochs_of_one_batch_have_no_rate_within():
+    records_ = pd.DataFrame({"path": ["a"], "warmup_steps": pd.array([1], "Int64")})
+    (row,) = epoch_starts(records_, step_rows("a", 1, [5.0, 5.0])).to_dict("records")
+    assert row["epoch_start_share"] == 1
+    assert pd.isna(row["within_epoch_images_per_s"])
+
+
+def test_the_table_of_cells_has_the_median_share_of_epoch_starts(tmp_path):
+    of = made.cell("overlap")
+    paths = made.write_speeds(tmp_path, of, [1000, 1000, 1000])
+    steps, _ = records.read_steps(records.Found(paths).steps_paths)
+    steps = steps.assign(epoch=steps["step"] // 5)
+    row = tables.cells(records.read_records(paths), steps).iloc[0]
+    assert row["epoch_batches"] == 5
+    assert row["epoch_start_share"] == pytest.approx(
+        3 / 17, abs=0.01
+    )  # 17 steps, three of them start an epoch
+    assert row["within_epoch_images_per_s"] == pytest.approx(1000, rel=0.01)
+    without = tables.cells(records.read_records(paths)).iloc[0]
+    assert pd.isna(without["epoch_start_share"])
+
+
+def test_the_ceiling_has_its_range_and_n(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [100])
+    paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 250])
+    row = table_of(paths).iloc[0]
+    assert row[tables.CEILING[:4]].tolist() == [210, 200, 250, 3]
+    assert row["ceiling_train_ms"] == pytest.approx(0.75 * 128 / 210 * 1e3)

@@ -1,0 +1,236 @@
+import pytest
+import record_fixtures as made
+
+from gpufeed.analysis import claims, records, tables, verdicts, wording
+
+
+def cells_of(paths):
+    return tables.cells(records.read_records(paths))
+
+
+def free(loader, workers=0, **axes):
+    axes = {"augment": "cpu", "batch_size": 32, "workers": workers, **axes}
+    return made.cell(loader, prefetch_factor=2 if workers else None, **axes)
+
+
+def answer(paths) -> str:
+    (verdict,) = verdicts.answers(cells_of(paths))
+    return verdict.sentence
+
+
+def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [300, 310])
+    paths += made.write_speeds(tmp_path, free("replay"), [610, 610])
+    said = answer(paths)
+    (verdict,) = verdicts.answers(cells_of(paths))
+    assert said.startswith(
+        "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
+    )
+    assert "(median, range 300 to 310, n = 2)" in said
+    assert "NVIDIA H200" in verdict.subject
+    assert "50 % of the compute-only ceiling (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
+    assert verdict.lead == "overlap, 2 workers: 3.03x the rate of dataloader_sync"
+    assert "It is faster than dataloader_sync" in said
+    assert "3.03x" in said
+
+
+def test_overlapping_ranges_are_not_called_faster(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 120])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [115, 130])
+    said = answer(paths)
+    assert "is faster" not in said
+    assert "not shown to be faster" in said
+    assert "no replay cell was measured" in said
+
+
+def test_one_repeat_is_too_few_to_call(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [900])
+    said = answer(paths)
+    assert "is faster" not in said
+    assert "n = 1" in said
+
+
+def test_nothing_finished_no_answer(tmp_path):
+    paths = made.write(tmp_path, made.unfinished(free("overlap"), "skipped", "no GPU here"))
+    assert verdicts.answers(cells_of(paths)) == []
+    assert claims.notebook_claims(cells_of(paths)) == []
+
+
+def claims_of(tmp_path, speeds, wait_share=0.5, gpu=made.H200, repeats=2):
+    """Answers by claim, for {(workers, synchronise): images/s}."""
+    paths = []
+    for (workers, synchronise), speed in speeds.items():
+        of = free("dataloader_workers" if workers else "dataloader_sync", workers, synchronise=synchronise)
+        paths += made.write_speeds(
+            tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=wait_share, gpu=gpu
+        )
+    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+
+
+@pytest.mark.parametrize(
+    ("two", "step_two", "expected"),
+    [
+        (200, 200, "holds"),
+        (120, 120, "does not hold"),
+        (400, 400, "does not hold"),
+        (151, 151, "cannot be judged"),
+        (200, 110, "does not hold"),
+        (200, 151, "cannot be judged"),
+        (151, 200, "cannot be judged"),
+        (151, 110, "cannot be judged"),
+        (200, None, "holds"),
+        (None, None, "cannot be judged"),
+    ],
+)
+def test_claim_of_a_speedup(tmp_path, two, step_two, expected):
+    speeds = {(0, "epoch"): 100, (2, "epoch"): two, (0, "step"): 100, (2, "step"): step_two}
+    found = claims_of(tmp_path, {key: speed for key, speed in speeds.items() if speed})
+    verdict = found["1.5x - 3x faster"]
+    assert verdict.answer == expected, verdict.sentence
+    if two == 200:
+        assert "2.00x (range 1.98x to 2.02x" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected", "enough"),
+    [
+        ({0: 10, 2: 20, 4: 40, 8: 41, 16: 30}, "holds", 8),
+        ({0: 10, 2: 40, 4: 40, 8: 40, 16: 40}, "does not hold", 2),
+        ({0: 10, 2: 20, 4: 30, 8: 40, 16: 80}, "does not hold", 16),
+        ({0: 10, 2: 20}, "cannot be judged", 2),
+    ],
+)
+def test_claim_of_the_right_number_of_workers(tmp_path, sweep, expected, enough):
+    speeds = {(workers, "epoch"): speed for workers, speed in sweep.items()}
+    verdict = claims_of(tmp_path, speeds)["use 4-8 workers"]
+    assert verdict.answer == expected, verdict.sentence
+    assert f"overlaps it is {enough}." in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("shares", "gpu", "expected"),
+    [
+        ((0.004, 0.006), made.H200, "holds"),
+        ((0.6, 0.62), made.H200, "does not hold"),
+        ((0.004, 0.004, 0.02), made.H200, "cannot be judged"),
+        ((0.004, 0.02, 0.02), made.H200, "cannot be judged"),
+        ((0.6,), made.H200, "cannot be judged"),
+        ((0.0, 0.0), None, "cannot be judged"),
+    ],
+)
+def test_claim_that_the_gpu_never_waits_is_judged_by_the_range(tmp_path, shares, gpu, expected):
+    of = free("dataloader_workers", 2)
+    paths = made.write(
+        tmp_path,
+        *(made.record(of, repeat, 20, wait_share=share, gpu=gpu) for repeat, share in enumerate(shares)),
+    )
+    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["the GPU never waits"]
+    assert verdict.answer == expected, verdict.sentence
+    if shares == (0.6, 0.62):
+        assert "for 61 % (range 60 % to 62 %) of the time" in verdict.sentence
+
+
+def test_one_repeat_judges_no_claim_of_speed(tmp_path):
+    speeds = {(workers, "epoch"): 10 + workers for workers in (0, 2, 4, 16)}
+    found = claims_of(tmp_path, speeds, repeats=1)
+    assert found["1.5x - 3x faster"].answer == "cannot be judged"
+    assert found["use 4-8 workers"].answer == "cannot be judged"
+
+
+def test_the_number_of_workers_is_judged_at_the_settings_of_the_sweep(tmp_path):
+    """Eight batches ahead at 2 workers alone are fast: the sweep with two ahead still needs 4 workers."""
+    paths = []
+    for workers, speed in {1: 10, 2: 20, 4: 40, 8: 41, 16: 30}.items():
+        paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), [speed, speed * 1.03])
+    odd = made.cell("dataloader_workers", workers=2, prefetch_factor=8, augment="cpu", batch_size=32)
+    paths += made.write_speeds(tmp_path, odd, [50, 51])
+    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["use 4-8 workers"]
+    assert verdict.answer == "holds", verdict.sentence
+    assert "overlaps it is 4." in verdict.sentence
+
+
+def test_pipelining_is_answered_for_the_host_first_then_overlap_then_resident(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
+    speeds = {1: ([90, 91], [70, 71]), 2: ([180, 181], [190, 191]), 4: ([300, 310], [290, 305])}
+    for workers, (overlapped, plain) in speeds.items():
+        paths += made.write_speeds(tmp_path, free("overlap", workers), overlapped)
+        paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), plain)
+    paths += made.write_speeds(tmp_path, made.cell("resident", augment="torch", batch_size=32), [900, 910])
+    paths += made.write_speeds(tmp_path, made.cell("replay", augment="torch", batch_size=32), [905, 950])
+    said = answer(paths)
+    parts = [
+        "overlap, 4 workers, the highest median",
+        "It is faster than dataloader_sync",
+        "all else equal, overlap is faster at 1; slower at 2; not shown to differ at 4.",
+        "resident runs at 905 images/s",
+        "not distinguishable from the compute-only ceiling (replay), 928 images/s (median, range 905 to 950",
+    ]
+    at = [said.find(part) for part in parts]
+    assert -1 not in at
+    assert at == sorted(at)
+
+
+def test_other_experiments_are_answered_with_the_fastest(tmp_path):
+    axes = {"experiment": "hybrid_gpu", "batch_size": 32}
+    paths = made.write_speeds(tmp_path, made.cell("resident", **axes), [300, 310])
+    paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", **axes), [100, 101])
+    (verdict,) = verdicts.answers(cells_of(paths))
+    assert verdict.sentence.startswith("resident: 305 images/s")
+    assert "It is faster than the one other pipeline" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("speeds", "below"), [([100, 110], True), ([100, 205], False), ([220, 230], False), ([200, 200], False)]
+)
+def test_a_pipeline_is_never_above_its_ceiling(tmp_path, speeds, below):
+    paths = made.write_speeds(tmp_path, free("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, free("replay"), [200, 210])
+    table = cells_of(paths)
+    said = verdicts.to_ceiling(table.iloc[0])
+    assert tables.below_ceiling(table.iloc[0]) is below
+    assert said.startswith("51 % of" if below else "not distinguishable from the compute-only ceiling")
+    assert "205 images/s (median, range 200 to 210, n = 2)" in said
+
+
+def test_the_answer_says_how_much_of_the_wait_is_the_first_batch_of_an_epoch(tmp_path):
+    of = free("overlap", 2)
+    paths = made.write_speeds(tmp_path, of, [100, 101], wait_share=0.5)
+    for path in paths:
+        made.steps(records.Record.read(path), 48, epoch_batches=16, start_ms=9_000.0).to_parquet(
+            path.with_name(f"{path.stem}.steps.parquet")
+        )
+    steps, _ = records.read_steps(records.Found(paths).steps_paths)
+    (verdict,) = verdicts.answers(tables.cells(records.read_records(paths), steps))
+    row = tables.cells(records.read_records(paths), steps).iloc[0]
+    assert row["epoch_start_share"] > verdicts.MOSTLY_AT_START
+    assert "of its wait falls on the first batch of an epoch (16 batches an epoch)" in verdict.sentence
+    assert (
+        f"within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
+        in verdict.sentence
+    )
+    assert "first batch" not in answer(paths)  # without step tables nothing is said of it
+
+
+def test_what_sharing_the_cores_hides_is_named_on_a_cpu_only(tmp_path):
+    of, ceiling = free("overlap"), free("replay")
+    paths = made.write_speeds(tmp_path, of, [100, 100], wait_share=0.5, gpu=None)
+    paths += made.write_speeds(tmp_path, ceiling, [400, 400], wait_share=0.0, gpu=None)
+    said = verdicts.shared_cores(cells_of(paths))
+    assert "On device cpu loading and training share the cores" in said
+    assert "train takes 160 ms a step with overlap, 80 ms at its ceiling, a difference of +80 ms" in said
+    gpu = made.write_speeds(tmp_path / "gpu", of, [100, 100])
+    assert verdicts.shared_cores(cells_of(gpu)) == ""
+
+
+def test_settings_of_workers_are_named_only_where_there_are_workers(tmp_path):
+    paths = made.write_speeds(tmp_path, free("overlap"), [100])
+    paths += made.write_speeds(tmp_path, free("overlap", 2, persistent_workers=True), [300])
+    assert wording.labels(cells_of(paths)).tolist() == ["overlap", "overlap, 2 workers"]
+    paths += made.write_speeds(tmp_path, free("overlap", 4), [400])
+    assert wording.labels(cells_of(paths)).tolist() == [
+        "overlap",
+        "overlap, 2 workers, persistent",
+        "overlap, 4 workers, restarted",
+    ]

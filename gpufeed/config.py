@@ -24,9 +24,10 @@ SCHEMAS = Path(__file__).parent / "schemas"
 HYPER = ROOT / "config/hydra"
 GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
-RULES = frozenset(
-    "all download prepare_dataset build_cache build_strips build_extension measure_cell measure_kernel "
-    "tabulate plot assemble_report report export gate compare".split()
+RULES = (
+    *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
+    *("measure_cell", "measure_kernel", "gate", "tabulate", "plot", "assemble_report", "report"),
+    *("export", "compare"),
 )
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",
@@ -42,10 +43,10 @@ def is_integer(checker: object, value: object) -> bool:
 
 
 def is_number(checker: object, value: object) -> bool:
-    """Whether a value is a finite number: YAML and json.loads give NaN and Infinity too."""
-    return is_integer(checker, value) or (
-        isinstance(value, float) and abs(value) <= sys.float_info.max  # false for NaN
-    )
+    """Whether a value is a number that a float can hold: YAML and json.loads give NaN and Infinity too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN
 
 
 @cache
@@ -92,7 +93,7 @@ def explain(
 ) -> GpufeedError:
     """A schema violation as found / expected / what to do; path: of the wrong value within `place`."""
     key = ".".join(str(part) for part in (error.absolute_path if path is None else path))
-    where = f"{key} of {place}" if key else place
+    where = f"{key} in {place}" if key else place
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
         allowed = error.schema.get("properties", {})
         extra = next(name for name in error.instance if name not in allowed)
@@ -115,7 +116,7 @@ def check(config: Mapping) -> None:
         if name in RULES:
             raise GpufeedError(
                 f"experiment {name!r}, which is also the name of a rule",
-                f"a name other than {', '.join(sorted(RULES))}",
+                f"a name other than {', '.join(RULES)}",
                 f"give it another name, such as {name}_cells",
             )
     for name, source in config["sources"].items():
@@ -132,12 +133,13 @@ def check_source(source: Mapping, where: str) -> None:
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS, where)
     if layout == "synthetic":
-        return check_splits(options, where)
-    if options:
+        check_splits(options, where)
+    elif options:
         raise GpufeedError(
             f"options in {where}", f"none: layout {layout} has no options", "remove `options:` from it"
         )
-    check_files(layout, [file["name"] for file in source.get("files", [])], where)
+    else:
+        check_files(layout, [file["name"] for file in source.get("files", [])], where)
 
 
 def check_files(layout: str, names: list[str], where: str) -> None:
@@ -202,7 +204,7 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_hyper(group: str, name: str, values: object, place: str) -> None:
-    """Raises GpufeedError at the first hyper-parameter of a model, trainer or augment that cannot be meant."""
+    """Raises GpufeedError at the first value that the definition of a model, trainer or augment refuses."""
     if error := first_error("hyper", {group: {name: values}}):
         path = list(error.absolute_path)
         raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
@@ -213,13 +215,16 @@ def read_hyper(group: str, name: str) -> dict:
     path = HYPER / group / f"{name}.yaml"
     place = str(path.relative_to(ROOT))
     try:
-        values = yaml.safe_load(path.read_text()) or {}
+        values = yaml.safe_load(path.read_text())
     except OSError as error:
         raise GpufeedError(
             f"no hyper-parameters of {group} {name!r}", f"a file {place}", "write it, if only with {}"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise GpufeedError(f"{place} is no YAML ({error})", "lines `key: value`", f"correct {place}") from error
+        raise GpufeedError(
+            f"{place} is no YAML ({error})", "lines of `key: value`", f"correct {place}"
+        ) from error
+    values = {} if values is None else values  # a file of comments
     check_hyper(group, name, values, place)
     return values
 
@@ -239,25 +244,39 @@ class Composer:
 
     def __init__(self):
         self.defaults: dict[tuple[str, str], dict] = {}
+        self.composed: dict[tuple, dict] = {}  # checking each of 10,000 cells took 2.1 of 3.1 s
 
     def __call__(self, cell: Cell, where: str) -> dict:
-        """{"model": ..., "trainer": ..., "augment": ...}; raises GpufeedError for values that cannot be meant.
+        """{"model": ..., "trainer": ..., "augment": ...}; where: the cell's place in the config.
 
-        where: the cell's place in the config, for the message.
+        Cells that differ in other axes share one dict. Raises GpufeedError for an override of nothing and
+        for a value that the schema refuses.
         """
-        hyper = {}
-        for group in GROUPS:
-            key = (group, getattr(cell, group))
-            if key not in self.defaults:
-                self.defaults[key] = read_hyper(*key)
-            hyper[group] = dict(self.defaults[key])
+        key = (*(getattr(cell, group) for group in GROUPS), cell.overrides)
+        if key not in self.composed:
+            self.composed[key] = self._compose(cell, where)
+        return self.composed[key]
+
+    def _compose(self, cell: Cell, where: str) -> dict:
+        hyper = {group: self._defaults(group, getattr(cell, group)) for group in GROUPS}
         for text in cell.overrides:
             group, key, value = parse_override(text)
+            name = getattr(cell, group)
+            if not hyper[group]:
+                raise GpufeedError(
+                    f"{text!r} in {where}", f"nothing: {group} {name!r} has no hyper-parameters", "remove it"
+                )
             if key not in hyper[group]:
                 raise unknown(f"{group} hyper-parameter", key, hyper[group], f"{where}: {text}")
             hyper[group][key] = value
-            check_hyper(group, getattr(cell, group), hyper[group], f"{text!r} in {where}")
+            check_hyper(group, name, hyper[group], f"the overrides of {where}")
         return hyper
+
+    def _defaults(self, group: str, name: str) -> dict:
+        """A copy of the defaults, read once."""
+        if (group, name) not in self.defaults:
+            self.defaults[group, name] = read_hyper(group, name)
+        return dict(self.defaults[group, name])
 
 
 def planned(config: Mapping) -> Plan:

@@ -1,17 +1,39 @@
 """A bad config dies with found / expected / what to do; the shipped ones are good."""
 
 import copy
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
-from gpufeed.config import Composer, check, parse_override, planned
+from gpufeed import config as config_module
+from gpufeed.config import (
+    FASHION_MNIST_FILES,
+    GROUPS,
+    HYPER,
+    RULES,
+    Composer,
+    check,
+    check_splits,
+    parse_override,
+    planned,
+    read_hyper,
+    validator,
+    with_defaults,
+)
+from gpufeed.data import fashion_mnist, synthetic
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell
+from gpufeed.experiment import DEVICES, Cell, Plan
+from gpufeed.registry import KINDS, load
+from gpufeed.trainers.optim import OPTIMISERS, SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PIPELINING = ["experiments", "pipelining"]
+SYNTHETIC = ["sources", "synthetic", "options"]
 
 
 def merged(*names):
@@ -66,6 +88,10 @@ def broken(path, value):
     return config
 
 
+TWO_FILES = [{"name": name, "sha256": "0" * 64} for name in ("a.bin", "b.bin")]
+NAN = float("nan")
+
+
 @pytest.mark.parametrize(
     ("path", "value", "found", "remedy"),
     [
@@ -80,6 +106,23 @@ def broken(path, value):
         ([*PIPELINING, "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
         (["sources", "cifar10", "layout"], "cifar", "layout 'cifar'", "'cifar10'"),
         (["sources", "cifar10", "files"], [], "no files in sources.cifar10", "add `files:`"),
+        (["sources", "cifar10", "files"], TWO_FILES, "a.bin, b.bin in sources.cifar10", "leave one row"),
+        (["sources", "cifar10", "options"], {"size": 8}, "options in sources.cifar10", "remove `options:`"),
+        (["sources", "fashion_mnist", "files"], TWO_FILES, "a.bin, b.bin in sources.fashion", "list these"),
+        (["sources", "fashion_mnist", "files"], [], "no files in sources.fashion_mnist", "list these four"),
+        (["sources"], {"Cifar": {"layout": "synthetic"}}, "sources: 'Cifar'", "correct sources"),
+        (["sources"], {"../x": {"layout": "synthetic"}}, "sources: '../x'", "correct sources"),
+        (["sources"], {10: {"layout": "synthetic"}}, "sources: 10", "correct sources"),
+        ([*SYNTHETIC, "size"], 7, "size: 7", "correct sources.synthetic.options.size"),
+        ([*SYNTHETIC, "size"], [64], "size: [64]", "correct sources.synthetic.options.size"),
+        ([*SYNTHETIC, "size"], [64, 4], "size.1: 4", "correct sources.synthetic.options.size.1"),
+        ([*SYNTHETIC, "count"], 11, "9 training images for 10 classes", "raise `count`"),
+        ([*SYNTHETIC, "count"], 12, "2 evaluation images for 10 classes", "raise `count`"),
+        ([*SYNTHETIC, "evaluation_share"], 0.0001, "0 evaluation images for 10 classes", "raise `count`"),
+        ([*SYNTHETIC, "evaluation_share"], NAN, "evaluation_share: nan", "correct sources"),
+        (SYNTHETIC, {"classes": 900}, "800 training images for 900 classes", "raise `count`"),
+        (["seed"], 10**30, "seed: 1000000", "correct seed"),
+        (["repeats"], 3.0, "repeats: 3.0", "correct repeats"),
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),
         (["use_instead"], {"cifar10": "cifar11"}, "dataset 'cifar11'", "'cifar10'"),
         (["run"], [], "run: []", "correct run"),
@@ -129,7 +172,256 @@ def test_overrides_change_one_cell_and_not_the_defaults():
     assert compose(plain, "x")["model"]["stem"] != other
 
 
-@pytest.mark.parametrize("text", ["trainer.lr=0.1", "trainer.learning_rate=fast", "model.lr=0.1"])
-def test_an_override_of_nothing_or_of_another_type_is_refused(text):
-    with pytest.raises(GpufeedError):
-        Composer()(Cell("e", "d", "resident", overrides=(text,)), "experiments.e.blocks.b")
+@pytest.mark.parametrize(
+    ("text", "found", "expected"),
+    [
+        ("trainer.lr=0.1", "trainer hyper-parameter 'lr'", "learning_rate"),
+        ("model.lr=0.1", "model hyper-parameter 'lr'", "channels"),
+        ("augment.crop_paddin=1", "augment hyper-parameter 'crop_paddin'", "crop_padding"),
+        ("trainer.learning_rate=fast", "trainer.learning_rate: 'fast'", "type number"),
+        ("trainer.learning_rate=-1.0", "trainer.learning_rate: -1.0", "above 0"),
+        ("trainer.learning_rate=0", "trainer.learning_rate: 0", "above 0"),
+        ("trainer.learning_rate=NaN", "trainer.learning_rate: nan", "type number"),
+        ("trainer.learning_rate=Infinity", "trainer.learning_rate: inf", "type number"),
+        ("trainer.learning_rate=true", "trainer.learning_rate: True", "type number"),
+        (f"trainer.learning_rate=1{'0' * 400}", "trainer.learning_rate: 1000", "type number"),
+        ("trainer.optimiser=rmsprop", "trainer.optimiser: 'rmsprop'", "sgd, adam, adamw"),
+        ("trainer.schedule=cosine", "trainer.schedule: 'cosine'", "one_cycle, constant"),
+        ("trainer.momentum=1", "trainer.momentum: 1", "below 1"),
+        ("trainer.momentum=-0.1", "trainer.momentum: -0.1", "at least 0"),
+        ("trainer.weight_decay=-0.01", "trainer.weight_decay: -0.01", "at least 0"),
+        ("trainer.weight_decay=NaN", "trainer.weight_decay: nan", "type number"),
+        ("trainer.label_smoothing=1.0", "trainer.label_smoothing: 1.0", "below 1"),
+        ("trainer.warmup_share=1.5", "trainer.warmup_share: 1.5", "at most 1"),
+        ("trainer.warmup_share=-1", "trainer.warmup_share: -1", "at least 0"),
+        ("model.stem=foo", "model.stem: 'foo'", "imagenet, cifar"),
+        ("model.channels=[]", "model.channels: []", "entries: at least 1"),
+        ("model.channels=[0,-2]", "model.channels.0: 0", "at least 1"),
+        ("model.channels=[8,2.5]", "model.channels.1: 2.5", "type integer"),
+        ("model.channels=8", "model.channels: 8", "type array"),
+        (f"model.channels={'[' * 3000}", "model.channels: '[[[", "type array"),
+        ("model.batch_norm=1", "model.batch_norm: 1", "type boolean"),
+        ("augment.crop_padding=-3", "augment.crop_padding: -3", "at least 0"),
+        ("augment.crop_padding=2.0", "augment.crop_padding: 2.0", "type integer"),
+        ("augment.flip_probability=7.0", "augment.flip_probability: 7.0", "at most 1"),
+    ],
+)
+def test_an_override_that_cannot_be_meant_stops_the_plan(text, found, expected):
+    config = merged("config.yaml")
+    common = config["experiments"]["pipelining"]["common"]
+    common["overrides"] = [[text]]
+    common["model"] = "resnet18" if "stem" in text else "simple_cnn"
+    with pytest.raises(GpufeedError) as error:
+        planned(config)
+    assert found in error.value.found
+    assert "experiments.pipelining.blocks.notebook" in error.value.found
+    assert expected in error.value.expected
+    assert error.value.remedy
+
+
+def test_an_override_where_nothing_can_be_overridden_says_so():
+    cell = Cell("e", "d", "resident", augment="none", overrides=("augment.crop_padding=1",))
+    with pytest.raises(GpufeedError, match="augment 'none' has no hyper-parameters"):
+        Composer()(cell, "experiments.e.blocks.b")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_registered_name_has_defaults_and_a_definition_and_nothing_else_has(group):
+    assert {path.stem for path in (HYPER / group).iterdir()} == set(KINDS[group])
+    assert set(validator("hyper").schema["properties"][group]["properties"]) == set(KINDS[group])
+    for name in KINDS[group]:
+        read_hyper(group, name)  # raises unless every default is valid
+
+
+def described(schema):
+    """Every property of a schema, by path."""
+    for name, part in schema.get("properties", {}).items():
+        yield name, part
+        yield from described(part)
+    for part in schema.get("$defs", {}).values():
+        yield from described(part)
+
+
+@pytest.mark.parametrize("name", ["config", "hyper"])
+def test_schemas_are_valid_closed_and_describe_every_key(name):
+    schema = validator(name).schema
+    validator(name).check_schema(schema)
+    assert [key for key, part in described(schema) if not part.get("description")] == []
+    objects = [schema, *(part for _, part in described(schema)), *schema["$defs"].values()]
+    assert all("additionalProperties" in part for part in objects if part.get("type") == "object")
+
+
+def test_choices_and_parameters_in_the_schema_are_those_of_the_code():
+    schema = validator("hyper").schema["properties"]
+    plain = schema["trainer"]["properties"]["plain"]["properties"]
+    assert plain["optimiser"]["enum"] == list(OPTIMISERS)
+    assert plain["schedule"]["enum"] == list(SCHEDULES)
+    for name, part in schema["model"]["properties"].items():
+        parameters = set(inspect.signature(load("model", name)).parameters) - {"num_classes"}
+        assert set(part["properties"]) == parameters
+    for name in schema["augment"]["properties"]:
+        assert set(read_hyper("augment", name)) == set(load("augment", name).defaults)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("crop_padding: 4\nflip_probability: 2", "augment.flip_probability: 2, in config/hydra/augment/cpu"),
+        ("crop_padding: 4", "no 'flip_probability' in augment in config/hydra/augment/cpu.yaml"),
+        ("crop_padding: 4\nflip_probability: 0.5\nflop: 1", "key 'flop' in augment in config/hydra/augment"),
+        ("[1, 2]", "augment: [1, 2], in config/hydra/augment/cpu.yaml"),
+        ("crop_padding: [", "config/hydra/augment/cpu.yaml is no YAML"),
+        (b"\xff\xfe\xff", "config/hydra/augment/cpu.yaml is no YAML"),
+        (None, "no hyper-parameters of augment 'cpu'"),
+    ],
+)
+def test_a_broken_file_of_defaults_is_named(tmp_path, monkeypatch, text, found):
+    monkeypatch.setattr(config_module, "ROOT", tmp_path)
+    monkeypatch.setattr(config_module, "HYPER", tmp_path / "config/hydra")
+    path = tmp_path / "config/hydra/augment/cpu.yaml"
+    path.parent.mkdir(parents=True)
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(GpufeedError) as error:
+        read_hyper("augment", "cpu")
+    assert found in error.value.found
+
+
+def test_learning_rates_that_yaml_reads_as_words_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(config_module, "ROOT", tmp_path)
+    monkeypatch.setattr(config_module, "HYPER", tmp_path)
+    defaults = (HYPER / "trainer/plain.yaml").read_text()
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer/plain.yaml").write_text(re.sub("learning_rate: .*", "learning_rate: 1e-3", defaults))
+    with pytest.raises(GpufeedError, match=r"trainer\.learning_rate: '1e-3'"):
+        read_hyper("trainer", "plain")
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_an_experiment_cannot_have_the_name_of_a_rule(name):
+    config = merged("config.yaml")
+    config["experiments"][name] = config["experiments"]["vit_lite"]
+    with pytest.raises(GpufeedError, match=f"experiment '{name}', which is also the name of a rule") as error:
+        planned(config)
+    assert "measure_cell" in error.value.expected
+
+
+def test_every_rule_of_the_workflow_is_a_reserved_name():
+    text = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "rules").glob("*.smk")])
+    rules = set(re.findall(r"^(?:rule|checkpoint) (\w+):", text, re.MULTILINE))
+    assert "measure_cell" in rules
+    assert rules <= set(RULES)
+
+
+def test_the_files_of_fashion_mnist_are_those_that_its_layout_reads():
+    assert sorted(FASHION_MNIST_FILES) == sorted(sum(fashion_mnist.FILES.values(), ()))
+
+
+def small(options, **block):
+    """A config of one experiment on one synthetic source."""
+    config = merged("config.yaml")
+    config["sources"] = {"synthetic": {"layout": "synthetic", "options": options}}
+    block = {"dataset": "synthetic", "loader": ["dataloader_sync", "replay"], **block}
+    config["experiments"] = {"tiny": {"title": "t", "question": "q", "blocks": {"b": block}}}
+    return {**config, "run": ["tiny"]}
+
+
+def test_a_run_of_whole_epochs_without_evaluation_images_names_its_experiment():
+    with pytest.raises(GpufeedError, match="experiment 'tiny' trains whole epochs on 'synthetic'"):
+        planned(small({"evaluation_share": 0}, steps=[None, 20]))
+
+
+@pytest.mark.parametrize("block", [{"steps": 20}, {"loader": "replay"}])
+def test_cells_that_evaluate_nothing_need_no_evaluation_images(block):
+    assert planned(small({"evaluation_share": 0}, **block)).cells["tiny"]
+
+
+@pytest.mark.parametrize("size", [8, 64, [8, 16]])
+def test_sizes_are_a_side_or_height_and_width(size):
+    assert planned(small({"size": size})).cells["tiny"]
+
+
+def test_defaults_of_synthetic_options_are_those_of_the_layout():
+    assert with_defaults({}) == vars(synthetic.Options())
+
+
+@given(st.integers(2, 400), st.integers(2, 40), st.floats(0, 1, exclude_max=True))
+def test_the_layout_makes_every_class_in_both_splits_of_what_the_plan_accepts(count, classes, share):
+    options = {"count": count, "classes": classes, "evaluation_share": share}
+    try:
+        check_splits(options, "sources.s")
+    except GpufeedError:
+        return
+    choice = synthetic.parse_options(options)
+    labels = [index % classes for index in range(count)]
+    held_out = labels[count - choice.evaluation :]
+    assert set(labels[: count - choice.evaluation]) == set(range(classes))
+    assert set(held_out) == (set(range(classes)) if share else set())
+
+
+RIGHT = {
+    "dataset": st.just("synthetic"),
+    **{axis: st.sampled_from(sorted(KINDS[axis])) for axis in ("loader", "augment", "model", "trainer")},
+    "precision": st.sampled_from(["auto", "fp32", "tf32", "fp16", "bf16"]),
+    **{axis: st.integers(1, 512) for axis in ("batch_size", "prefetch_factor", "epochs")},
+    "workers": st.integers(0, 16),
+    "pin_memory": st.booleans(),
+    "persistent_workers": st.booleans(),
+    "channels_last": st.booleans(),
+    "cuda_graphs": st.booleans(),
+    "synchronise": st.sampled_from(["epoch", "step"]),
+    "steps": st.none() | st.integers(4, 100),
+    "overrides": st.lists(
+        st.builds(
+            "{}.{}={}".format,
+            st.sampled_from(GROUPS),
+            st.sampled_from(["learning_rate", "momentum", "stem", "channels", "crop_padding", "a"]),
+            st.text(min_size=1) | st.integers() | st.floats() | st.lists(st.integers()),
+        ),
+        max_size=2,
+    ),
+}
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("pillow")
+KEYS = st.text(max_size=4) | st.integers()
+WRONG = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(KEYS, values), max_leaves=4)
+
+
+@st.composite
+def blocks(draw):
+    """A block whose axes are mostly right, each a value or a list."""
+    wrong = draw(st.sets(st.sampled_from(sorted(RIGHT)), max_size=2))
+    axes = {"dataset", "loader"} | draw(st.sets(st.sampled_from(sorted(RIGHT))))
+    block = {}
+    for axis in sorted(axes):
+        values = WRONG if axis in wrong else RIGHT[axis]
+        # overrides are a list of lists; of the others a single value counts as a list of one
+        one_of_many = st.lists(values, min_size=1, max_size=2)
+        block[axis] = draw(one_of_many if axis == "overrides" and axis not in wrong else values | one_of_many)
+    return block
+
+
+TYPES = {
+    "dataset": str, "loader": str, "augment": str, "model": str, "trainer": str, "precision": str,
+    "synchronise": str, "batch_size": int, "workers": int, "epochs": int, "pin_memory": bool,
+    "persistent_workers": bool, "channels_last": bool, "cuda_graphs": bool, "overrides": tuple,
+}  # fmt: skip
+
+
+@settings(deadline=None)
+@given(blocks(), st.sampled_from(DEVICES) | WRONG)
+def test_any_block_gives_a_plan_of_typed_cells_or_an_error_in_three_parts(block, device):
+    config = {**small({}), "device": device}
+    config["experiments"]["tiny"]["blocks"]["b"] = block
+    error = plan = None
+    try:
+        plan = planned(config)
+    except GpufeedError as raised:
+        error = raised
+    event("error" if error else "plan")
+    if error:
+        assert all((error.found, error.expected, error.remedy))
+        return
+    assert isinstance(plan, Plan)
+    for cell in plan.cells["tiny"].values():
+        assert {axis: type(getattr(cell, axis)) for axis in TYPES} == TYPES
+        assert cell.hyper["trainer"]["learning_rate"] > 0

@@ -20,7 +20,6 @@ from gpufeed.analysis import style, tables, verdicts, wording
 MOST_BARS = 16
 TITLE_WIDTH = 58  # letters that fit above the axes
 COLUMNS = 2  # of the figure of workers
-SIDE_BY_SIDE = 0.3  # of an epoch: how far the outermost pipelines are drawn from it
 BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
@@ -33,7 +32,7 @@ NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet
 
 def throughput(cells: pd.DataFrame) -> Figure:
     """Images per second of every pipeline as bars with their range, the compute-only ceiling as a line."""
-    return _bars(cells, _throughput_panel, _throughput_legend(cells))
+    return _bars(cells, _throughput_panel, _throughput_legend(cells), columns=1)
 
 
 def breakdown(cells: pd.DataFrame) -> Figure:
@@ -44,10 +43,12 @@ def breakdown(cells: pd.DataFrame) -> Figure:
     handles.append(
         Line2D([], [], color="black", lw=3, label="total: the whole step (parts beyond it ran at once)")
     )
-    return _bars(cells, _breakdown_panel, handles)
+    return _bars(cells, _breakdown_panel, handles, columns=2)
 
 
-def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list) -> Figure:
+def _bars(
+    cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list, columns: int
+) -> Figure:
     """A panel of bars for each task, one bar a pipeline."""
     panels = _panels(cells)
     if not panels:
@@ -56,7 +57,7 @@ def _bars(cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legen
         figure, axes = _stack(panels)
         for axis, rows in zip(axes, panels, strict=True):
             draw(axis, rows)
-        figure.legend(handles=legend, loc="outside upper left", ncols=2)
+        figure.legend(handles=legend, loc="outside upper left", ncols=columns)
     return figure
 
 
@@ -81,10 +82,10 @@ def workers(cells: pd.DataFrame) -> Figure:
 
 
 def learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
-    """Training loss against epochs, for cells of more than one epoch; the legend gives the accuracy.
+    """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
 
-    epochs: as `records.read_epochs` makes it. One panel a task. The pipelines of an epoch stand side by
-    side, so that those with the same loss can all be seen.
+    epochs: as `records.read_epochs` makes it. A row of panels a task. Curves that agree lie on each
+    other, so the final losses stand below each other on the right, where the names give the accuracy.
     """
     panels = _learners(cells, epochs)
     if not panels:
@@ -92,18 +93,32 @@ def learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
             "Nothing to draw: no finished cell of this experiment trains for two epochs."
         )
     with style.look():
-        heights = [max(3.6, 1.4 + 0.22 * len(rows)) for rows in panels]
+        heights = [max(3.2, 1.3 + 0.24 * len(rows)) for rows in panels]
         figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for axis, rows in zip(axes, panels, strict=True):
-            shifts = np.linspace(-SIDE_BY_SIDE, SIDE_BY_SIDE, len(rows)) if len(rows) > 1 else [0.0]
-            for number, (_, row) in enumerate(rows.iterrows()):
-                _loss_curve(axis, _epochs_of(row, epochs), number, shifts[number], row)
-            axis.set(xlabel="epoch", ylabel="training loss", title=_panel_title(rows))
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axis.grid(axis="y", color="#E4E4E4")
-            axis.legend(loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
+        axes = figure.subplots(len(panels), 2, squeeze=False, height_ratios=heights)
+        for (curves, final), rows in zip(axes, panels, strict=True):
+            _learning_panels(curves, final, rows, epochs)
     return figure
+
+
+def _learning_panels(curves: Axes, final: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
+    for number, (_, row) in enumerate(rows.iterrows()):
+        ours = _epochs_of(row, epochs).groupby("epoch")["train_loss"].agg(["median", "min", "max"])
+        _loss_curve(curves, ours, number)
+        _final_loss(final, ours.iloc[-1], number)
+    curves.set(xlabel="epoch", ylabel="training loss")
+    curves.set_title(_panel_title(rows))
+    curves.xaxis.set_major_locator(MaxNLocator(integer=True))
+    final.set_xlabel("training loss of the last epoch")
+    final.xaxis.set_major_locator(MaxNLocator(4))
+    final.set_yticks(range(len(rows)), [_with_accuracy(row) for _, row in rows.iterrows()], fontsize=8)
+    final.set_ylim(len(rows) - 0.4, -0.6)
+    for axis in (curves, final):
+        axis.grid(color="#E4E4E4")
+
+
+def _with_accuracy(row: pd.Series) -> str:
+    return row["label"] if pd.isna(row["top1"]) else f"{row['label']}: top-1 {wording.percent(row['top1'])}"
 
 
 def _epochs_of(row: pd.Series, epochs: pd.DataFrame) -> pd.DataFrame:
@@ -353,16 +368,14 @@ def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
     ]
 
 
-def _loss_curve(axis: Axes, epochs: pd.DataFrame, number: int, shift: float, row: pd.Series) -> None:
-    loss = epochs.groupby("epoch")["train_loss"].agg(["median", "min", "max"])
-    label = row["label"] if pd.isna(row["top1"]) else f"{row['label']}: top-1 {wording.percent(row['top1'])}"
-    axis.errorbar(
-        loss.index + 1 + shift,
-        loss["median"],
-        yerr=[loss["median"] - loss["min"], loss["max"] - loss["median"]],
-        ms=4,
-        lw=0.8,
-        elinewidth=1.4,
-        label=label,
-        **style.line(number),
-    )
+def _loss_curve(axis: Axes, loss: pd.DataFrame, number: int) -> None:
+    """The median loss of each epoch with the range of the repeats as a band."""
+    look = style.line(number)
+    axis.plot(loss.index + 1, loss["median"], ms=4, lw=1.2, **look)
+    axis.fill_between(loss.index + 1, loss["min"], loss["max"], color=look["color"], alpha=0.12, lw=0)
+
+
+def _final_loss(axis: Axes, loss: pd.Series, number: int) -> None:
+    """One point with its range, in the row of its pipeline."""
+    reach = [[loss["median"] - loss["min"]], [loss["max"] - loss["median"]]]
+    axis.errorbar([loss["median"]], [number], xerr=reach, ms=6, capsize=3, lw=1.4, **style.line(number))

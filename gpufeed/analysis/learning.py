@@ -19,20 +19,21 @@ def difference(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
     groups = list(_comparable(cells, final_losses(epochs)))
     if not groups:
         return "No two pipelines trained equally long in the same repeat, so their losses are not compared."
+    furthest = max(groups, key=lambda rows: _widest(rows, "repeat"))
     sentence = (
         "The largest difference of the final loss between pipelines of one task, in repeats with the same "
-        f"seed, is {_widest(groups, 'repeat'):.2g}"
+        f"seed, is {_widest(furthest, 'repeat'):.2g}"
     )
-    if not any(rows["repeat"].nunique() > 1 for rows in groups):
+    if furthest["repeat"].nunique() < 2:
         return f"{sentence}."
-    apart = _widest(groups, "cell_id")
-    return f"{sentence}; repeats of one pipeline, whose seeds differ, lie up to {apart:.2g} apart."
+    apart = _widest(furthest, "cell_id")
+    return f"{sentence}; there, repeats of one pipeline, whose seeds differ, lie up to {apart:.2g} apart."
 
 
-def _widest(groups: list[pd.DataFrame], key: str) -> float:
+def _widest(rows: pd.DataFrame, key: str) -> float:
     """The widest range of the loss among rows of the same `key`."""
-    losses = [rows.groupby(key)["train_loss"] for rows in groups]
-    return max(float((each.max() - each.min()).max()) for each in losses)
+    losses = rows.groupby(key)["train_loss"]
+    return float((losses.max() - losses.min()).max())
 
 
 def final_losses(epochs: pd.DataFrame) -> pd.DataFrame:

@@ -110,7 +110,7 @@ CAPTIONS = {
     "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
-    "learning": "Training loss by epoch: medians over repeats with their range, pipelines side by side.",
+    "learning": "Training loss by epoch and after the last one: medians over repeats with their range.",
 }
 
 

@@ -164,10 +164,11 @@ def epoch_start(row: pd.Series) -> str:
 
 def shared_cores(cells: pd.DataFrame) -> str:
     """On a CPU or Apple's GPU: why wait understates the cost of loading, with the numbers; else empty."""
-    ours = tables.pipelines(tables.measured(cells))
-    ours = ours[ours["device"].isin(["cpu", "mps"])]
-    if ours.empty:
+    shared = tables.pipelines(cells[cells["device"].isin(["cpu", "mps"])])
+    groups = list(tables.tasks(shared))
+    if not groups:
         return ""
+    ours = groups[min(_headlines(groups))]
     sentence = (
         f"On device {wording.listing(sorted(ours['device'].unique()))} loading and training share the cores, "
         "so part of the cost of loading shows as longer training, and wait understates it"

@@ -59,10 +59,6 @@ def test_learning_draws_epochs_and_accuracy(tmp_path):
     assert "top-1 81 %" in said
 
 
-def curves(axis) -> list:
-    return [container.lines[0] for container in axis.containers]
-
-
 def learners(tmp_path, count, losses):
     """(cells, epochs) of so many pipelines with two epochs; losses: the last one of each repeat."""
     paths = []
@@ -76,11 +72,13 @@ def learners(tmp_path, count, losses):
     return tables.cells(table), records.read_epochs(table)
 
 
-def test_no_two_learning_curves_look_the_same_or_lie_on_each_other(tmp_path):
-    (axis,) = figures.learning(*learners(tmp_path, 14, [(1.0, 1.1)])).axes
-    looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves(axis)]
-    assert len(set(looks)) == 14
-    assert len({line.get_xdata()[0] for line in curves(axis)}) == 14
+def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tmp_path):
+    curves, final = figures.learning(*learners(tmp_path, 14, [(1.0, 1.5)])).axes
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves.lines}
+    assert len(looks) == len(curves.lines) == 14
+    points = [container.lines[0] for container in final.containers]
+    assert [(*point.get_xdata(), *point.get_ydata()) for point in points] == [(1.25, y) for y in range(14)]
+    assert final.get_ylim()[0] > final.get_ylim()[1]  # the first name is at the top
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gpufeed.devices import apply_precision, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.record import Record
 from gpufeed.timing import STEP_COLUMNS, step_statistics, synchronise, throughput, warmup
@@ -57,6 +58,7 @@ def measure(
     ready_s = max(0.0, time.time() - psutil.Process().create_time())
     cell_ = Cell(**{**cell, "overrides": tuple(cell["overrides"])})
     started_at, device = now(), torch.device("cpu")
+    keep_freed_blocks()
     if threads is not None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
     status, sentence, outcome = "done", None, Outcome([])

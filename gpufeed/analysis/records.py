@@ -101,7 +101,7 @@ def _flat(record: Record, path: Path) -> dict:
         "path": str(path),
         "step_limit": cell.get("steps"),
         "precision": resolved.get("precision", cell.get("precision")),
-        "overrides": " ".join(cell.get("overrides") or ()),
+        "overrides": "; ".join(cell.get("overrides") or ()),
         "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
     }
     return row | _machine(record) | _measures(record)

@@ -81,7 +81,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     for _, rows in table.groupby("experiment", sort=False):
         shared = shared_overrides(rows)
         table.loc[rows.index, "variant"] = [
-            " ".join(text for text in _split(overrides) if text not in shared)
+            "; ".join(text for text in _split(overrides) if text not in shared)
             for overrides in rows["overrides"]
         ]
     return _with_ceiling(table)
@@ -95,7 +95,7 @@ def shared_overrides(cells: pd.DataFrame) -> list[str]:
 
 def _split(overrides: object) -> list[str]:
     """The overrides of a cell; none for a damaged record."""
-    return overrides.split() if isinstance(overrides, str) else []
+    return overrides.split("; ") if isinstance(overrides, str) and overrides else []
 
 
 def _cell_row(rows: pd.DataFrame) -> dict:

@@ -52,7 +52,7 @@ def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):
 
 
 def test_a_task_is_named_by_the_overrides_that_not_all_cells_share(tmp_path):
-    common = "trainer.schedule=constant"
+    common = "model.channels=[8, 16, 32]"
     paths = made.write_speeds(tmp_path, made.cell("resident", overrides=(common, "model.stem=cifar")), [900])
     paths += made.write_speeds(
         tmp_path, made.cell("resident", overrides=(common, "model.stem=imagenet")), [800]

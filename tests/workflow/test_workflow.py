@@ -2,10 +2,13 @@
 
 import copy
 import json
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
+from data_fixtures import REPOSITORY
 from workflow_fixtures import TINY
 
 from gpufeed.record import Record
@@ -119,6 +122,21 @@ def test_a_wrong_config_stops_before_anything_is_planned(workflow):
     assert "found: key 'repeets'" in said
     assert "write 'repeats' instead" in said
     assert "Traceback" not in said
+
+
+def readme_commands():
+    lines = (REPOSITORY / "README.md").read_text().splitlines()
+    commands = [line.split("#")[0].split() for line in lines if line.startswith("snakemake ")]
+    return [command for command in commands if "--report" not in command]
+
+
+@pytest.mark.parametrize("command", readme_commands(), ids=" ".join)
+def test_the_commands_of_the_readme_plan_as_they_stand(workflow, command):
+    flow = workflow({})
+    planned = [sys.executable, "-m", "snakemake", "-n", *command[1:]]
+    result = subprocess.run(planned, cwd=flow.folder, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert ("measure_cell" in result.stdout + result.stderr) == ("report" not in command)
 
 
 def test_every_shipped_command_plans_on_a_node_without_a_gpu(workflow):

@@ -24,8 +24,14 @@ def download(tmp_path, sha256):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/a.bin").write_bytes(b"data")
     row = {"name": "a.bin", "sha256": sha256, "size": 4}
-    params = Named(file=row, archives=[str(tmp_path / "site")])
-    run("download.py", params=params, output=[str(tmp_path / "out/a.bin")], log=[str(tmp_path / "log")])
+    run(
+        "download.py",
+        params=Named(file=row),
+        config={"sources": {"one": {"files": [row]}}, "archives": [str(tmp_path / "site")]},
+        wildcards=Named(dataset="one", file="a.bin"),
+        output=[str(tmp_path / "out/a.bin")],
+        log=[str(tmp_path / "log")],
+    )
 
 
 def test_download(tmp_path):

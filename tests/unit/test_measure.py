@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch):
 def test_a_done_cell_fills_its_record(run, tmp_path):
     record, steps = run(repeat=2, epochs=3)
     assert (record.status, record.sentence, record.planned_on) == ("done", None, "login1")
-    assert record.resolved == {"device": "cpu", "precision": "fp32"}
+    assert record.resolved == {"device": "cpu", "precision": "fp32", "threads": torch.get_num_threads()}
     assert record.warmup["steps"] == 4
     assert record.steps["n"] == 8
     assert record.throughput["images"] == 60
@@ -192,7 +192,7 @@ def test_the_script_writes_both_files_and_ends_well(
         threads=torch.get_num_threads(),
     )
     script = request.config.rootpath / "workflow/scripts/measure_cell.py"
-    runpy.run_path(str(script), {"snakemake": job})
+    runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
     found = Record.read(record)
     assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
     assert said in capsys.readouterr().err

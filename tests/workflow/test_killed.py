@@ -9,8 +9,7 @@ import threading
 import time
 
 import psutil
-import pytest
-from workflow_fixtures import TINY, Workflow, wait_until
+from workflow_fixtures import TINY, wait_until
 
 from gpufeed.record import Record
 
@@ -26,15 +25,7 @@ def valid(flow):
     return {path: Record.read(flow.folder / path) for path in flow.files("results/records/**/*.json")}
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The record paths of a run that nobody killed."""
-    flow = Workflow(tmp_path_factory.mktemp("undisturbed") / "checkout", TINY)
-    flow.run()
-    return set(valid(flow))
-
-
-def test_killed_in_mid_cell(workflow, undisturbed):
+def test_killed_in_mid_cell(workflow):
     flow = workflow()
     process = flow.start()
     started = flow.folder / "results/logs/measure_cell"
@@ -45,11 +36,11 @@ def test_killed_in_mid_cell(workflow, undisturbed):
 
     flow.kill(process, second_cell_runs)
     before = flow.files("results/records/**/*.json")
-    assert 1 <= len(before) < len(undisturbed)
+    assert 1 <= len(before) < len(flow.planned_records())
     finish(flow)
     after = flow.files("results/records/**/*.json")
     assert before.items() <= after.items()  # byte for byte
-    assert set(valid(flow)) == undisturbed
+    assert set(valid(flow)) == flow.planned_records()
     assert {record.status for record in valid(flow).values()} == {"done"}
 
 
@@ -71,12 +62,12 @@ def test_jobs_end_with_the_snakemake_that_started_them(workflow):
     assert not alive
 
 
-def test_killed_in_mid_report(workflow, undisturbed):
+def test_killed_in_mid_report(workflow):
     flow = workflow()
     process = flow.start()
     flow.kill(process, lambda: (flow.folder / "results/logs/assemble_report/report.log").exists())
     before = flow.files("results/records/**/*.json")
-    assert set(before) == undisturbed
+    assert set(before) == flow.planned_records()
     finish(flow)
     assert flow.files("results/records/**/*.json") == before
     assert "</html>" in (flow.folder / "results/report.html").read_text()

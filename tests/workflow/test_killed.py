@@ -13,6 +13,8 @@ from workflow_fixtures import TINY, wait_until
 
 from gpufeed.record import Record
 
+SHORT = {**TINY, "repeats": 1}  # two cells
+
 
 def finish(flow):
     """What the README says to do after a kill."""
@@ -26,7 +28,7 @@ def valid(flow):
 
 
 def test_killed_in_mid_cell(workflow):
-    flow = workflow()
+    flow = workflow(SHORT)
     process = flow.start()
     started = flow.folder / "results/logs/measure_cell"
 
@@ -45,7 +47,7 @@ def test_killed_in_mid_cell(workflow):
 
 
 def test_jobs_end_with_the_snakemake_that_started_them(workflow):
-    flow = workflow()
+    flow = workflow(SHORT)
     process = flow.start()
     started = flow.folder / "results/logs/measure_cell"
 
@@ -63,7 +65,7 @@ def test_jobs_end_with_the_snakemake_that_started_them(workflow):
 
 
 def test_killed_in_mid_report(workflow):
-    flow = workflow()
+    flow = workflow(SHORT)
     process = flow.start()
     flow.kill(process, lambda: (flow.folder / "results/logs/assemble_report/report.log").exists())
     before = flow.files("results/records/**/*.json")

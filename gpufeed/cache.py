@@ -67,6 +67,17 @@ def manifest_digest(manifest: Manifest) -> str:
     return digest.hexdigest()
 
 
+def check_manifest(path: Path, built_from: str, manifest: Manifest, remedy: str) -> None:
+    """Raises GpufeedError if the file at `path` was built from a manifest of another digest."""
+    found = manifest_digest(manifest)
+    if built_from != found:
+        raise GpufeedError(
+            f"{path} was built from another manifest ({built_from[:12]})",
+            f"one built from the present manifest ({found[:12]})",
+            remedy,
+        )
+
+
 def build(manifest: Manifest, decoder_name: str, path: str | Path, workers: int = 1) -> CacheInfo:
     """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
 
@@ -239,13 +250,7 @@ def open_cache(path: str | Path, manifest: Manifest, verify: bool = False) -> np
     """
     path = Path(path)
     info = read_info(path)
-    found = manifest_digest(manifest)
-    if info.manifest_sha256 != found:
-        raise GpufeedError(
-            f"{path} was built from another manifest ({info.manifest_sha256[:12]})",
-            f"one built from the present manifest ({found[:12]})",
-            REMAKE,
-        )
+    check_manifest(path, info.manifest_sha256, manifest, REMAKE)
     try:
         array = np.load(path, mmap_mode="r")
     except (OSError, ValueError) as error:

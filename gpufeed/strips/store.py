@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gpufeed.cache import file_digest, info_path, manifest_digest
+from gpufeed.cache import check_manifest, file_digest, info_path
 from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError, unknown
 
@@ -156,13 +156,7 @@ def open_strips(path: str | Path, manifest: Manifest, verify: bool = False) -> S
     """
     path = Path(path)
     info = read_info(path)
-    found = manifest_digest(manifest)
-    if info.manifest_sha256 != found:
-        raise GpufeedError(
-            f"{path} was built from another manifest ({info.manifest_sha256[:12]})",
-            f"one built from the present manifest ({found[:12]})",
-            REMAKE,
-        )
+    check_manifest(path, info.manifest_sha256, manifest, REMAKE)
     try:
         check_digest(index_path(path), info.index_sha256)
         strips, size = read_index(index_path(path)), path.stat().st_size

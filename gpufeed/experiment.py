@@ -95,6 +95,8 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} has no worker processes, so workers must be 0"
     if loader.workers == "required" and not cell.workers:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
+    if loader.device == "cuda" and cell.device in ("cpu", "mps"):
+        return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
     if cell.augment not in loader.augments:
         return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
     if cell.cuda_graphs and cell.device in ("cpu", "mps"):

@@ -31,6 +31,14 @@ COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STE
 log = logging.getLogger("gpufeed")
 
 
+@dataclass(frozen=True)
+class Stores:
+    """What was built from the dataset for its loader: the cache, the strips.bin; None if it reads none."""
+
+    cache: Path | None = None
+    strips: Path | None = None
+
+
 @dataclass
 class Outcome:
     """What a cell that ran to its end adds to its record, and its rows of the steps table."""
@@ -45,6 +53,7 @@ def measure(
     manifest: Path,
     cache: Path | None,
     planned_on: str,
+    strips: Path | None = None,
     attempt: int = 1,
     threads: int | None = None,
 ) -> tuple[Record, pd.DataFrame]:
@@ -61,11 +70,12 @@ def measure(
     keep_freed_blocks()
     if threads is not None:
         torch.set_num_threads(max(1, min(threads, cores_allowed())))
+    stores = Stores(cache and Path(cache), strips and Path(strips))
     status, sentence, outcome = "done", None, Outcome([])
     try:
         device = resolve_device(cell_.device)
         precision = resolve_precision(cell_.precision, device)
-        outcome = run(cell_, repeat, Path(manifest), cache, device, precision, ready_s)
+        outcome = run(cell_, repeat, Path(manifest), stores, device, precision, ready_s)
     except Skip as skip:
         status, sentence = "skipped", str(skip)
         log.info("skipped: %s", sentence)
@@ -93,7 +103,7 @@ def run(
     cell: Cell,
     repeat: int,
     manifest_path: Path,
-    cache: Path | None,
+    stores: Stores,
     device: torch.device,
     precision: str,
     ready_s: float,
@@ -107,7 +117,7 @@ def run(
     gpu.forget_peak(device)
     setup_start = time.perf_counter()
     augment = make_augment(cell.augment, cell, manifest, seed)
-    request = load_request(cell, manifest, cache, device, seed, augment)
+    request = load_request(cell, manifest, stores, device, seed, augment)
     model = make_model(cell, manifest, device)
     with fetch("loader", cell.loader)(request) as loader:
         trainer = make_trainer(cell, model, loader, augment, device, precision)
@@ -170,7 +180,7 @@ def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
 
 
 def load_request(
-    cell: Cell, manifest: Manifest, cache: Path | None, device: torch.device, seed: int, augment: Any
+    cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
 ) -> LoadRequest:
     """What the training loader gets to know; an augment for single samples travels in it."""
     return LoadRequest(
@@ -179,9 +189,11 @@ def load_request(
         batch_size=cell.batch_size,
         device=device,
         seed=seed,
-        cache=Path(cache) if cache else None,
+        cache=stores.cache,
+        strips=stores.strips,
         sample_transform=augment if augment.where == "sample" else None,
         workers=cell.workers,
+        threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
         pin_memory=cell.pin_memory,
         persistent_workers=cell.persistent_workers,

@@ -19,9 +19,15 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class DecoderEntry(Entry):
+    device: str = "any"  # any | cuda
+
+
+@dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
-    reads: str = "files"  # files | cache
+    reads: str = "files"  # files | cache | strips
+    device: str = "any"  # any | cuda
     augments: tuple[str, ...] = ("none", "cpu", "torch")
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -35,15 +41,15 @@ LAYOUTS = {
 }
 
 DECODERS = {
-    "pillow": Entry("gpufeed.decode.pillow:PillowDecoder"),
-    "opencv": Entry("gpufeed.decode.opencv:OpenCVDecoder"),
-    "simplejpeg": Entry("gpufeed.decode.simplejpeg:SimpleJpegDecoder"),
-    "torchvision_cpu": Entry("gpufeed.decode.torchvision_cpu:TorchvisionCpuDecoder"),
-    "dali_cpu": Entry("gpufeed.decode.dali_cpu:DaliCpuDecoder"),
-    "nvimgcodec_cpu": Entry("gpufeed.decode.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
-    "torchvision_cuda": Entry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder"),
-    "dali_gpu": Entry("gpufeed.decode.dali_gpu:DaliGpuDecoder"),
-    "nvimgcodec": Entry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder"),
+    "pillow": DecoderEntry("gpufeed.decode.pillow:PillowDecoder"),
+    "opencv": DecoderEntry("gpufeed.decode.opencv:OpenCVDecoder"),
+    "simplejpeg": DecoderEntry("gpufeed.decode.simplejpeg:SimpleJpegDecoder"),
+    "torchvision_cpu": DecoderEntry("gpufeed.decode.torchvision_cpu:TorchvisionCpuDecoder"),
+    "dali_cpu": DecoderEntry("gpufeed.decode.dali_cpu:DaliCpuDecoder"),
+    "nvimgcodec_cpu": DecoderEntry("gpufeed.decode.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
+    "torchvision_cuda": DecoderEntry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"),
+    "dali_gpu": DecoderEntry("gpufeed.decode.dali_gpu:DaliGpuDecoder", device="cuda"),
+    "nvimgcodec": DecoderEntry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder", device="cuda"),
 }
 
 LOADERS = {

@@ -94,6 +94,11 @@ def cache_of(wildcards):
     return f"{DATA}/{cell.dataset}/cache/pillow.npy" if LOADERS[cell.loader].reads == "cache" else []
 
 
+def strips_of(wildcards):
+    cell = cell_of(wildcards)
+    return f"{DATA}/{cell.dataset}/strips/strips.bin" if LOADERS[cell.loader].reads == "strips" else []
+
+
 def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
     cell = cell_of(wildcards)

@@ -24,9 +24,11 @@ class LoadRequest:
     seed: int = 0
     shuffle: bool = True
     cache: Path | None = None  # decoded uint8 cache, for loaders that read one
+    strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are decoded
     workers: int = 0
+    threads: int = 1  # cores that a loader may use for threads of its own or of its library
     prefetch_factor: int | None = None
     pin_memory: bool = True
     persistent_workers: bool = False

@@ -17,6 +17,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             job.params.repeat,
             job.input.manifest,
             job.input.get("cache") or None,
+            strips=job.input.get("strips") or None,
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,

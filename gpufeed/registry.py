@@ -38,6 +38,7 @@ LAYOUTS = {
     "tiny_imagenet": Entry("gpufeed.data.tiny_imagenet:reorganise"),
     "fashion_mnist": Entry("gpufeed.data.fashion_mnist:reorganise"),
     "synthetic": Entry("gpufeed.data.synthetic:reorganise"),
+    "mosaic": Entry("gpufeed.data.mosaic:reorganise"),
 }
 
 DECODERS = {
@@ -47,6 +48,7 @@ DECODERS = {
     "torchvision_cpu": DecoderEntry("gpufeed.decode.torchvision_cpu:TorchvisionCpuDecoder"),
     "dali_cpu": DecoderEntry("gpufeed.decode.dali_cpu:DaliCpuDecoder"),
     "nvimgcodec_cpu": DecoderEntry("gpufeed.decode.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
+    "strips": DecoderEntry("gpufeed.decode.strips:StripsDecoder"),
     "torchvision_cuda": DecoderEntry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"),
     "dali_gpu": DecoderEntry("gpufeed.decode.dali_gpu:DaliGpuDecoder", device="cuda"),
     "nvimgcodec": DecoderEntry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder", device="cuda"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from gpufeed.errors import Skip
+from gpufeed.errors import GpufeedError, Skip
 
 if TYPE_CHECKING:  # importing torch takes 3 s, and decoding processes of CPU decoders do without it
     import torch
@@ -100,6 +101,13 @@ class Decoder(ABC):
     @abstractmethod
     def version(self) -> str:
         """Decoder and version of its library, such as "pillow 12.0.0"."""
+
+
+def bad_file(path: Path, reason: str) -> GpufeedError:
+    """The error for a file of the manifest that cannot be a sample any more."""
+    return GpufeedError(
+        f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
+    )
 
 
 def need_module(decoder: str, module: str, package: str) -> None:

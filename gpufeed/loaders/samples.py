@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from gpufeed.decode.base import bad_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest
@@ -70,12 +71,6 @@ class Samples(Dataset):
         if image.shape != self.shape:
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {self.shape}")
         return image
-
-
-def bad_file(path, reason: str) -> GpufeedError:
-    return GpufeedError(
-        f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
-    )
 
 
 def collate(samples: list) -> list[torch.Tensor] | GpufeedError:

@@ -1,0 +1,41 @@
+"""What decodes strips: the CPU's cores, nvImageCodec or torchvision; one module each, and the choice."""
+
+import logging
+from importlib import import_module
+
+import torch
+
+from gpufeed.errors import Skip, unknown
+from gpufeed.strips.backends.base import StripBackend
+
+# first choice first: nvImageCodec's pixels are Pillow's but for the seams, torchvision repeats chroma pixels
+BACKENDS = {
+    "nvimgcodec": "gpufeed.strips.backends.nvimgcodec:NvImageCodecStrips",
+    "torchvision_cuda": "gpufeed.strips.backends.torchvision_cuda:TorchvisionStrips",
+    "cpu": "gpufeed.strips.backends.cpu:CpuStrips",
+}
+log = logging.getLogger("gpufeed")
+
+
+def open_backend(device: torch.device, threads: int, name: str | None = None) -> StripBackend:
+    """The named backend, or the first that this node can run for `device`.
+
+    threads: cores that it may use. Raises Skip with the reason if a named one cannot run here, and
+    GpufeedError for a name that there is not.
+    """
+    if name is not None:
+        return backend_class(name)(device, threads)
+    for candidate in BACKENDS if device.type == "cuda" else ["cpu"]:
+        try:
+            return backend_class(candidate)(device, threads)
+        except Skip as skip:
+            log.info("%s", skip)
+    raise Skip("No decoder for strips can be used on this node; the log has each one's reason.")
+
+
+def backend_class(name: str) -> type[StripBackend]:
+    """The class behind a name; importing it needs nothing that a node may lack."""
+    if name not in BACKENDS:
+        raise unknown("strip backend", name, BACKENDS, where="gpufeed/strips/backends")
+    module, _, attribute = BACKENDS[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,120 @@
+"""Samples of a strip set in batches on the device: whole strips, and beside them what is in no strip."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpufeed.data.manifest import Manifest
+from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.errors import Skip
+from gpufeed.registry import load
+from gpufeed.strips.backends import open_backend
+from gpufeed.strips.backends.base import rows_of
+from gpufeed.strips.decode import decode_strip
+from gpufeed.strips.store import Strip, StripSet, open_strips
+
+FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images
+ORDINARY = ("simplejpeg", "pillow")  # what decodes left-over files: the first that the node has
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Samples that are decoded together: those of a strip, or some left-over files if `strip` is None."""
+
+    ids: np.ndarray  # int64 (n,)
+    strip: Strip | None = None
+
+
+class StripReader:
+    """Decodes units of a strip set. The set stays mapped, so that its bytes are read once, by the decoder."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        path: str | Path,
+        device: torch.device,
+        threads: int,
+        backend: str | None = None,
+    ):
+        """threads: cores to use. Raises GpufeedError for a strip set that is not the manifest's, or of
+        several image sizes, and Skip if `backend` is named and cannot run here."""
+        self.manifest, self.device = manifest, device
+        self.size = manifest.image_size()
+        self.strips: StripSet = open_strips(path, manifest)
+        self.backend = open_backend(device, threads, backend)
+        self.files = manifest.paths()
+        # copy on write: torch wraps no read-only memory; nobody writes. An empty file cannot be mapped.
+        self.bytes = np.memmap(path, np.uint8, mode="c") if self.strips.strips else np.empty(0, np.uint8)
+        self.pool = ThreadPoolExecutor(threads)
+        self.ordinary = ordinary_decoder()
+
+    def close(self) -> None:
+        """Ends the threads; safe to call twice."""
+        self.pool.shutdown()
+
+    def units(self, split: str) -> list[Unit]:
+        """Every sample of the split once: its strips, then its left-over files."""
+        strips = [Unit(strip.ids, strip) for strip in self.strips.of_split(split)]
+        left = np.intersect1d(self.strips.left_over(), self.manifest.ids(split))
+        return strips + [
+            Unit(left[start : start + FILES_A_UNIT]) for start in range(0, len(left), FILES_A_UNIT)
+        ]
+
+    def read(self, units: Sequence[Unit]) -> tuple[np.ndarray, torch.Tensor]:
+        """(ids int64 (n,), images uint8 (n, H, W, 3) on the device), ready for its current stream.
+
+        Left-over files are decoded on the CPU while the device decodes the strips. Raises GpufeedError
+        for a damaged strip and for a file that nobody can decode.
+        """
+        whole = [unit for unit in units if unit.strip is not None]
+        ids = [unit.ids for unit in whole] + [unit.ids for unit in units if unit.strip is None]
+        ids = np.concatenate(ids) if ids else np.empty(0, np.int64)
+        out = torch.empty((len(ids), *self.size, 3), dtype=torch.uint8, device=self.device)
+        joined = sum(len(unit.ids) for unit in whole)
+        waiting = [self.pool.submit(self._decode_file, id) for id in ids[joined:].tolist()]
+        if whole:
+            self._decode_strips([unit.strip for unit in whole], out[:joined])
+        if waiting:
+            out[joined:].copy_(torch.from_numpy(np.stack([future.result() for future in waiting])))
+        return ids, out
+
+    def batches(self, split: str, units_a_time: int) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+        """All samples of the split, so many units at a time, in the order of the strip set."""
+        units = self.units(split)
+        for start in range(0, len(units), units_a_time):
+            yield self.read(units[start : start + units_a_time])
+
+    def _decode_strips(self, strips: list[Strip], out: torch.Tensor) -> None:
+        encoded = [self.bytes[strip.offset : strip.offset + strip.length] for strip in strips]
+        for place in self.backend.decode_into(encoded, strips, out):
+            # the backend does not take it: the reference does, or says what is wrong with it
+            rows = decode_strip(encoded[place], strips[place])
+            out[rows_of(strips)[place]].copy_(torch.from_numpy(rows))
+
+    def _decode_file(self, id: int) -> np.ndarray:
+        """The pixels of one left-over file, uint8 (H, W, 3)."""
+        path = self.files[id]
+        try:
+            decoded = self.ordinary.decode([path.read_bytes()])
+        except OSError as error:
+            raise bad_file(path, error.strerror or str(error)) from error
+        image = decoded.images[0]
+        if image is None:
+            raise bad_file(path, str(decoded.outcomes[0].reason))
+        if image.shape != (*self.size, 3):
+            raise bad_file(path, f"decoded to {image.shape}, the manifest says {(*self.size, 3)}")
+        return image
+
+
+def ordinary_decoder() -> Decoder:
+    """The decoder for files in no strip."""
+    for name in ORDINARY[:-1]:
+        try:
+            return load("decoder", name)()
+        except Skip:
+            continue
+    return load("decoder", ORDINARY[-1])()

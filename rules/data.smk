@@ -25,12 +25,14 @@ rule prepare_dataset:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
     conda:
         "../envs/gpufeed.yaml"
+    threads: ALL_CORES  # every image is decoded once, to find the broken ones
     params:
         dataset=lambda wildcards: wildcards.dataset,
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
         options=lambda wildcards: config["sources"][wildcards.dataset].get("options", {}),
         code=lambda wildcards: digest(
-            source_file("layout", config["sources"][wildcards.dataset]["layout"]), "data/manifest.py"
+            source_file("layout", config["sources"][wildcards.dataset]["layout"]),
+            *("data/manifest.py", "data/prepare.py", "data/quarantine.py", "decode/pillow.py"),
         ),
     script:
         "../workflow/scripts/prepare_dataset.py"

@@ -35,7 +35,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
         bar = tqdm(samples, total=len(offset) - 1, desc=f"{dataset}: images", unit=" images", disable=None)
         for index, (split, label) in enumerate(bar):
             data = bytes(jpeg[offset[index] : offset[index + 1]])
-            shape = header_shape(data, f"image {index} of {archive}")
+            shape = header_shape(data)
             stage.add(SPLITS[split], CLASSES[label], f"{index:05d}.jpg", label, data, shape)
         info = DatasetInfo(dataset, "cifar10_jpeg", CLASSES, "test", MEAN, STD, source=checksums([archive]))
         return stage.finish(info)

@@ -148,7 +148,7 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
                 continue
             split, wnid = _split_and_class(name, contents, archive)
             data = member.read()
-            shape = header_shape(data, f"{member.name} in {archive}")
+            shape = header_shape(data)
             stage.add(split, wnid, name.rpartition("/")[2], labels[wnid], data, shape)
             bar.update()
     return left_out

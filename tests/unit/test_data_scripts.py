@@ -17,7 +17,8 @@ class Named(dict):
 
 
 def run(script: str, **job) -> None:
-    runpy.run_path(str(REPOSITORY / "workflow/scripts" / script), {"snakemake": SimpleNamespace(**job)})
+    path = str(REPOSITORY / "workflow/scripts" / script)
+    runpy.run_path(path, {"snakemake": SimpleNamespace(**job)}, run_name="__main__")
 
 
 def download(tmp_path, sha256):
@@ -54,6 +55,8 @@ def test_prepare_dataset(tmp_path):
         input=Named(archives=[]),
         params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
+        config={"max_quarantined_share": 0.0},
+        threads=2,
         log=[str(tmp_path / "log")],
     )
     manifest = Manifest.read(tmp_path / "manifest.parquet")

@@ -28,7 +28,7 @@ def manifest(real_data, tmp_path_factory) -> Manifest:
             data = archive.read(name)
             path = root / name.rpartition("/")[2]
             path.write_bytes(data)
-            rows.append((path.name, 0, "train", *header_shape(data, name)))
+            rows.append((path.name, 0, "train", *header_shape(data)))
     table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
     info = DatasetInfo("tiny_imagenet_40", "tiny_imagenet", ["one"], "train", MEAN, STD)
     return Manifest(root, info, table)

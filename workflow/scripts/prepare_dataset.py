@@ -2,18 +2,23 @@
 
 from pathlib import Path
 
+from gpufeed.data.prepare import prepare
 from gpufeed.log import job_log
-from gpufeed.registry import load
 
-with job_log(snakemake.log[0]) as log:  # noqa: F821
-    job = snakemake  # noqa: F821
-    reorganise = load("layout", job.params.layout)
-    manifest = reorganise(
-        [Path(path) for path in job.input.get("archives") or []],
-        Path(job.output.manifest).parent,
-        job.params.dataset,
-        dict(job.params.options),
-    )
-    log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
-    for sentence, count in manifest.info.left_out.items():
-        log.info("left out: %d %s", count, sentence)
+if __name__ == "__main__":  # worker processes may import this file again
+    with job_log(snakemake.log[0]) as log:  # noqa: F821
+        job = snakemake  # noqa: F821
+        manifest = prepare(
+            job.params.layout,
+            [Path(path) for path in job.input.get("archives") or []],
+            Path(job.output.manifest).parent,
+            job.params.dataset,
+            dict(job.params.options),
+            # from the config and not from params: another limit does not change what is already prepared
+            max_quarantined_share=job.config["max_quarantined_share"],
+            workers=job.threads,
+        )
+        log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
+        log.info("quarantined: %d", len(manifest.info.quarantined))
+        for sentence, count in manifest.info.left_out.items():
+            log.info("left out: %d %s", count, sentence)

@@ -1,0 +1,23 @@
+"""Work spread over processes, with the death of one of them told as a sentence."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from gpufeed.errors import GpufeedError
+
+
+def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
+    """The results of `function` over zipped `tasks`, in order, from a process pool if workers > 1."""
+    if workers <= 1:
+        yield from map(function, *tasks)
+        return
+    try:
+        with ProcessPoolExecutor(workers) as pool:
+            yield from pool.map(function, *tasks)
+    except BrokenProcessPool as error:
+        raise GpufeedError(
+            "a decoding process died, as happens when memory runs out",
+            f"{workers} decoding processes that stay alive",
+            "give the rule fewer threads or the job more memory, and run snakemake again",
+        ) from error

@@ -71,6 +71,7 @@ BOUNDS = {
     "maximum": "at most",
     "exclusiveMaximum": "below",
     "pattern": "matching",
+    "multipleOf": "a multiple of",
     "minItems": "entries: at least",
     "maxItems": "entries: at most",
     "minProperties": "keys: at least",
@@ -125,6 +126,9 @@ def check(config: Mapping) -> None:
         for dataset in (name, stand_in):
             if dataset not in config["sources"]:
                 raise unknown("dataset", dataset, config["sources"], "use_instead")
+    for name, source in config["sources"].items():
+        if source["layout"] == "mosaic":
+            check_tiles(config, name)
 
 
 def check_source(source: Mapping, where: str) -> None:
@@ -134,6 +138,8 @@ def check_source(source: Mapping, where: str) -> None:
         raise unknown("layout", layout, LAYOUTS, where)
     if layout == "synthetic":
         check_splits(options, where)
+    elif layout == "mosaic":
+        check_mosaic(source, where)
     elif options:
         raise GpufeedError(
             f"options in {where}", f"none: layout {layout} has no options", "remove `options:` from it"
@@ -156,6 +162,34 @@ def check_files(layout: str, names: list[str], where: str) -> None:
         raise GpufeedError(found, "one row with name and sha256", "add `files:` to it")
     elif len(names) > 1:
         raise GpufeedError(found, f"one archive for layout {layout}", "leave one row under `files:`")
+
+
+def check_mosaic(source: Mapping, where: str) -> None:
+    """Raises GpufeedError unless a mosaic source has its options, and no files."""
+    if source.get("files"):
+        raise GpufeedError(f"files in {where}", "none: mosaics are made of another source", "remove `files:`")
+    if not source.get("options"):
+        raise GpufeedError(
+            f"no options in {where}", "of, size and count", "add `options: {of: ..., size: ..., count: ...}`"
+        )
+
+
+def check_tiles(config: Mapping, dataset: str) -> None:
+    """Raises GpufeedError unless the tiles of a mosaic come from a source that is none itself."""
+    of, where = config["sources"][dataset]["options"]["of"], f"sources.{dataset}.options.of"
+    others = [name for name, source in config["sources"].items() if source["layout"] != "mosaic"]
+    for name in (of, config["use_instead"].get(of, of)):
+        if name not in others:
+            raise unknown("dataset", name, others, where)
+
+
+def source_options(config: Mapping, dataset: str) -> dict:
+    """The options of a source; the tiles of a mosaic come from the stand-in that `use_instead` names."""
+    source = config["sources"][dataset]
+    options = dict(source.get("options", {}))
+    if source["layout"] == "mosaic":
+        options["of"] = config["use_instead"].get(options["of"], options["of"])
+    return options
 
 
 def with_defaults(options: Mapping) -> dict:
@@ -191,16 +225,28 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
     """Raises GpufeedError for a cell that would train and then find nothing to evaluate on."""
     for cell in cells:
         source = config["sources"][cell.dataset]
-        if source["layout"] != "synthetic" or cell.steps is not None or LOADERS[cell.loader].ceiling:
+        if cell.steps is not None or LOADERS[cell.loader].ceiling or holds_out(source):
             continue
-        if not evaluation_images(with_defaults(source.get("options", {}))):
-            option = f"sources.{cell.dataset}.options.evaluation_share"
-            raise GpufeedError(
-                f"experiment {cell.experiment!r} trains whole epochs on {cell.dataset!r}, "
-                f"which holds no image out for evaluation",
-                f"{option} above 0, or `steps` in every block, after which nothing is evaluated",
-                f"raise {option}, or give experiment {cell.experiment!r} `steps`",
-            )
+        found = (
+            f"experiment {cell.experiment!r} trains whole epochs on {cell.dataset!r}, "
+            f"which holds no image out for evaluation"
+        )
+        steps = "`steps` in every block, after which nothing is evaluated"
+        if source["layout"] == "mosaic":
+            raise GpufeedError(found, steps, f"give experiment {cell.experiment!r} `steps`")
+        option = f"sources.{cell.dataset}.options.evaluation_share"
+        raise GpufeedError(
+            found,
+            f"{option} above 0, or {steps}",
+            f"raise {option}, or give experiment {cell.experiment!r} `steps`",
+        )
+
+
+def holds_out(source: Mapping) -> bool:
+    """Whether a source has images that nothing trains on."""
+    if source["layout"] == "synthetic":
+        return bool(evaluation_images(with_defaults(source.get("options", {}))))
+    return source["layout"] != "mosaic"
 
 
 def check_hyper(group: str, name: str, values: object, place: str) -> None:

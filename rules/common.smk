@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 
 from gpufeed.attempts import attempt
 from gpufeed.code import digest
-from gpufeed.config import planned
+from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
@@ -77,6 +77,9 @@ def plan_info():
 
 
 def archives_of(wildcards):
+    """What a layout reads: the source's files, or the manifest of the dataset whose images are its tiles."""
+    if config["sources"][wildcards.dataset]["layout"] == "mosaic":
+        return f"{DATA}/{source_options(config, wildcards.dataset)['of']}/manifest.parquet"
     files = config["sources"][wildcards.dataset].get("files", [])
     return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
 

@@ -29,7 +29,7 @@ rule prepare_dataset:
     params:
         dataset=lambda wildcards: wildcards.dataset,
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
-        options=lambda wildcards: config["sources"][wildcards.dataset].get("options", {}),
+        options=lambda wildcards: source_options(config, wildcards.dataset),
         code=lambda wildcards: digest(
             source_file("layout", config["sources"][wildcards.dataset]["layout"]),
             *("data/manifest.py", "data/prepare.py", "data/quarantine.py", "decode/pillow.py"),

@@ -1,0 +1,342 @@
+"""Decoding as fast as so many cores allow: each decoder by what scales for it, from files to the device.
+
+A decoder of one core runs in processes that decode into shared memory; one with threads of its own gets one
+call a batch, as a GPU decoder does, while a thread reads the files of the next batch.
+"""
+
+import contextlib
+import mmap
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.reduction import send_handle
+
+import numpy as np
+import torch
+
+from gpufeed.decode.worker import Opening, Task, check_image, read_file, serve
+from gpufeed.errors import GpufeedError
+from gpufeed.registry import DECODERS, load
+
+SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
+STUCK_S = 300  # without an answer for so long a process counts as stuck
+
+
+@dataclass(frozen=True)
+class Files:
+    """What is decoded: files of one image size, in this order, again and again in batches of `batch_size`."""
+
+    paths: list[str]
+    height: int
+    width: int
+    batch_size: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image: (H, W, 3)."""
+        return self.height, self.width, 3
+
+
+class Bulk(ABC):
+    """A decoder on some cores. Made once (processes, threads, device buffers), opened for any number of files.
+
+    fell_back: images so far that another decoder had to decode.
+    """
+
+    def __init__(self, device: torch.device):
+        self.device, self.fell_back = device, 0
+
+    @abstractmethod
+    def open(self, files: Files) -> None:
+        """Makes ready for these files; replaces those opened before."""
+
+    @abstractmethod
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        """Decodes `images` files or a few more, whole batches, from the first file on.
+
+        Yields uint8 (n, H, W, 3) on the device, ready for its current stream and valid until the next one
+        is asked for. Raises GpufeedError for a file that nobody can decode and for a process that died.
+        """
+
+    @abstractmethod
+    def version(self) -> str:
+        """Decoder and version of its library."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends processes and threads; safe to call twice."""
+
+    def __enter__(self) -> "Bulk":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.close()
+
+
+def open_bulk(decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None) -> Bulk:
+    """The bulk form of a registered decoder on `cores` cores.
+
+    core_ids: where its processes run; None leaves them free. Raises Skip if the node lacks what it needs.
+    """
+    if load("decoder", decoder).parallel == "processes":
+        return ProcessBulk(decoder, cores, device, core_ids)
+    return CallBulk(decoder, cores, device)
+
+
+class Slots:
+    """Host memory for SLOTS batches, page-locked where the device is a GPU, and the way from it to there."""
+
+    def __init__(self, files: Files, device: torch.device, shared: bool):
+        shape = (SLOTS, files.batch_size, *files.shape)
+        self.device, self.registered, self.descriptor = device, False, None
+        self.copied: list[torch.cuda.Event | None] = [None] * SLOTS
+        if shared:
+            self.descriptor, self.host = shared_tensor(shape)
+            if device.type == "cuda":
+                page_lock(self.host)
+                self.registered = True
+        else:
+            self.host = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def free(self, slot: int) -> torch.Tensor:
+        """The slot, uint8 (batch, H, W, 3), once the copy from it is over."""
+        if (event := self.copied[slot]) is not None:
+            event.synchronize()  # sync point: the slot is written again
+        return self.host[slot]
+
+    def deliver(self, slot: int) -> torch.Tensor:
+        """The batch on the device; the host's own memory if that is the device."""
+        if self.device.type == "cpu":
+            return self.host[slot]
+        batch = torch.empty_like(self.host[slot], device=self.device, pin_memory=False)
+        batch.copy_(self.host[slot], non_blocking=True)
+        if self.device.type == "cuda":
+            self.copied[slot] = torch.cuda.Event()
+            self.copied[slot].record(torch.cuda.current_stream(self.device))
+        else:
+            torch.mps.synchronize()
+        return batch
+
+    def close(self) -> None:
+        for slot in range(SLOTS):
+            self.free(slot)
+        if self.registered:
+            torch.cuda.cudart().cudaHostUnregister(self.host.data_ptr())
+            self.registered = False
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+def shared_tensor(shape: tuple[int, ...]) -> tuple[int, torch.Tensor]:
+    """(descriptor, uint8 tensor) of memory that other processes can map too; it goes with its last user."""
+    size = int(np.prod(shape))
+    if hasattr(os, "memfd_create"):  # not limited by the size of /dev/shm, as containers set it
+        descriptor = os.memfd_create("gpufeed")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor, torch.frombuffer(mmap.mmap(descriptor, size), dtype=torch.uint8).view(shape)
+
+
+def page_lock(host: torch.Tensor) -> None:
+    """Locks the pages of a host tensor, so that the GPU copies from them beside other work."""
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(host.data_ptr(), host.numel(), 0))
+
+
+class ProcessBulk(Bulk):
+    """A decoder of one core in as many processes as cores, each with its part of every batch."""
+
+    def __init__(self, decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None):
+        super().__init__(device)
+        self.decoder, self.slots, self.workers = decoder, None, []
+        self.owed = [0] * cores  # answers that a process has still to give
+        # not forked from this process, which may have started CUDA; and an end of a pipe has no third owner
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["__main__", "gpufeed.decode.worker", *modules_of(decoder)])
+        try:
+            for _ in range(cores):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=serve, args=(theirs, decoder, core_ids), daemon=True)
+                process.start()
+                theirs.close()
+                self.workers.append((process, ours))
+            self.versions = [self._answer(number) for number in range(cores)]
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self, files: Files) -> None:
+        self._drop_slots()
+        self.files = files
+        self.slots = Slots(files, self.device, shared=True)
+        opening = Opening(files.paths, tuple(self.slots.host.shape))
+        for number, (process, connection) in enumerate(self.workers):
+            self._send(number, opening)
+            send_handle(connection, self.slots.descriptor, process.pid)
+        for number in range(len(self.workers)):
+            self._answer(number)
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        count = -(-images // self.files.batch_size)
+        asked: list[list[int]] = []  # of each batch: the processes that decode it
+        try:
+            for number in range(count):
+                while len(asked) < min(count, number + SLOTS):
+                    asked.append(self._ask(len(asked)))
+                for worker in asked[number]:
+                    self.fell_back += self._answer(worker)
+                yield self.slots.deliver(number % SLOTS)
+        finally:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Takes the answers that are still to come, after an error or when nobody wants the rest."""
+        for number in range(len(self.workers)):
+            while self.owed[number]:
+                with contextlib.suppress(GpufeedError):
+                    self._answer(number)
+
+    def _ask(self, number: int) -> list[int]:
+        """Spreads batch `number` over the processes; returns those that have a part of it."""
+        size = self.files.batch_size
+        self.slots.free(number % SLOTS)
+        parts = min(size, len(self.workers))
+        bounds = [size * part // parts for part in range(parts + 1)]
+        asked = []
+        for part, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+            worker = (number * parts + part) % len(self.workers)  # goes round: a small batch has few parts
+            self._send(worker, Task(number % SLOTS, start, number * size + start, end - start))
+            asked.append(worker)
+        return asked
+
+    def _send(self, number: int, message) -> None:
+        try:
+            self.workers[number][1].send(message)
+            self.owed[number] += 1
+        except (OSError, IndexError) as error:
+            raise self._dead(number) from error
+
+    def _answer(self, number: int):
+        """The next answer of a process; raises what it raised, and GpufeedError if it is dead or stuck."""
+        connection = self.workers[number][1]
+        self.owed[number] = max(0, self.owed[number] - 1)  # an error counts as the answer
+        try:
+            if not connection.poll(STUCK_S):
+                raise GpufeedError(
+                    f"a decoding process of {self.decoder} said nothing for {STUCK_S} s",
+                    "an answer for each part of a batch",
+                    "look at the load of the node and at the log, and run snakemake again",
+                )
+            answer = connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._dead(number) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _dead(self, number: int) -> GpufeedError:
+        code = None
+        if number < len(self.workers):
+            process = self.workers[number][0]
+            process.join(5)
+            code = process.exitcode
+        return GpufeedError(
+            f"a decoding process of {self.decoder} ended (exit code {code}), as when memory runs out",
+            "processes that stay alive",
+            "give the job more memory or fewer cores, and run snakemake again",
+        )
+
+    def version(self) -> str:
+        return self.versions[0]
+
+    def close(self) -> None:
+        for process, connection in self.workers:
+            connection.close()
+            process.terminate()
+        for process, _ in self.workers:
+            process.join()
+        self.workers = []
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        if self.slots is not None:
+            self.slots.close()
+            self.slots = None
+
+
+def modules_of(decoder: str) -> list[str]:
+    """What the parent of all decoding processes imports once: the decoder's module and what it needs."""
+    return [DECODERS[decoder].target.partition(":")[0], *load("decoder", decoder).needs]
+
+
+class CallBulk(Bulk):
+    """A decoder that spreads one call over its own threads, or over a GPU; one thread reads ahead."""
+
+    def __init__(self, decoder: str, cores: int, device: torch.device):
+        """torch joins the images to a batch with the threads that it has: see `torch_threads`."""
+        super().__init__(device)
+        self.decoder = load("decoder", decoder)(cores)
+        self.reader = ThreadPoolExecutor(1)
+        self.slots: Slots | None = None
+
+    def open(self, files: Files) -> None:
+        self._drop_slots()
+        self.files = files
+        if self.decoder.parallel != "device":
+            self.slots = Slots(files, self.device, shared=False)
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        count = -(-images // self.files.batch_size)
+        waiting = self.reader.submit(self._read, 0)
+        for number in range(count):
+            paths, data = waiting.result()
+            if number + 1 < count:
+                waiting = self.reader.submit(self._read, number + 1)
+            yield self._decode(paths, data, number % SLOTS)
+
+    def _read(self, number: int) -> tuple[list[str], list[bytes]]:
+        first = number * self.files.batch_size
+        all_paths = self.files.paths
+        paths = [all_paths[(first + i) % len(all_paths)] for i in range(self.files.batch_size)]
+        return paths, [read_file(path) for path in paths]
+
+    def _decode(self, paths: list[str], data: list[bytes], slot: int) -> torch.Tensor:
+        on_device = self.decoder.parallel == "device"
+        decoded = self.decoder.decode_to(data, self.device) if on_device else self.decoder.decode(data)
+        for image, outcome, path in zip(decoded.images, decoded.outcomes, paths, strict=True):
+            check_image(image, outcome.reason, path, self.files.shape)
+        self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in decoded.outcomes)
+        if on_device:
+            return torch.stack(decoded.images)
+        images = [torch.from_numpy(np.require(image, requirements="W")) for image in decoded.images]
+        torch.stack(images, out=self.slots.free(slot))
+        return self.slots.deliver(slot)
+
+    def version(self) -> str:
+        return self.decoder.version()
+
+    def close(self) -> None:
+        self.reader.shutdown(cancel_futures=True)
+        self._drop_slots()
+
+    def _drop_slots(self) -> None:
+        if self.slots is not None:
+            self.slots.close()
+            self.slots = None
+
+
+@contextlib.contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Lets torch use so many threads on the CPU inside, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -17,7 +17,7 @@ from jsonschema.validators import extend
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
-from gpufeed.registry import LAYOUTS, LOADERS
+from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -126,6 +126,8 @@ def check(config: Mapping) -> None:
         for dataset in (name, stand_in):
             if dataset not in config["sources"]:
                 raise unknown("dataset", dataset, config["sources"], "use_instead")
+    if config["cache_decoder"] not in DECODERS:
+        raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
     for name, source in config["sources"].items():
         if source["layout"] == "mosaic":
             check_tiles(config, name)

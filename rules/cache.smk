@@ -12,10 +12,12 @@ rule build_cache:
     conda:
         "../envs/gpufeed.yaml"
     threads: ALL_CORES
+    resources:
+        gpu=lambda wildcards: GPU_JOBS if DECODERS[wildcards.decoder].device == "cuda" else 0,
     params:
         decoder=lambda wildcards: wildcards.decoder,
         code=lambda wildcards: digest(
-            "cache.py", source_file("decoder", wildcards.decoder), "decode/base.py", "decode/fallback.py"
+            "cache/*.py", source_file("decoder", wildcards.decoder), "decode/base.py", "decode/fallback.py"
         ),
     script:
         "../workflow/scripts/build_cache.py"

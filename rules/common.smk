@@ -94,7 +94,8 @@ def content_of(wildcards):
 
 def cache_of(wildcards):
     cell = cell_of(wildcards)
-    return f"{DATA}/{cell.dataset}/cache/pillow.npy" if LOADERS[cell.loader].reads == "cache" else []
+    cache = f"{DATA}/{cell.dataset}/cache/{config['cache_decoder']}.npy"
+    return cache if LOADERS[cell.loader].reads == "cache" else []
 
 
 def strips_of(wildcards):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from image_fixtures import pixels, write_cache, write_dataset
 
-from gpufeed import cache
-from gpufeed.cache import build, file_digest, info_path, open_cache
+from gpufeed.cache import build, build_from_rows, file_digest, fill, info_path, open_cache, rows, run
+from gpufeed.cache.rows import Rows
 from gpufeed.errors import GpufeedError
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +26,7 @@ def manifest(tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_pixels_in_sample_order(manifest, tmp_path, workers, monkeypatch):
-    monkeypatch.setattr(cache, "CHUNK", 4)
+    monkeypatch.setattr(fill, "CHUNK", 4)
     path = tmp_path / "pillow.npy"
     info = build(manifest, "pillow", path, workers)
     array = open_cache(path, manifest, verify=True)
@@ -37,7 +38,7 @@ def test_pixels_in_sample_order(manifest, tmp_path, workers, monkeypatch):
     assert sorted(p.name for p in tmp_path.glob("pillow*")) == ["pillow.json", "pillow.npy"]
 
 
-def test_undecodable_images_are_listed_and_nothing_is_left(manifest, tmp_path):
+def test_undecodable_images_are_listed_and_nothing_is_left(manifest, tmp_path, caplog):
     files = manifest.paths()
     files[3].write_bytes(files[3].read_bytes()[:40])
     files[7].unlink()
@@ -48,6 +49,7 @@ def test_undecodable_images_are_listed_and_nothing_is_left(manifest, tmp_path):
     for row in (3, 7, 9):
         assert manifest.table["path"][row] in error.value.found
     assert "No such file" in error.value.found
+    assert caplog.text.count("cannot be decoded: ") == 3
     assert not list(tmp_path.glob("pillow*"))
 
 
@@ -79,7 +81,7 @@ def test_damage_is_found(manifest):
         open_cache(path, manifest)
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"shape": 3, "quarantined": []}'])
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"shape": 3}', '{"shape": [1, 2, 3, 3]}'])
 def test_sidecar_that_is_not_whole(manifest, text):
     path = write_cache(manifest)
     info_path(path).unlink()
@@ -110,13 +112,13 @@ def test_full_disk(manifest, tmp_path, monkeypatch):
 
 SLOW_BUILD = """
 import sys, time
-from gpufeed import cache
+from gpufeed.cache import build, fill
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.pillow import PillowDecoder
-cache.CHUNK = 1
+fill.CHUNK = 1
 decode = PillowDecoder.decode
 PillowDecoder.decode = lambda self, files: (time.sleep(0.2), decode(self, files))[1]
-cache.build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2])
+build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2])
 """
 
 
@@ -143,4 +145,36 @@ def die(*_):
 
 def test_dead_worker_is_an_error(monkeypatch):
     with pytest.raises(GpufeedError, match="a decoding process died"):
-        list(cache.run(die, ([1, 2, 3],), 2))
+        list(run(die, ([1, 2, 3],), 2))
+
+
+def blocks(count: int, *order: int):
+    """Ids and images of samples in blocks of 5, the blocks in `order`; every second one as a tensor."""
+    for block in order:
+        ids = np.arange(5 * block, min(5 * block + 5, count))
+        images = np.stack([pixels(i, 8) for i in ids])
+        yield ids, torch.from_numpy(images) if block % 2 else images
+
+
+def test_built_from_images_that_somebody_else_decoded(manifest, tmp_path):
+    path = tmp_path / "strips.npy"
+    info = build_from_rows(manifest, blocks(29, 5, 0, 3, 2, 1, 4), path, "strips", "strips 1.0")
+    assert (info.decoder, info.decoder_version) == ("strips", "strips 1.0")
+    assert np.array_equal(
+        open_cache(path, manifest, verify=True), np.stack([pixels(i, 8) for i in range(29)])
+    )
+
+
+def test_a_sample_that_nobody_decoded_is_an_error(manifest, tmp_path):
+    with pytest.raises(GpufeedError, match="5 of 29 samples without an image"):
+        build_from_rows(manifest, blocks(29, 0, 1, 3, 4, 5), tmp_path / "a.npy", "strips", "strips 1.0")
+    assert not list(tmp_path.glob("a*"))
+
+
+@pytest.mark.parametrize(
+    "images", [np.zeros((2, 8, 9, 3), np.uint8), torch.zeros((2, 8, 8, 3)), pixels(0, 8)]
+)
+def test_rows_refuse_what_does_not_fit(images, tmp_path):
+    rows.allocate(tmp_path / "a.npy", (4, 8, 8, 3))
+    with pytest.raises(GpufeedError, match=r"expected: uint8 \(2, 8, 8, 3\)"):
+        Rows(tmp_path / "a.npy").write([0, 1], images)

@@ -1,16 +1,18 @@
 """The cache as each decoder builds it."""
 
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
 from hostile_fixtures import available, decoder_or_sentence, photo, saved
 from image_fixtures import MEAN, STD
 
-from gpufeed import cache
-from gpufeed.cache import build, info_path, open_cache
+from gpufeed import processes, registry
+from gpufeed.cache import build, build_or_fall_back, builder, fill, info_path, open_cache, read_info
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import DECODERS, load
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
@@ -44,8 +46,8 @@ def expected(manifest: Manifest) -> list[np.ndarray]:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", DECODERS)
 def test_every_decoder_builds_it(name, workers, manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "CHUNK", 4)
-    monkeypatch.setattr(cache, "BATCH", 5)
+    monkeypatch.setattr(fill, "CHUNK", 4)
+    monkeypatch.setattr(fill, "BATCH", 5)
     decoder = available(name)
     path = tmp_path / "cache" / f"{name}.npy"
     info = build(manifest, name, path, workers)
@@ -62,12 +64,12 @@ def test_every_decoder_builds_it(name, workers, manifest, tmp_path, monkeypatch)
 @pytest.mark.parametrize("name", DECODERS)
 def test_processes_only_where_they_help(name, manifest, tmp_path, monkeypatch):
     decoder, started = available(name), []
-    pool = cache.ProcessPoolExecutor
-    monkeypatch.setattr(cache, "ProcessPoolExecutor", lambda count: started.append(count) or pool(count))
+    pool = processes.ProcessPoolExecutor
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda count: started.append(count) or pool(count))
     build(manifest, name, tmp_path / f"{name}.npy", workers=2)
     assert started == ([2] if decoder.parallel == "processes" else [])
-    assert cache.decoder(name, 1 if started else 2).threads == (1 if started else 2)
-    assert cache.decoder.cache_info().currsize == 1
+    assert fill.decoder(name, 1 if started else 2).threads == (1 if started else 2)
+    assert fill.decoder.cache_info().currsize == 1
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -96,8 +98,48 @@ def test_decoder_that_the_node_lacks_is_an_error_and_harms_no_cache(name, manife
     assert info_path(path).exists()
 
 
-def test_large_images_make_small_tasks():
-    assert cache.images_a_task((64, 64), "pillow") == cache.CHUNK
-    assert cache.images_a_task((64, 64), "dali_cpu") == cache.BATCH
-    assert cache.images_a_task((1024, 1024), "dali_cpu") == 85  # 85 x 3 MiB < 256 MiB
-    assert cache.images_a_task((30_000, 30_000), "dali_cpu") == 1
+def test_large_images_make_small_calls():
+    assert fill.images_a_call((64, 64)) == fill.BATCH
+    assert fill.images_a_call((1024, 1024)) == 85  # 85 x 3 MiB < 256 MiB
+    assert fill.images_a_call((30_000, 30_000)) == 1
+
+
+class Lacking:
+    """A decoder that this node cannot run."""
+
+    parallel = "device"
+
+    def __init__(self, threads: int = 1):
+        raise Skip("This decoder is not for this node.")
+
+
+def lose(monkeypatch, *names: str) -> None:
+    """Lets this node lack what these decoders need."""
+    load = registry.load
+    for module in (fill, builder):
+        monkeypatch.setattr(module, "load", lambda kind, name: Lacking if name in names else load(kind, name))
+    fill.decoder.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("lost", "by"), [(["dali_gpu"], "simplejpeg"), (["dali_gpu", "simplejpeg"], "pillow")]
+)
+def test_another_decoder_builds_where_the_one_asked_for_cannot(
+    lost, by, manifest, tmp_path, monkeypatch, caplog
+):
+    lose(monkeypatch, *lost)
+    caplog.set_level(logging.INFO, "gpufeed")
+    path = tmp_path / "dali_gpu.npy"
+    build_or_fall_back(manifest, "dali_gpu", path, workers=2)
+    info = read_info(path)
+    assert (info.decoder, info.asked_for) == (by, "dali_gpu")
+    assert info.decoder_version.startswith(by)
+    assert info.because == "This decoder is not for this node."
+    assert f"{info.because} {by} builds the cache instead." in caplog.text
+    assert np.array_equal(open_cache(path, manifest), expected(manifest))
+
+
+def test_the_decoder_that_can_build_does(manifest, tmp_path):
+    build_or_fall_back(manifest, "opencv", tmp_path / "opencv.npy")
+    info = read_info(tmp_path / "opencv.npy")
+    assert (info.decoder, info.asked_for, info.because) == ("opencv", None, None)

@@ -1,0 +1,148 @@
+"""Building a cache, with any decoder or from images that somebody else decoded."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpufeed.cache.fill import Undecodable, decoder, fill_here, fill_in_processes
+from gpufeed.cache.format import CacheInfo, file_digest, info_path, manifest_digest, write_info
+from gpufeed.cache.rows import allocate, write_rows
+from gpufeed.data.disk import enough_disk
+from gpufeed.data.manifest import Manifest
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.registry import load
+
+SHOWN = 20  # undecodable images in an error message; the log has them all
+FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
+
+log = logging.getLogger("gpufeed")
+
+
+def build_or_fall_back(
+    manifest: Manifest, decoder_name: str, path: str | Path, workers: int = 1
+) -> CacheInfo:
+    """As `build`; where this node cannot run the decoder, the first of FALLBACKS that it can builds.
+
+    The log and the sidecar (asked_for, because) then say so.
+    """
+    try:
+        decoder(decoder_name, threads_of(decoder_name, workers))
+    except Skip as skip:
+        instead = next(name for name in FALLBACKS if name != decoder_name and runs(name))
+        log.info("%s %s builds the cache instead.", skip, instead)
+        return build(manifest, instead, path, workers, asked_for=decoder_name, because=str(skip))
+    return build(manifest, decoder_name, path, workers)
+
+
+def runs(decoder_name: str) -> bool:
+    """Whether this node can run a decoder."""
+    try:
+        decoder(decoder_name, 1)
+    except Skip:
+        return False
+    return True
+
+
+def threads_of(decoder_name: str, workers: int) -> int:
+    """Threads of one decoder: one where several processes each have a decoder."""
+    return 1 if load("decoder", decoder_name).parallel == "processes" else workers
+
+
+def build(
+    manifest: Manifest,
+    decoder_name: str,
+    path: str | Path,
+    workers: int = 1,
+    asked_for: str | None = None,
+    because: str | None = None,
+) -> CacheInfo:
+    """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
+
+    workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
+    decodes in this process. asked_for, because: see CacheInfo. Raises GpufeedError for images of several
+    sizes, images that cannot be decoded (all are listed in the log), a full disk, a dead worker and a
+    decoder that this node lacks.
+    """
+    try:
+        ours = decoder(decoder_name, threads_of(decoder_name, workers))
+    except Skip as skip:
+        raise GpufeedError(
+            str(skip),
+            f"a node that can run decoder {decoder_name}",
+            "build on such a node, or take another decoder",
+        ) from skip
+
+    def fill(target: Path) -> None:
+        if ours.parallel == "processes":
+            failures = fill_in_processes(manifest, decoder_name, target, workers)
+        else:
+            failures = fill_here(manifest, ours, target)
+        if undecodable := list(failures):
+            raise cannot_decode(undecodable, len(manifest))
+
+    return store(manifest, Path(path), fill, decoder_name, ours.version(), asked_for, because)
+
+
+def build_from_rows(
+    manifest: Manifest,
+    batches: Iterable[tuple[Sequence[int], Any]],
+    path: str | Path,
+    decoder_name: str,
+    version: str,
+) -> CacheInfo:
+    """Builds the cache from images that somebody else decodes, such as the images of strips.
+
+    batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
+    tensor on any device, whose row i is sample ids[i]. Raises GpufeedError if a sample is missing.
+    """
+    return store(manifest, Path(path), lambda target: write_rows(target, batches), decoder_name, version)
+
+
+def store(
+    manifest: Manifest,
+    path: Path,
+    fill: Callable[[Path], None],
+    decoder_name: str,
+    version: str,
+    asked_for: str | None = None,
+    because: str | None = None,
+) -> CacheInfo:
+    """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar."""
+    shape = (len(manifest), *manifest.image_size(), 3)
+    partial = path.with_name(path.name + ".partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    info_path(path).unlink(missing_ok=True)
+    try:
+        with enough_disk(path.parent):
+            allocate(partial, shape)
+            fill(partial)
+            info = CacheInfo(
+                decoder=decoder_name,
+                decoder_version=version,
+                manifest_sha256=manifest_digest(manifest),
+                count=len(manifest),
+                shape=shape,
+                sha256=file_digest(partial),
+                asked_for=asked_for,
+                because=because,
+            )
+            os.replace(partial, path)
+            write_info(info, info_path(path))
+    finally:
+        partial.unlink(missing_ok=True)
+    return info
+
+
+def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
+    """The error that lists the images which nobody can decode; the log gets the whole list."""
+    lines = [f"{image.path}: {image.reason}" for image in undecodable]
+    for line in lines:
+        log.error("cannot be decoded: %s", line)
+    more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
+    return GpufeedError(
+        f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more),
+        "the images of the manifest as they were when the dataset was prepared",
+        "prepare the dataset again: snakemake --forcerun prepare_dataset",
+    )

@@ -1,0 +1,131 @@
+"""Decoding a whole dataset into the rows of a cache, by processes or by one decoder that uses all."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tqdm import tqdm
+
+from gpufeed.cache.rows import Rows
+from gpufeed.data.manifest import Manifest
+from gpufeed.decode.base import Decoder
+from gpufeed.processes import run
+from gpufeed.registry import load
+
+CHUNK = 64  # images a task: 64 decoded images of 224 px are 10 MB, the most that a worker holds
+BATCH = 1024  # images a call of a decoder that spreads one call over all cores or a GPU, if so many fit
+BATCH_BYTES = 256 * 2**20  # of decoded pixels in such a call
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """An image that could not be decoded: its path in the manifest, and why."""
+
+    path: str
+    reason: str
+
+
+@lru_cache(maxsize=1)
+def decoder(name: str, threads: int) -> Decoder:
+    """This process's decoder, made once, as some take longer to set up than to decode a task.
+
+    Raises Skip with the decoder's own sentence if this node lacks what it needs.
+    """
+    return load("decoder", name)(threads)
+
+
+def fill_in_processes(
+    manifest: Manifest, decoder_name: str, target: Path, processes: int
+) -> Iterator[Undecodable]:
+    """Decodes every image into its row of `target`, a task a process; yields those that failed."""
+    files = manifest.paths()
+    starts = range(0, len(files), CHUNK)
+    chunks = [files[start : start + CHUNK] for start in starts]
+    tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks)
+    with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
+        for chunk, failures in zip(chunks, run(decode_task, tasks, processes), strict=True):
+            progress.update(len(chunk))
+            yield from named(manifest, failures)
+
+
+def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Undecodable]:
+    """As `fill_in_processes`, with a decoder whose one call uses all the cores it may, or the GPU.
+
+    A thread reads the files of the next call while this one decodes.
+    """
+    files, rows = manifest.paths(), Rows(target)
+    size = images_a_call(manifest.image_size())
+    starts = range(0, len(files), size)
+    with (
+        ThreadPoolExecutor(1) as reader,
+        tqdm(total=len(files), unit="image", desc=f"decoding with {decoder.name}") as progress,
+    ):
+        coming = None
+        for start in starts:
+            chunk = coming or reader.submit(read_files, files[start : start + size])
+            after = files[start + size : start + 2 * size]
+            read = chunk.result()
+            coming = reader.submit(read_files, after) if after else None
+            yield from named(manifest, decode_rows(decoder, rows, start, read))
+            progress.update(len(read))
+    rows.flush()
+
+
+def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undecodable]:
+    """(row, reason) with the row's path instead of its number."""
+    for row, reason in failures:
+        yield Undecodable(manifest.table["path"].iloc[row], reason)
+
+
+def images_a_call(size: tuple[int, int]) -> int:
+    """Up to BATCH images of (height, width) pixels, fewer where they are large."""
+    height, width = size
+    return max(1, min(BATCH, BATCH_BYTES // (height * width * 3)))
+
+
+def decode_task(decoder_name: str, target: Path, start: int, files: list[Path]) -> list[tuple[int, str]]:
+    """`decode_rows` for a decoding process."""
+    rows = Rows(target)
+    failures = decode_rows(decoder(decoder_name, 1), rows, start, read_files(files))
+    rows.flush()
+    return failures
+
+
+def read_files(files: list[Path]) -> list[bytes | str]:
+    """The content of each file, or the reason why it cannot be read."""
+    return [read_file(file) for file in files]
+
+
+def read_file(file: Path) -> bytes | str:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def decode_rows(decoder: Decoder, rows: Rows, start: int, read: list[bytes | str]) -> list[tuple[int, str]]:
+    """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures."""
+    failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
+    readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]
+    on_device = decoder.parallel == "device"
+    files = [data for _, data in readable]
+    decoded = decoder.decode_to(files, decoder.device) if on_device else decoder.decode(files)
+    shape = rows.rows.shape[1:]
+    whole = []
+    for (row, _), image, outcome in zip(readable, decoded.images, decoded.outcomes, strict=True):
+        if image is None:
+            failures.append((row, outcome.reason or "no reason given"))
+        elif tuple(image.shape) != shape:
+            failures.append((row, f"decoded to {tuple(image.shape)}, the manifest says {shape}"))
+        elif on_device:
+            whole.append((row, image))
+        else:
+            rows.write([row], image[None])
+    if whole:
+        import torch
+
+        ids, images = zip(*whole, strict=True)
+        rows.write(ids, torch.stack(images))  # one copy to the host a call
+    return sorted(failures)

@@ -98,7 +98,7 @@ def impossible(cell: Cell) -> str | None:
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
     if cell.augment not in loader.augments:
-        return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
+        return homeless(cell)
     if cell.cuda_graphs and cell.device in ("cpu", "mps"):
         return f"CUDA graphs need device cuda, and the config says {cell.device}"
     if cell.cuda_graphs and cell.synchronise == "step":
@@ -106,6 +106,13 @@ def impossible(cell: Cell) -> str | None:
     if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     return None
+
+
+def homeless(cell: Cell) -> str:
+    """Why the cell's loader has no place for its augment, as a sentence."""
+    if LOADERS[cell.loader].reads == "cache":
+        return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
+    return f"{cell.loader} decodes whole batches, so augment {cell.augment!r} has no single samples to run on"
 
 
 def settle(cell: Cell) -> Cell:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from gpufeed.errors import unknown
+from gpufeed.errors import Skip, unknown
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,14 @@ LOADERS = {
     "resident": LoaderEntry(
         "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=("none", "torch")
     ),
+    "torchvision_cuda": LoaderEntry(
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", augments=("none", "torch")
+    ),
+    "nvimgcodec": LoaderEntry(
+        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", augments=("none", "torch")
+    ),
+    "dali_gpu": LoaderEntry("gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=("none", "torch")),
+    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=("none", "torch")),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }
 
@@ -99,6 +107,18 @@ def load(kind: str, name: str) -> Any:
         raise unknown(kind, name, entries, where="the registry")
     module, _, attribute = entries[name].target.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def fetch(kind: str, name: str) -> Any:
+    """As `load`; raises Skip if a package that the object's module imports is not installed here."""
+    try:
+        return load(kind, name)
+    except ModuleNotFoundError as error:
+        if (error.name or "gpufeed").split(".")[0] == "gpufeed":
+            raise
+        raise Skip(
+            f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks."
+        ) from error
 
 
 def source_file(kind: str, name: str) -> str:

@@ -109,6 +109,9 @@ def code_of_cell(wildcards):
     own = [source_file(kind, getattr(cell, kind)) for kind in ("loader", "augment", "model", "trainer")]
     shared = ("measure.py", "timing.py", "devices.py", "loaders/base.py", "loaders/samples.py")
     shared += ("augment/base.py", "augment/draws.py", "decode/base.py", "decode/pillow.py", "trainers/*.py")
+    shared += ("loaders/ahead.py", "loaders/transfer.py")
+    if cell.loader in DECODERS:
+        shared += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
     return digest(*own, *shared)
 
 

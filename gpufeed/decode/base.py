@@ -98,9 +98,31 @@ class Decoder(ABC):
         decoded = self.decode(files)
         return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
 
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+        """Decodes whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; one outcome a file.
+
+        An image of another size counts as failed; the row of a failed image holds anything. On CUDA the
+        rows are ready for the current stream.
+        """
+        decoded = self.decode_to(files, out.device)
+        return fill_rows(out, decoded)
+
     @abstractmethod
     def version(self) -> str:
         """Decoder and version of its library, such as "pillow 12.0.0"."""
+
+
+def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
+    """Copies images of the size of out's rows, uint8 (N, H, W, 3), to their places; the new outcomes."""
+    outcomes, size = list(decoded.outcomes), tuple(out.shape[1:])
+    for place, image in enumerate(decoded.images):
+        if image is None:
+            continue
+        if tuple(image.shape) == size:
+            out[place].copy_(image)
+        else:
+            outcomes[place] = Outcome(None, f"decoded to {tuple(image.shape)}, the manifest says {size}")
+    return outcomes
 
 
 def bad_file(path: Path, reason: str) -> GpufeedError:

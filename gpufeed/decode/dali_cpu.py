@@ -1,9 +1,18 @@
 """DALI on the CPU: one call decodes on its own threads."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from gpufeed.decode.base import EXACT
 from gpufeed.decode.fallback import FallbackDecoder, Refused, isolate
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpufeed.decode.dali_pipeline import DecodePipeline
 
 NEEDS = {"nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130", "simplejpeg": "simplejpeg"}
 
@@ -18,9 +27,21 @@ class DaliCpuDecoder(FallbackDecoder):
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
+        self.pipeline = self.new_pipeline()
+
+    def new_pipeline(self, **more) -> DecodePipeline:
+        """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""
         from gpufeed.decode.dali_pipeline import DecodePipeline
 
-        self.pipeline = DecodePipeline(None, threads, device="cpu")
+        return DecodePipeline(None, self.threads, device="cpu", **more)
+
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        if out.device.type != "cpu":
+            return False
+        try:
+            return self.pipeline.fill(files, out)
+        except RuntimeError:
+            return False
 
     def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
         return isolate(self._decode_batch, files)

@@ -1,11 +1,18 @@
 """DALI on the GPU: Huffman decoding on its threads, the rest by nvJPEG's kernels."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 
 from gpufeed.decode.base import Tolerance
 from gpufeed.decode.dali_cpu import NEEDS
 from gpufeed.decode.device import DeviceDecoder
 from gpufeed.decode.fallback import isolate
+
+if TYPE_CHECKING:
+    from gpufeed.decode.dali_pipeline import DecodePipeline
 
 
 class DaliGpuDecoder(DeviceDecoder):
@@ -18,16 +25,30 @@ class DaliGpuDecoder(DeviceDecoder):
     def open(self) -> None:
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
+        self.copy_into = feed_ndarray
+        self.pipeline = self.new_pipeline()
+
+    def new_pipeline(self, **more) -> DecodePipeline:
+        """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""
         from gpufeed.decode.dali_pipeline import DecodePipeline
 
-        self.copy_into = feed_ndarray
-        self.pipeline = DecodePipeline(
+        return DecodePipeline(
             self.device.index,
             self.threads,
             device="mixed",
             jpeg_fancy_upsampling=True,
             hw_decoder_load=0.0,  # the JPEG engine took longer than the kernels on an H200, with 2 kB files
+            **more,
         )
+
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        if out.device != self.device:
+            return False
+        try:
+            return self.pipeline.fill(files, out)
+        except RuntimeError as error:
+            self.check_device(error)
+            return False
 
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         return isolate(self._decode_batch, files)

@@ -1,20 +1,37 @@
 """The DALI pipeline behind dali_cpu and dali_gpu: encoded files in, one list of images out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+import torch
 from nvidia.dali import fn, types
+from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
+from nvidia.dali.plugin.pytorch import feed_ndarray
 
 MOST_FILES = 1024  # in one run: 1024 images of 224 x 224 pixels are 154 MB
+
+# (decoded images, the values of each input by name) -> what the pipeline gives
+Graph = Callable[[DataNode, Mapping[str, DataNode]], DataNode]
 
 
 class DecodePipeline:
     """Runs of at most MOST_FILES files. DALI gives up a pipeline in which one file cannot be decoded."""
 
-    def __init__(self, device_id: int | None, threads: int, **decoder_options):
-        """device_id: None for CPU alone, which needs no driver. decoder_options: of fn.decoders.image."""
+    def __init__(
+        self,
+        device_id: int | None,
+        threads: int,
+        graph: Graph | None = None,
+        inputs: tuple[str, ...] = (),
+        **decoder_options,
+    ):
+        """device_id: None for CPU alone, which needs no driver. decoder_options: of fn.decoders.image.
+
+        graph: what follows the decoder; inputs: names of the values that it takes, one float32 a file.
+        """
         self.device_id, self.threads, self.options = device_id, threads, decoder_options
+        self.graph, self.inputs = graph, inputs
         self.pipeline = self._build()
 
     def _build(self) -> Pipeline:
@@ -26,24 +43,56 @@ class DecodePipeline:
         )
         with pipeline:
             files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
-            pipeline.set_outputs(
-                fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
-            )
+            output = fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
+            if self.graph is not None:
+                values = {
+                    name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0)
+                    for name in self.inputs
+                }
+                output = self.graph(output, values)
+            pipeline.set_outputs(output)
         pipeline.build()
         return pipeline
 
     def decode(self, files: list[bytes], unpack: Callable) -> list:
         """All images, as `unpack` makes them from each TensorList; raises RuntimeError for a bad file."""
         images: list = []
-        for start in range(0, len(files), MOST_FILES):
-            images += self._run(files[start : start + MOST_FILES], unpack)
+        for _, output in self.runs(files):
+            images += unpack(output)
         return images
 
-    def _run(self, files: list[bytes], unpack: Callable) -> list:
+    def runs(
+        self, files: list[bytes], values: Mapping[str, np.ndarray] | None = None
+    ) -> Iterator[tuple[slice, object]]:
+        """The places of some files and the TensorList that came of them, valid until the next is asked for.
+
+        values: float32 (n,) for each of `inputs`. Raises RuntimeError for a file that DALI refuses.
+        """
+        for start in range(0, len(files), MOST_FILES):
+            places = slice(start, min(start + MOST_FILES, len(files)))
+            yield places, self._run(files[places], {name: v[places] for name, v in (values or {}).items()})
+
+    def _run(self, files: list[bytes], values: Mapping[str, np.ndarray]) -> object:
         try:
             self.pipeline.feed_input("files", [np.frombuffer(data, np.uint8) for data in files])
+            for name, numbers in values.items():
+                self.pipeline.feed_input(name, numbers)
             (output,) = self.pipeline.run()
         except RuntimeError:
             self.pipeline = self._build()  # 3 ms
             raise
-        return unpack(output)
+        return output
+
+    def fill(
+        self, files: list[bytes], out: torch.Tensor, values: Mapping[str, np.ndarray] | None = None
+    ) -> bool:
+        """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
+        shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
+        stream = torch.cuda.current_stream(out.device) if out.device.type == "cuda" else None
+        for places, output in self.runs(files, values):
+            if not output.is_dense_tensor() or output[0].shape() != list(out.shape[1:]):
+                return False
+            feed_ndarray(output.as_tensor(), out[places], cuda_stream=stream)
+            if stream is not None:
+                stream.synchronize()  # sync point: DALI reuses its memory in the next run
+        return True

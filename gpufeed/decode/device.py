@@ -45,6 +45,11 @@ class DeviceDecoder(FallbackDecoder):
         torch.cuda.synchronize(self.device)
         return error if isinstance(error, torch.OutOfMemoryError) else Refused(str(error))
 
+    def check_device(self, error: RuntimeError) -> None:
+        """Raises what `refusal` would not call Refused: the file is then not at fault."""
+        if not isinstance(found := self.refusal(error), Refused):
+            raise found
+
     def decode(self, files: list[bytes]) -> Decoded:
         images = to_host(self.decode_fitting(files))
         return Decoded(*fill_gaps(self.name, images, files, self.pillow))

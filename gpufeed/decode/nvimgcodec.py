@@ -24,6 +24,17 @@ class NvImageCodecDecoder(DeviceDecoder):
             device_id=self.device.index, max_num_cpu_threads=self.threads, options=OPTIONS
         )
 
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        if out.device != self.device:
+            return False
+        stream = torch.cuda.current_stream(self.device)
+        images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)
+        if any(image is None or tuple(image.shape) != tuple(out.shape[1:]) for image in images):
+            return False
+        torch.stack([torch.from_dlpack(image) for image in images], out=out)
+        stream.synchronize()  # sync point: as below
+        return True
+
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         stream = torch.cuda.current_stream(self.device)
         images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)

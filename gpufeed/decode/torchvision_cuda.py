@@ -4,7 +4,7 @@ import torch
 
 from gpufeed.decode.base import Tolerance
 from gpufeed.decode.device import DeviceDecoder
-from gpufeed.decode.fallback import isolate
+from gpufeed.decode.fallback import Refused, isolate
 from gpufeed.decode.header import JPEG_KINDS
 
 
@@ -26,16 +26,30 @@ class TorchvisionCudaDecoder(DeviceDecoder):
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         return isolate(self._decode_batch, files)
 
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        if out.device != self.device:
+            return False
+        try:
+            planes = self._planes(files)
+        except Refused:
+            return False
+        out.copy_(torch.stack(planes).permute(0, 2, 3, 1))
+        return True
+
     def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
+        return [image.permute(1, 2, 0).contiguous() for image in self._planes(files)]  # each (H, W, 3)
+
+    def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
+        """Each (3, H, W); raises Refused if one file is bad."""
         encoded = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
         # sync point: the JPEG engine does not wait for the stream, and may write into memory that the
-        # allocator has taken back but that queued kernels still read
-        torch.cuda.synchronize(self.device)
+        # allocator has taken back but that kernels queued on the current stream still read. Other streams
+        # cannot: what was lent to them comes back when they are done (Tensor.record_stream).
+        torch.cuda.current_stream(self.device).synchronize()
         try:
-            planes = self.library.io.decode_jpeg(encoded, mode="RGB", device=self.device)  # each (3, H, W)
+            return self.library.io.decode_jpeg(encoded, mode="RGB", device=self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
-        return [image.permute(1, 2, 0).contiguous() for image in planes]  # each (H, W, 3)
 
     def version(self) -> str:
         return f"{self.name} {self.library.__version__}"

@@ -10,6 +10,7 @@ import torch
 from gpufeed.cache import open_cache
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.transfer import send
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
 SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
@@ -84,11 +85,3 @@ def copy_rows(cache: np.ndarray, rows: np.ndarray, device: torch.device) -> torc
         buffer.numpy()[: len(chosen)] = cache[chosen]
         images[start : start + len(chosen)].copy_(buffer[: len(chosen)])  # waits: the buffer is used again
     return images
-
-
-def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An int64 array on the device, without a wait of the host on CUDA."""
-    tensor = torch.from_numpy(values)
-    if device.type == "cuda":
-        return tensor.pin_memory().to(device, non_blocking=True)
-    return tensor.to(device)

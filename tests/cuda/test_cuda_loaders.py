@@ -1,7 +1,5 @@
 """What only a GPU shows of the loaders: the contract with real copies, and copies that really overlap."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,10 @@ from test_loader_contract import *  # noqa: F403
 
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.overlap import CopyAhead
+from gpufeed.loaders.ahead import BatchesAhead
 from gpufeed.loaders.resident import ResidentLoader, copy_rows
 from gpufeed.loaders.samples import HostBatch
+from gpufeed.loaders.transfer import copied
 from gpufeed.registry import load
 from gpufeed.timing import Mark
 
@@ -34,10 +33,11 @@ def host_batches(count: int, shape: tuple[int, ...]):
         yield HostBatch(image, ids, ids, 0.0)
 
 
-def copy_ahead(device, count: int, shape: tuple[int, ...]) -> CopyAhead:
+def copy_ahead(device, count: int, shape: tuple[int, ...]) -> BatchesAhead:
     # pinned beforehand: allocating pinned memory may itself wait for the device
-    batches = iter(list(host_batches(count, shape)))
-    return CopyAhead(batches, device, torch.cuda.Stream(device), threading.Event())
+    made = list(host_batches(count, shape))
+    batches = (batch for batch in made)
+    return BatchesAhead(copied(batches, device), device, torch.cuda.Stream(device))
 
 
 def test_copy_of_the_next_batch_overlaps_with_compute(device):
@@ -45,7 +45,6 @@ def test_copy_of_the_next_batch_overlaps_with_compute(device):
     torch.cuda._sleep(1000)  # loads the kernel before the clock runs
     computed, copied = [], []
     while (batch := ahead.get()) is not None:
-        ahead.hand_over(batch)
         torch.cuda._sleep(BUSY_CYCLES)
         computed.append(Mark(device))
         copied.append(batch.transfer)
@@ -61,7 +60,6 @@ def test_no_wrong_pixel_in_a_thousand_batches_beside_a_busy_stream(device):
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     number = 0
     while (batch := ahead.get()) is not None:
-        ahead.hand_over(batch)
         with torch.cuda.stream(busy):
             torch.cuda._sleep(200_000)
         torch.cuda._sleep(100_000)  # the batch is read late, when later copies have long been queued

@@ -102,7 +102,7 @@ NAN = float("nan")
         ([*PIPELINING, "common", "batchsize"], 32, "key 'batchsize'", "'batch_size'"),
         ([*PIPELINING, "common", "batch_size"], 0, "batch_size: 0", "correct experiments"),
         ([*PIPELINING, "common", "batch_size"], [8, -1], "-1", "correct experiments"),
-        ([*PIPELINING, "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "choose one"),
+        ([*PIPELINING, "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "write 'dali_"),
         ([*PIPELINING, "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
         (["sources", "cifar10", "layout"], "cifar", "layout 'cifar'", "'cifar10'"),
         (["sources", "cifar10", "files"], [], "no files in sources.cifar10", "add `files:`"),

@@ -1,0 +1,103 @@
+"""Loaders that read and decode every file in every epoch, whole batches at a time, by one library each."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, nullcontext
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders.ahead import Ahead, AheadLoader
+from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.files import FileBatch, FileReader
+from gpufeed.loaders.transfer import empty_batch, send, upload
+from gpufeed.registry import LOADERS, load
+from gpufeed.timing import Span
+
+
+class StreamingLoader(AheadLoader):
+    """One thread reads the files of the next batches, another has them decoded, on CUDA on a side stream.
+
+    What a decoder leaves on the device stays there (Batch.transfer is None); what it decodes on the host
+    goes through pinned memory, unless the request says pin_memory=False.
+    """
+
+    decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
+
+    def __init__(self, request: LoadRequest):
+        """Raises Skip if the loader decodes on CUDA and the request's device is another."""
+        super().__init__(request)
+        self.check_transform()
+        device = request.device.type
+        if LOADERS[self.decoder].device == "cuda" and device != "cuda":
+            raise Skip(f"Loader {self.decoder} decodes on a CUDA GPU, and this cell's device is {device}.")
+        self.shape = (*request.manifest.image_size(), 3)
+        self.labels = request.manifest.labels()
+        self.reader = FileReader(request.manifest)
+        self.library: Decoder | None = None
+
+    def check_transform(self) -> None:
+        """Raises GpufeedError for a transform of single samples, which has nowhere to run here."""
+        if self.request.sample_transform is not None:
+            raise GpufeedError(
+                f"a transform for each sample in loader {self.decoder}",
+                "none: it decodes whole batches",
+                "use augment none or torch",
+            )
+
+    def open(self) -> None:
+        """Sets the library up; raises Skip if this node cannot run it."""
+        super().open()
+        on_cuda = self.request.device.type == "cuda"
+        with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
+            self.library = load("decoder", self.decoder)(self.request.threads)
+
+    def close(self) -> None:
+        super().close()
+        self.library = None
+
+    def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        # labels and ids of the whole epoch are sent at once, and cut on the device
+        ids, labels = send(order, self.request.device), send(self.labels[order], self.request.device)
+        start = 0
+        for files in self._files(order):
+            images, transfer = self._images(files)
+            end = start + len(images)
+            yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
+            start = end
+
+    def _images(self, files: FileBatch) -> tuple[torch.Tensor, Span | None]:
+        """The batch's pixels on the request's device, and the copy that brought them there, if any."""
+        if LOADERS[self.decoder].device == "cuda":
+            return self.pixels(files, self.request.device), None
+        return upload(self.pixels(files, torch.device("cpu")), self.request.device)
+
+    def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
+        """The files of each batch, read ahead by a thread that ends with this iterator."""
+        reader = Ahead(self.reader.batches(order, self.request.batch_size), "gpufeed-read")
+        with closing(reader):
+            while (files := reader.get()) is not None:
+                yield files
+
+    def pixels(self, files: FileBatch, device: torch.device) -> torch.Tensor:
+        """The decoded batch on `device`, uint8 (N, H, W, 3); raises GpufeedError naming a bad file."""
+        out = empty_batch((len(files.ids), *self.shape), torch.uint8, device, self.request)
+        for sample_id, outcome in zip(files.ids, self.library.decode_into(files.files, out), strict=True):
+            if outcome.decoder is None:
+                raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
+        return out
+
+
+class TorchvisionCudaLoader(StreamingLoader):
+    """torchvision.io.decode_jpeg on the GPU."""
+
+    decoder = "torchvision_cuda"
+
+
+class NvImageCodecLoader(StreamingLoader):
+    """nvImageCodec on the GPU."""
+
+    decoder = "nvimgcodec"

@@ -61,6 +61,9 @@ LOADERS = {
     "resident": LoaderEntry(
         "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=("none", "torch")
     ),
+    "host_cache": LoaderEntry(
+        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=("none", "torch")
+    ),
     "torchvision_cuda": LoaderEntry(
         "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", augments=("none", "torch")
     ),

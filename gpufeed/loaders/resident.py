@@ -21,14 +21,7 @@ class ResidentLoader(Loader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
-        if request.cache is None:
-            raise GpufeedError(
-                "no cache for the loader resident", "a decoded cache", "build it with the rule build_cache"
-            )
-        if request.sample_transform is not None:
-            raise GpufeedError(
-                "a transform for each sample", "none: resident decodes nothing", "use augment none or torch"
-            )
+        check_request("resident", request)
         self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
         self.labels: torch.Tensor | None = None  # int64 (n,)
 
@@ -54,6 +47,18 @@ class ResidentLoader(Loader):
             load_ms = (time.perf_counter() - begin) * 1e3
             yield Batch(images, labels, ids[start : start + self.request.batch_size], load_ms)
             begin = time.perf_counter()
+
+
+def check_request(loader: str, request: LoadRequest) -> None:
+    """Raises GpufeedError unless the request has a cache, and no transform of single samples."""
+    if request.cache is None:
+        raise GpufeedError(
+            f"no cache for the loader {loader}", "a decoded cache", "build it with the rule build_cache"
+        )
+    if request.sample_transform is not None:
+        raise GpufeedError(
+            "a transform for each sample", f"none: {loader} decodes nothing", "use augment none or torch"
+        )
 
 
 def free_bytes(device: torch.device) -> int:

@@ -1,0 +1,96 @@
+"""The whole split in the host's memory: a thread gathers each batch there and copies it on a side stream."""
+
+import logging
+import threading
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import torch
+
+from gpufeed.cache import open_cache
+from gpufeed.loaders.ahead import AheadLoader
+from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
+from gpufeed.loaders.transfer import empty_batch, send, upload
+
+CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
+log = logging.getLogger("gpufeed")
+
+
+class HostCacheLoader(AheadLoader):
+    """Reads the cache in `open`, into pinned memory where the device is a CUDA GPU.
+
+    A split that does not fit there is left in its file and gathered from the memory map: its first
+    epoch then reads the disk, and later ones the page cache, as far as that reaches. The log says so.
+    A batch is gathered into pinned memory of its own, from which the copy runs beside the compute.
+    """
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        check_request("host_cache", request)
+        self.labels = request.manifest.labels()
+        self.rows: torch.Tensor | None = None  # uint8 (n, H, W, 3)
+        self.ids = self.split_ids  # sample id of each row, ascending
+
+    def open(self) -> None:
+        super().open()
+        cache = open_cache(self.request.cache, self.request.manifest)
+        pin = self.request.device.type == "cuda" and self.request.pin_memory
+        rows = copy_rows(cache, self.split_ids, pin)
+        if rows is None:
+            self.ids, rows = np.arange(len(cache)), mapped(cache)
+        self.rows = rows
+
+    def close(self) -> None:
+        super().close()
+        self.rows = None
+
+    def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        device, size = self.request.device, self.request.batch_size
+        ids, labels = send(order, device), send(self.labels[order], device)
+        places = torch.from_numpy(np.searchsorted(self.ids, order))
+        for start in range(0, len(order), size):
+            end = min(start + size, len(order))
+            images, transfer = upload(self._gather(places[start:end]), device)
+            yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
+
+    def _gather(self, places: torch.Tensor) -> torch.Tensor:
+        """The rows at `places`, int64 (n,), in a new (pinned) batch, uint8 (n, H, W, 3)."""
+        shape = (len(places), *self.rows.shape[1:])
+        batch = empty_batch(shape, torch.uint8, torch.device("cpu"), self.request)
+        return torch.index_select(self.rows, 0, places, out=batch)
+
+
+def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | None:
+    """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
+    no room for them."""
+    shape, image = (len(rows), *cache.shape[1:]), int(np.prod(cache.shape[1:]))
+    needed, free = allocated(len(rows) * image, pin), psutil.virtual_memory().available
+    kind = "pinned memory" if pin else "memory"
+    sizes = f"{needed / 2**30:.2f} GiB of {kind} for the cache, {free / 2**30:.2f} GiB free"
+    if needed > SHARE_OF_FREE * free:
+        log.warning("%s: the cache stays in its file and is read through a memory map", sizes)
+        return None
+    try:
+        copied = torch.empty(shape, dtype=torch.uint8, pin_memory=pin)
+    except RuntimeError as error:  # a limit on locked memory, or on the driver's part of it
+        log.warning("%s, refused (%s): the cache is read through a memory map", sizes, error)
+        return None
+    step = max(1, CHUNK_BYTES // image)
+    for start in range(0, len(rows), step):
+        copied.numpy()[start : start + step] = cache[rows[start : start + step]]
+    return copied
+
+
+def allocated(size: int, pin: bool) -> int:
+    """Bytes that an allocation of `size` bytes takes: torch rounds pinned ones up to a power of two."""
+    return 1 << (size - 1).bit_length() if pin else size
+
+
+def mapped(cache: np.ndarray) -> torch.Tensor:
+    """A read-only memory map as a tensor, which nobody writes to."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(cache)

@@ -19,6 +19,7 @@ include: "rules/common.smk"
 include: "rules/data.smk"
 include: "rules/cache.smk"
 include: "rules/strips.smk"
+include: "rules/gate.smk"
 include: "rules/measure.smk"
 include: "rules/report.smk"
 

@@ -1,11 +1,14 @@
-"""Which records are final. Standard library only: the workflow asks while it plans.
+"""Which records, and which verdicts of the gate, are final. Standard library only: used while planning.
 
-A finished repeat stays. A failed one is tried again by the next run. A skipped one is final only on
-the node that planned it, since another node may have the GPU or the package that it lacked.
+A finished repeat stays, and so does a loader that passed the gate. A failed one is tried again by the
+next run. A skipped one is final only on the node that planned it, since another node may have the GPU or
+the package that it lacked.
 """
 
 import json
 from pathlib import Path
+
+FINAL = ("done", "passed")
 
 
 def counter(record: str | Path) -> Path:
@@ -13,8 +16,10 @@ def counter(record: str | Path) -> Path:
     return Path(record).with_suffix(".attempt")
 
 
-def attempt(record: str | Path, node: str) -> int:
+def attempt(record: str | Path, node: str, refused: bool = False) -> int:
     """Number of the attempt that the record should come from, from 1 on.
+
+    refused: whether the gate does not let its loader pass, so that a finished record cannot stay.
 
     It equals the attempt in the record while that is final, and is one more where it is not. The
     workflow passes it to the job as a parameter, so that a change runs the job again; Snakemake has
@@ -22,7 +27,8 @@ def attempt(record: str | Path, node: str) -> int:
     """
     try:
         data = json.loads(Path(record).read_text())
-        final = data["status"] == "done" or (data["status"] == "skipped" and data["planned_on"] == node)
+        final = data["status"] in FINAL and not refused
+        final = final or (data["status"] == "skipped" and data["planned_on"] == node)
         return data["attempt"] if final else data["attempt"] + 1
     except FileNotFoundError:
         return _begun(record) + 1

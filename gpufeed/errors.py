@@ -24,3 +24,16 @@ def unknown(kind: str, name: object, choices, where: str = "the config") -> Gpuf
     near = get_close_matches(str(name), choices, n=1)
     remedy = f"write {near[0]!r} instead" if near else f"choose one of them in {where}"
     return GpufeedError(f"{kind} {name!r} in {where}", f"one of: {', '.join(choices)}", remedy)
+
+
+def one_line(error: Exception) -> str:
+    """An error as one line for a record or a verdict; its traceback is in the log."""
+    if isinstance(error, GpufeedError):
+        return f"Found {error.found}; expected {error.expected}; what to do: {error.remedy}."
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no message"

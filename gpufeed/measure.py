@@ -18,11 +18,13 @@ from gpufeed import gpu, registry
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed, environment
-from gpufeed.errors import GpufeedError, Skip
+from gpufeed.errors import Skip, first_line, one_line
 from gpufeed.experiment import Cell
+from gpufeed.gate.verdict import NotPassed, admit
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.record import Record
+from gpufeed.registry import fetch
 from gpufeed.timing import STEP_COLUMNS, step_statistics, synchronise, throughput, warmup
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.evaluate import evaluate
@@ -56,10 +58,12 @@ def measure(
     strips: Path | None = None,
     attempt: int = 1,
     threads: int | None = None,
+    gate: Path | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
+    gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -73,12 +77,17 @@ def measure(
     stores = Stores(cache and Path(cache), strips and Path(strips))
     status, sentence, outcome = "done", None, Outcome([])
     try:
+        if gate is not None:
+            admit(gate, cell)
         device = resolve_device(cell_.device)
         precision = resolve_precision(cell_.precision, device)
         outcome = run(cell_, repeat, Path(manifest), stores, device, precision, ready_s)
     except Skip as skip:
         status, sentence = "skipped", str(skip)
         log.info("skipped: %s", sentence)
+    except NotPassed as refusal:
+        status, sentence = "failed", str(refusal)
+        log.error("not run: %s", sentence)
     except Exception as error:
         status, sentence = "failed", explain(error, cell_)
         log.exception("the cell failed")
@@ -154,18 +163,6 @@ def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
         "epochs": result.epochs,
         "throughput": throughput(counted),
     }
-
-
-def fetch(kind: str, name: str) -> Any:
-    """The registered object; raises Skip if a package that it imports is not installed here."""
-    try:
-        return registry.load(kind, name)
-    except ModuleNotFoundError as error:
-        if (error.name or "gpufeed").split(".")[0] == "gpufeed":
-            raise
-        raise Skip(
-            f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks."
-        ) from error
 
 
 def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
@@ -257,14 +254,7 @@ def explain(error: Exception, cell: Cell) -> str:
     """An error as one line for the report; its traceback is in the log."""
     if isinstance(error, torch.OutOfMemoryError):
         return f"CUDA ran out of memory at batch size {cell.batch_size}: {first_line(error)}"
-    if isinstance(error, GpufeedError):
-        return f"Found {error.found}; expected {error.expected}; what to do: {error.remedy}."
-    return f"{type(error).__name__}: {first_line(error)}"
-
-
-def first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else "no message"
+    return one_line(error)
 
 
 def steps_table(record: Record, rows: list[dict]) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from gpufeed.attempts import attempt
 from gpufeed.code import digest
 from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
+from gpufeed.gate.variants import refused, variants
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
 
@@ -31,6 +32,7 @@ wildcard_constraints:
     dataset="|".join(config["sources"]),
     decoder="|".join(DECODERS),
     experiment="|".join(PLAN.cells),
+    loader="|".join(LOADERS),
     cell="[A-Za-z0-9_.-]+",
     repeat="[0-9]+",
 
@@ -92,15 +94,41 @@ def content_of(wildcards):
     raise WorkflowError(f"found: no file {wildcards.file} in sources.{wildcards.dataset}")
 
 
+def read_by(wildcards):
+    """(dataset, loader) behind a path, of a cell or of a gate."""
+    place = wildcards if hasattr(wildcards, "loader") else cell_of(wildcards)
+    return place.dataset, place.loader
+
+
 def cache_of(wildcards):
-    cell = cell_of(wildcards)
-    cache = f"{DATA}/{cell.dataset}/cache/{config['cache_decoder']}.npy"
-    return cache if LOADERS[cell.loader].reads == "cache" else []
+    dataset, loader = read_by(wildcards)
+    cache = f"{DATA}/{dataset}/cache/{config['cache_decoder']}.npy"
+    return cache if LOADERS[loader].reads == "cache" else []
 
 
 def strips_of(wildcards):
+    dataset, loader = read_by(wildcards)
+    return f"{DATA}/{dataset}/strips/strips.bin" if LOADERS[loader].reads == "strips" else []
+
+
+def gate_of(wildcards):
+    """The verdict on a cell's loader; ceilings have none.
+
+    Ancient, since a verdict that says the same again must not measure its cells again. One that refuses
+    a cell measured before is seen by `attempt_of`.
+    """
     cell = cell_of(wildcards)
-    return f"{DATA}/{cell.dataset}/strips/strips.bin" if LOADERS[cell.loader].reads == "strips" else []
+    return [] if LOADERS[cell.loader].ceiling else ancient(gate_path(cell.dataset, cell.loader))
+
+
+def gate_path(dataset, loader):
+    return f"{RESULTS}/gate/{dataset}/{loader}.json"
+
+
+def variants_of(wildcards):
+    """Every setting of a loader that any experiment plans on a dataset, whatever the target is."""
+    cells = (cell for cells in PLAN.cells.values() for cell in cells.values())
+    return variants(cells, wildcards.dataset, wildcards.loader)
 
 
 def code_of_cell(wildcards):
@@ -110,6 +138,8 @@ def code_of_cell(wildcards):
     shared = ("measure.py", "timing.py", "devices.py", "loaders/base.py", "loaders/samples.py")
     shared += ("augment/base.py", "augment/draws.py", "decode/base.py", "decode/pillow.py", "trainers/*.py")
     shared += ("loaders/ahead.py", "loaders/transfer.py")
+    if cell.loader == "host_cache":
+        shared += ("loaders/resident.py",)
     if cell.loader in DECODERS:
         shared += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
     return digest(*own, *shared)
@@ -118,7 +148,8 @@ def code_of_cell(wildcards):
 def attempt_of(wildcards):
     """Which attempt the record comes from. Takes no `output`: Snakemake would not compare it then."""
     record = f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json"
-    return attempt(record, node_name())
+    cell = cell_of(wildcards)
+    return attempt(record, node_name(), refused(gate_path(cell.dataset, cell.loader), cell))
 
 
 def parts_of(experiments):

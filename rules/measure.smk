@@ -6,6 +6,7 @@ rule measure_cell:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        gate=gate_of,
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",

@@ -1,0 +1,192 @@
+"""All settings of one loader on one dataset, each over three epochs, held against the reference."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.cache import open_cache, read_info
+from gpufeed.data.manifest import Manifest
+from gpufeed.devices import resolve_device
+from gpufeed.environment import cores_allowed, environment
+from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.gate.epoch import Differences, Mismatch, Reference, check_epoch
+from gpufeed.gate.pixels import PixelSource, pixel_source
+from gpufeed.gate.task import Task
+from gpufeed.gate.verdict import Judged
+from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.registry import fetch
+from gpufeed.timing import synchronise
+
+EPOCHS = 3  # of the training split: losses that begin with the second epoch must show
+TELLING = 10  # samples from which on two epochs of one order cannot be chance (10! is 3.6 million)
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all settings of a loader share."""
+
+    loader: str
+    request: LoadRequest  # of the training split; a setting replaces its own fields
+    reference: Reference
+
+    def split_ids(self, split: str) -> np.ndarray:
+        return self.request.manifest.ids(split)
+
+    def splits(self) -> list[str]:
+        """The training split, and the evaluation split if it has a sample."""
+        info, present = self.request.manifest.info, set(self.request.manifest.table["split"])
+        return [split for split in ("train", info.evaluation_split) if split in present]
+
+
+def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
+    """Judges every setting of `task` and tells, as (what, value):
+
+    "facts", fields of the verdict as they become known; "alive", a few words on what is being done, at
+    least once a batch; "judged", a Judged for each setting.
+    """
+    try:
+        device = resolve_device(task.device)
+    except Skip as skip:
+        tell("facts", {"environment": environment(torch.device("cpu"))})
+        for settings in task.variants:
+            tell("judged", Judged(settings, "skipped", str(skip)))
+        return
+    bench = make_bench(task, device)
+    info = read_info(Path(task.reference))
+    tell(
+        "facts",
+        {
+            "environment": environment(device),
+            "device": device.type,
+            "samples": {split: len(bench.split_ids(split)) for split in bench.splits()},
+            "reference": {
+                "decoder_version": info.decoder_version,
+                "sha256": info.sha256,
+                "manifest_sha256": info.manifest_sha256,
+            },
+        },
+    )
+    for settings in task.variants:
+        tell("judged", judge_setting(bench, settings, tell))
+
+
+def make_bench(task: Task, device: torch.device) -> Bench:
+    """Opens manifest and reference; raises GpufeedError if they do not belong together."""
+    manifest = Manifest.read(task.manifest)
+    pixels = open_cache(task.reference, manifest)
+    threads = min(task.threads or cores_allowed(), cores_allowed())
+    torch.set_num_threads(threads)
+    request = LoadRequest(
+        manifest=manifest,
+        split="train",
+        batch_size=1,
+        device=device,
+        cache=task.cache and Path(task.cache),
+        strips=task.strips and Path(task.strips),
+        threads=threads,
+    )
+    return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
+
+
+def judge_setting(bench: Bench, settings: dict, tell: Callable[[str, Any], None]) -> Judged:
+    """The judgement on one setting: three epochs of training, one of evaluation."""
+    found, epochs = Differences(), 0
+    status, sentence = "passed", None
+    try:
+        make = fetch("loader", bench.loader)
+        for place, split in enumerate(bench.splits()):
+            request = replace(bench.request, split=split, shuffle=place == 0, **settings)
+            tell("alive", f"opening the loader for split {split}")
+            with make(request) as loader:
+                source = pixel_source(bench.loader, loader, request.cache)
+                tell("facts", {"pixels": fields_of(source)})
+                for _ in run_epochs(bench, loader, source, EPOCHS if place == 0 else 1, found, tell):
+                    epochs += 1
+    except Skip as skip:
+        status, sentence = "skipped", str(skip)
+    except Mismatch as mismatch:
+        status, sentence = "failed", str(mismatch)
+    except Exception as error:
+        status, sentence = "failed", f"it raised an error. {one_line(error)}"
+        log.exception("the loader raised an error")
+    compared = found.samples > 0
+    return Judged(
+        settings=settings,
+        status=status,
+        sentence=sentence,
+        epochs=epochs,
+        samples=found.samples,
+        max_difference=found.largest if compared else None,
+        mean_difference=found.mean if compared else None,
+        beyond_tolerance=found.beyond,
+        offenders=found.offenders,
+    )
+
+
+def fields_of(source: PixelSource) -> dict:
+    """`pixels` of a verdict."""
+    allowed = source.tolerance
+    return {
+        "decoder": source.decoder,
+        "version": source.version,
+        "max": allowed.max,
+        "mean": allowed.mean,
+    }
+
+
+def run_epochs(
+    bench: Bench,
+    loader: Loader,
+    source: PixelSource,
+    count: int,
+    found: Differences,
+    tell: Callable[[str, Any], None],
+) -> Iterator[int]:
+    """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
+    r, orders = loader.request, []
+    ids = bench.split_ids(r.split)
+    for number in range(1, count + 1):
+        where = f"epoch {number} of {count} of split {r.split}"
+
+        def alive(where: str = where) -> None:
+            tell("alive", f"waiting for a batch of {where}")
+
+        alive()
+        try:
+            order = check_epoch(loader, ids, bench.reference, source.tolerance, found, alive)
+            check_novelty(order, orders, r)
+        except Mismatch as mismatch:
+            raise Mismatch(f"in {where} it was wrong: {mismatch}.") from mismatch
+        except GpufeedError:
+            log.error("the error came in %s", where)
+            raise
+        orders.append(order)
+        yield number
+    synchronise(r.device)
+    check_repeatable(loader, orders[0])
+
+
+def check_novelty(order: np.ndarray, earlier: list[np.ndarray], request: LoadRequest) -> None:
+    """Raises Mismatch if a shuffled epoch has the order of an earlier one, or an unshuffled one another."""
+    for number, other in enumerate(earlier, 1):
+        same = np.array_equal(order, other)
+        if request.shuffle and same and len(order) >= TELLING:
+            raise Mismatch(f"found the order of epoch {number} again, expected another one in each epoch")
+        if not request.shuffle and not same:
+            raise Mismatch(f"found another order than in epoch {number}, expected no shuffling")
+
+
+def check_repeatable(loader: Loader, first: np.ndarray) -> None:
+    """Raises Mismatch unless the loader, set back to its first epoch, promises the same order again."""
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 0})
+    if not np.array_equal(loader.order(), first):
+        raise Mismatch(
+            "found another order for epoch 1 after setting it back, expected a function of seed and epoch."
+        )

@@ -1,0 +1,22 @@
+"""What the gate is asked to judge. Standard library only, since its job starts before torch is needed."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Task:
+    """One loader on one dataset. Paths as text; variants: settings as gate.variants makes them.
+
+    reference: the cache decoded by Pillow; cache, strips: what the loader reads, if it does; device: as
+    in the config; threads: cores that the loader may use, None for all.
+    """
+
+    dataset: str
+    loader: str
+    variants: list[dict]
+    manifest: str
+    reference: str
+    cache: str | None = None
+    strips: str | None = None
+    device: str = "auto"
+    threads: int | None = None

@@ -1,0 +1,167 @@
+"""The gate in a process of its own, so that a loader which hangs or dies is a verdict too.
+
+Nothing here needs torch: the child is forked before anything is set up, and loads it alone.
+"""
+
+import logging
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import psutil
+
+from gpufeed import orphan
+from gpufeed.errors import GpufeedError
+from gpufeed.gate.task import Task
+from gpufeed.gate.verdict import Judged, Verdict, words
+
+# Without a batch for so long a loader hangs. Twice what the DataLoader's own watch allows its workers
+# (loaders/samples.py), which therefore speaks first; no limit on a whole epoch, which may take hours.
+SILENT_S = 600
+
+log = logging.getLogger("gpufeed")
+
+
+def watched(
+    task: Task,
+    planned_on: str,
+    attempt: int = 1,
+    silent_s: float = SILENT_S,
+    begun: Callable[[], None] = lambda: None,
+) -> Verdict:
+    """The verdict on `task`, whatever its loader does.
+
+    A loader that gives no batch for `silent_s` seconds, or whose process dies, failed with the setting
+    that it was at; the settings behind it are failed too, since they were not tried. Raises GpufeedError
+    if manifest or reference cannot be used, for which no loader is to blame.
+
+    begun: called once the child runs, for what starts threads: none may be there when it is forked.
+    """
+    started_at = now()
+    heard = Heard(task)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=run, args=(task, sender), name="gpufeed-gate")
+    child.start()
+    sender.close()
+    try:
+        begun()
+        heard.listen(receiver, child, silent_s)
+    finally:
+        end(child)
+    return Verdict(
+        dataset=task.dataset,
+        loader=task.loader,
+        attempt=attempt,
+        planned_on=planned_on,
+        started_at=started_at,
+        finished_at=now(),
+        variants=heard.judged,
+        **heard.facts(),
+    )
+
+
+def run(task: Task, sender: Connection) -> None:
+    """The child: judges and tells the parent, whose end it does not outlive."""
+    orphan.end_with(ancestors=1)
+
+    def tell(what: str, value: Any) -> None:
+        sender.send((what, value))
+
+    try:
+        from gpufeed.gate.judge import judge
+
+        judge(task, tell)
+    except GpufeedError as error:
+        tell("error", error)
+    except Exception:
+        tell("broken", traceback.format_exc())
+    else:
+        tell("end", None)
+
+
+class Heard:
+    """What the child has said."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self.known: dict[str, Any] = {}
+        self.judged: list[Judged] = []
+        self.doing = "starting"
+
+    def listen(self, receiver: Connection, child: multiprocessing.Process, silent_s: float) -> None:
+        """Until the child has judged all settings, hangs or dies; raises the error that it ran into."""
+        while True:
+            ready = wait([receiver, child.sentinel], silent_s)
+            if not ready:
+                return self.give_up(f"nothing came for {silent_s:g} s while {self.doing}")
+            try:
+                what, value = receiver.recv() if receiver.poll() else ("died", None)
+            except EOFError:
+                what, value = "died", None
+            if what == "end":
+                return None
+            if what == "died":
+                child.join()
+                return self.give_up(f"its process died ({exit_words(child.exitcode)}) while {self.doing}")
+            self.hear(what, value)
+
+    def hear(self, what: str, value: Any) -> None:
+        if what == "error":
+            raise value
+        if what == "broken":
+            raise RuntimeError(f"the gate itself broke\n{value}")
+        if what == "judged":
+            self.judged.append(value)
+            log.info("%s: %s %s", words(value.settings), value.status, value.sentence or "")
+        elif what == "alive":
+            self.doing = value
+        else:
+            self.known |= value
+
+    def give_up(self, reason: str) -> None:
+        """Fails the setting that was being judged, and those behind it."""
+        rest = self.task.variants[len(self.judged) :]
+        for settings in rest[:1]:
+            self.judged.append(Judged(settings, "failed", f"{reason}."))
+            log.error("%s: %s", words(settings), reason)
+        for settings in rest[1:]:
+            sentence = f"it was not tried, since with {words(rest[0])} {reason}."
+            self.judged.append(Judged(settings, "failed", sentence))
+
+    def facts(self) -> dict[str, Any]:
+        """The fields of the verdict that the child found out; the environment, whatever happened to it."""
+        if "environment" not in self.known:
+            import torch
+
+            from gpufeed.environment import environment
+
+            self.known["environment"] = environment(torch.device("cpu"))
+        return self.known
+
+
+def exit_words(code: int | None) -> str:
+    """An exit code of multiprocessing for a person."""
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def end(child: multiprocessing.Process) -> None:
+    """Ends the child and every process that it started."""
+    if child.is_alive():
+        process = psutil.Process(child.pid)
+        for one in [process, *process.children(recursive=True)]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    child.join()
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

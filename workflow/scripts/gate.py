@@ -1,0 +1,31 @@
+"""Holds a loader against the reference and writes the verdict, which is final if it passed."""
+
+import sys
+
+from gpufeed import attempts, orphan
+from gpufeed.gate.task import Task
+from gpufeed.gate.watch import watched
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        task = Task(
+            dataset=job.wildcards.dataset,
+            loader=job.wildcards.loader,
+            variants=job.params.variants,
+            manifest=job.input.manifest,
+            reference=job.input.reference,
+            cache=job.input.get("cache") or None,
+            strips=job.input.get("strips") or None,
+            device=job.config["device"],
+            threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
+        )
+        verdict = watched(task, node_name(), job.params.attempt, begun=orphan.end_with)
+        attempts.ended(job.output.verdict, verdict.attempt)
+        verdict.write(job.output.verdict)
+        if verdict.sentence:
+            print(
+                f"gate {task.loader} on {task.dataset} {verdict.status}: {verdict.sentence}", file=sys.stderr
+            )

@@ -15,6 +15,7 @@ from jsonschema.exceptions import ValidationError
 from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
+from gpufeed.builds import planned_builds
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
@@ -26,7 +27,8 @@ GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
-    *("measure_cell", "measure_kernel", "gate", "tabulate", "plot", "assemble_report", "report"),
+    *("measure_cell", "measure_build", "measure_kernel", "gate"),
+    *("tabulate", "plot", "assemble_report", "report"),
     *("export", "compare"),
 )
 FASHION_MNIST_FILES = (
@@ -128,6 +130,8 @@ def check(config: Mapping) -> None:
                 raise unknown("dataset", dataset, config["sources"], "use_instead")
     if config["cache_decoder"] not in DECODERS:
         raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
+    for name in config["experiments"]:
+        planned_builds(config, name)
     for name, source in config["sources"].items():
         if source["layout"] == "mosaic":
             check_tiles(config, name)

@@ -8,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Snakefile
 
 from gpufeed.attempts import attempt
+from gpufeed.builds import planned_builds
 from gpufeed.code import digest
 from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
@@ -22,6 +23,7 @@ except GpufeedError as error:
 
 RESULTS = config["results"]
 DATA = config["data"]
+BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py")
@@ -152,10 +154,16 @@ def attempt_of(wildcards):
     return attempt(record, node_name(), refused(gate_path(cell.dataset, cell.loader), cell))
 
 
+def builds_path(experiment, decoder, cores):
+    return f"{RESULTS}/builds/{experiment}/{decoder}-{cores}.json"
+
+
 def parts_of(experiments):
     """Everything that the report of these experiments waits for."""
     for experiment in experiments:
         yield from records_of(experiment)
+        if experiment in BUILDS:
+            yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
         for table in ("cells", "batches"):
             yield f"{RESULTS}/tables/{experiment}/{table}.csv"
         for figure in ("throughput", "breakdown", "workers"):

@@ -109,23 +109,37 @@ def decode_rows(decoder: Decoder, rows: Rows, start: int, read: list[bytes | str
     """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures."""
     failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
     readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]
-    on_device = decoder.parallel == "device"
-    files = [data for _, data in readable]
-    decoded = decoder.decode_to(files, decoder.device) if on_device else decoder.decode(files)
-    shape = rows.rows.shape[1:]
-    whole = []
-    for (row, _), image, outcome in zip(readable, decoded.images, decoded.outcomes, strict=True):
+    ids, files = [row for row, _ in readable], [data for _, data in readable]
+    through = decode_on_device if decoder.parallel == "device" else decode_on_host
+    return sorted([*failures, *(through(decoder, rows, ids, files) if files else [])])
+
+
+def decode_on_host(
+    decoder: Decoder, rows: Rows, ids: list[int], files: list[bytes]
+) -> Iterator[tuple[int, str]]:
+    """Decodes files into the rows `ids`; yields (row, reason) of the failures."""
+    decoded, shape = decoder.decode(files), rows.rows.shape[1:]
+    for row, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
         if image is None:
-            failures.append((row, outcome.reason or "no reason given"))
-        elif tuple(image.shape) != shape:
-            failures.append((row, f"decoded to {tuple(image.shape)}, the manifest says {shape}"))
-        elif on_device:
-            whole.append((row, image))
+            yield row, outcome.reason or "no reason given"
+        elif image.shape != shape:
+            yield row, f"decoded to {image.shape}, the manifest says {shape}"
         else:
             rows.write([row], image[None])
-    if whole:
-        import torch
 
-        ids, images = zip(*whole, strict=True)
-        rows.write(ids, torch.stack(images))  # one copy to the host a call
-    return sorted(failures)
+
+def decode_on_device(
+    decoder: Decoder, rows: Rows, ids: list[int], files: list[bytes]
+) -> Iterator[tuple[int, str]]:
+    """As `decode_on_host`, into one batch on the decoder's device that is copied to the host at once."""
+    import torch
+
+    images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)
+    outcomes = decoder.decode_into(files, images)
+    whole = [place for place, outcome in enumerate(outcomes) if outcome.decoder is not None]
+    if len(whole) < len(files):
+        images = images[whole]
+    rows.write([ids[place] for place in whole], images)
+    for row, outcome in zip(ids, outcomes, strict=True):
+        if outcome.decoder is None:
+            yield row, outcome.reason or "no reason given"

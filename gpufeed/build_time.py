@@ -1,0 +1,269 @@
+"""How long a decoder takes to build caches of 1,000 images, of 200,000, and how much device memory it takes.
+
+One process a decoder, so that the memory of one is not counted for another. A round is a whole build as
+`gpufeed.cache.build` does it, with a decoder made anew. Not in it: the start of Python, imports, the CUDA
+context, the first reading of the files (they are in the page cache) and the disk's own time to take the
+array (nobody waits for it here).
+"""
+
+import json
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import yaml
+from jsonschema import Draft202012Validator
+
+from gpufeed.cache import build
+from gpufeed.cache.builder import threads_of
+from gpufeed.cache.fill import decoder
+from gpufeed.data.manifest import Manifest
+from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.registry import DECODERS
+
+SCHEMA_VERSION = 1
+SCHEMAS = Path(__file__).parent / "schemas"
+LARGE = 20_000  # images; a set above it is built twice, others three times
+LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a decoder takes longer
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass
+class BuildTimes:
+    """The builds of one decoder. Fields as in gpufeed/schemas/build.schema.yaml."""
+
+    experiment: str
+    dataset: str
+    decoder: str
+    cores_asked: str  # all | one
+    attempt: int
+    planned_on: str
+    started_at: str
+    finished_at: str
+    environment: dict
+    status: str = "done"  # done | skipped | failed
+    sentence: str | None = None
+    decoder_version: str | None = None
+    cores: int | None = None
+    image: tuple[int, int] | None = None
+    real_files: int | None = None
+    builds: list[dict] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    def write(self, path: str | Path) -> None:
+        """Writes it as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
+        path = Path(path)
+        data = json.loads(json.dumps(asdict(self), allow_nan=False))
+        check(data, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
+        os.replace(partial, path)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "BuildTimes":
+        """Reads what `write` wrote; raises GpufeedError if it is damaged or of another schema version."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise GpufeedError(
+                f"no readable build times at {path} ({error})",
+                "the JSON of one decoder",
+                "delete the file and run snakemake",
+            ) from error
+        check(data, path)
+        return cls(**data)
+
+
+def measure_build(
+    manifest_path: str | Path,
+    experiment: str,
+    decoder_name: str,
+    cores_asked: str,
+    counts: list[int],
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int = 1,
+) -> BuildTimes:
+    """Times the builds of one decoder; what the node lacks gives status `skipped`, an error `failed`.
+
+    folder: where the caches are written, one at a time, and removed. threads: cores of the job, of which
+    cores_asked "one" uses one.
+    """
+    started_at = now()
+    manifest = Manifest.read(manifest_path)
+    try:
+        found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, Path(folder))
+    except Skip as skip:
+        found = {"status": "skipped", "sentence": str(skip)}
+        log.info("skipped: %s", skip)
+    except Exception as error:
+        found = {"status": "failed", "sentence": one_line(error)}
+        log.exception("the build failed")
+    # here, as decoding processes start faster from a process without torch, which rule build_cache has too
+    import torch
+
+    from gpufeed.environment import environment
+
+    on_device = DECODERS[decoder_name].device == "cuda" and torch.cuda.is_available()
+    return BuildTimes(
+        experiment=experiment,
+        dataset=manifest.info.dataset,
+        decoder=decoder_name,
+        cores_asked=cores_asked,
+        attempt=attempt,
+        planned_on=planned_on,
+        started_at=started_at,
+        finished_at=now(),
+        environment=environment(
+            torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+        ),
+        **found,
+    )
+
+
+def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], folder: Path) -> dict:
+    """The fields of BuildTimes that a decoder which can run has; raises Skip for one that cannot."""
+    on_device = DECODERS[decoder_name].device == "cuda"
+    before = used_mib() if on_device and has_device() else None
+    version = decoder(decoder_name, threads_of(decoder_name, cores)).version()
+    builds = []
+    for count in counts:
+        subset = repeats(manifest, count)
+        read_once(subset)
+        with peak_mib(before) as peak:
+            rounds = [timed_round(subset, decoder_name, cores, folder) for _ in range(rounds_of(count))]
+        builds.append(
+            {
+                "count": count,
+                "files": min(count, len(manifest)),
+                "rounds_s": [seconds for seconds, _ in rounds],
+                "images_per_s": count / median(seconds for seconds, _ in rounds),
+                "bytes_written": rounds[0][1],
+                "gpu_buffers_mib": peak.mib,
+            }
+        )
+        log.info("%d images: %s s", count, ", ".join(f"{seconds:.2f}" for seconds, _ in rounds))
+    return {
+        "decoder_version": version,
+        "cores": cores,
+        "image": manifest.image_size(),
+        "real_files": len(manifest),
+        "builds": builds,
+    }
+
+
+def rounds_of(count: int) -> int:
+    """How often a set of so many images is built."""
+    return 3 if count <= LARGE else 2
+
+
+def repeats(manifest: Manifest, count: int) -> Manifest:
+    """A dataset of `count` samples: files in a random but fixed order, again and again if need be."""
+    order = np.random.default_rng(0).permutation(len(manifest))
+    table = manifest.table.iloc[np.resize(order, count)].reset_index(drop=True)
+    return Manifest(manifest.root, manifest.info, table)
+
+
+def read_once(manifest: Manifest) -> None:
+    """Brings the files into the page cache."""
+    for path in dict.fromkeys(manifest.paths()):
+        path.read_bytes()
+
+
+def timed_round(manifest: Manifest, decoder_name: str, cores: int, folder: Path) -> tuple[float, int]:
+    """(seconds, bytes of the array) of one build with a decoder made anew; nothing of it is left."""
+    decoder.cache_clear()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as place:
+        path = Path(place) / f"{decoder_name}.npy"
+        start = time.perf_counter()
+        build(manifest, decoder_name, path, cores)
+        return time.perf_counter() - start, path.stat().st_size
+
+
+def has_device() -> bool:
+    """Whether torch finds a CUDA GPU."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def used_mib() -> float:
+    """Device memory in use, by whomever, in MiB; makes the CUDA context if there is none yet."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20
+
+
+@dataclass
+class Peak:
+    """The most device memory that was in use beyond what was before, in MiB; None if nobody looked."""
+
+    mib: float | None = None
+
+
+@contextmanager
+def peak_mib(before: float | None) -> Iterator[Peak]:
+    """Watches the device's memory in a thread while the block runs; before: in use at the start, or None.
+
+    A watch and not the allocator's own account, since decoding libraries have allocators of their own.
+    """
+    peak = Peak()
+    if before is None:
+        yield peak
+        return
+    stop = threading.Event()
+    peak.mib = 0.0
+
+    def look() -> None:
+        while True:
+            peak.mib = max(peak.mib, used_mib() - before)
+            if stop.wait(LOOK_S):
+                return
+
+    watch = threading.Thread(target=look, daemon=True)
+    watch.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        watch.join()
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    schema, record = (
+        yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in ("build", "record")
+    )
+    schema["properties"]["environment"] = record["properties"]["environment"]
+    return Draft202012Validator(schema)
+
+
+def check(data: dict, path: Path) -> None:
+    """Raises GpufeedError at the first field of `data` that breaks the schema."""
+    for error in _validator().iter_errors(data):
+        raise GpufeedError(
+            f"{path}: {error.json_path}: {error.message}",
+            "build times as gpufeed/schemas/build.schema.yaml describes them",
+            "delete the file and run snakemake to measure them again",
+        )

@@ -1,0 +1,23 @@
+# Manifest -> how long each decoder takes to build caches of several sizes.
+
+
+rule measure_build:
+    input:
+        manifest=lambda wildcards: f"{DATA}/{BUILDS[wildcards.experiment].dataset}/manifest.parquet",
+    output:
+        f"{RESULTS}/builds/{{experiment}}/{{decoder}}-{{cores}}.json",
+    log:
+        f"{RESULTS}/logs/measure_build/{{experiment}}/{{decoder}}-{{cores}}.log",
+    wildcard_constraints:
+        cores="all|one",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: config.get("cores_per_cell") or ALL_CORES  # also where one core decodes: nothing may run beside it
+    resources:
+        gpu=lambda wildcards: GPU_JOBS if DECODERS[wildcards.decoder].device == "cuda" else 0,
+    params:
+        counts=lambda wildcards: BUILDS[wildcards.experiment].counts,
+        attempt=lambda wildcards: attempt(builds_path(**wildcards), node_name()),
+        code=lambda wildcards: digest("build_time.py", "cache/*.py", "decode/*.py"),
+    script:
+        "../workflow/scripts/measure_build.py"

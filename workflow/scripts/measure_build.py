@@ -1,0 +1,29 @@
+"""Times the builds of one decoder, one fresh process."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, orphan
+from gpufeed.build_time import measure_build
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+
+if __name__ == "__main__":  # worker processes may import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        times = measure_build(
+            job.input.manifest,
+            job.wildcards.experiment,
+            job.wildcards.decoder,
+            job.wildcards.cores,
+            job.params.counts,
+            Path(job.output[0]).parent,
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+        )
+        attempts.ended(job.output[0], times.attempt)
+        times.write(job.output[0])
+        if times.sentence:
+            print(f"builds by {times.decoder} {times.status}: {times.sentence}", file=sys.stderr)

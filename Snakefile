@@ -21,6 +21,7 @@ include: "rules/cache.smk"
 include: "rules/strips.smk"
 include: "rules/gate.smk"
 include: "rules/measure.smk"
+include: "rules/sweep.smk"
 include: "rules/builds.smk"
 include: "rules/report.smk"
 

@@ -19,6 +19,7 @@ from gpufeed.builds import planned_builds
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
+from gpufeed.sweep.plan import check_sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -29,6 +30,7 @@ RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
     *("measure_cell", "measure_build", "measure_kernel", "gate"),
     *("tabulate", "plot", "assemble_report", "report"),
+    *("measure_decoder", "tabulate_sweep", "plot_sweep"),
     *("export", "compare"),
 )
 FASHION_MNIST_FILES = (
@@ -135,6 +137,8 @@ def check(config: Mapping) -> None:
     for name, source in config["sources"].items():
         if source["layout"] == "mosaic":
             check_tiles(config, name)
+    for name in config["experiments"]:
+        check_sweep(config, name)
 
 
 def check_source(source: Mapping, where: str) -> None:

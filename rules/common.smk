@@ -15,6 +15,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.gate.variants import refused, variants
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
+from gpufeed.sweep.plan import settings as sweep_settings
 
 try:
     PLAN = planned(config)
@@ -26,7 +27,7 @@ DATA = config["data"]
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
-ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py")
+ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py")
 ALL_CORES = workflow.cores or 8  # None with an executor that counts jobs
 
 
@@ -69,6 +70,7 @@ def plan_info():
                 "question": config["experiments"][name]["question"],
                 "repeats": PLAN.repeats[name],
                 "cells": list(cells),
+                "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
         },
@@ -123,6 +125,12 @@ def gate_of(wildcards):
     return [] if LOADERS[cell.loader].ceiling else ancient(gate_path(cell.dataset, cell.loader))
 
 
+def gates_of(experiment):
+    """The verdicts on the loaders of an experiment."""
+    pairs = {(cell.dataset, cell.loader) for cell in PLAN.cells[experiment].values()}
+    return [gate_path(*pair) for pair in sorted(pairs) if not LOADERS[pair[1]].ceiling]
+
+
 def gate_path(dataset, loader):
     return f"{RESULTS}/gate/{dataset}/{loader}.json"
 
@@ -162,12 +170,42 @@ def parts_of(experiments):
     """Everything that the report of these experiments waits for."""
     for experiment in experiments:
         yield from records_of(experiment)
+        yield from gates_of(experiment)
         if experiment in BUILDS:
             yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
         for table in ("cells", "batches"):
             yield f"{RESULTS}/tables/{experiment}/{table}.csv"
         for figure in ("throughput", "breakdown", "workers"):
             yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
+        if sweep_settings(config, experiment):
+            yield f"{RESULTS}/tables/{experiment}/decoders.csv"
+            yield f"{RESULTS}/figures/{experiment}/crossover.svg"
+            yield f"{RESULTS}/figures/{experiment}/decoding.svg"
+
+
+def sweep_of(wildcards):
+    """The sweep of an experiment; a path of an experiment without one is an error."""
+    settings = sweep_settings(config, wildcards.experiment)
+    if settings is None:
+        raise WorkflowError(f"found: no sweep in experiment {wildcards.experiment}\nexpected: `sweep:` in it")
+    return settings
+
+
+def sweeps_of(wildcards):
+    """The measured decoders of an experiment, a file each."""
+    return [
+        f"{RESULTS}/sweeps/{wildcards.experiment}/{decoder}.json" for decoder in sweep_of(wildcards)["decoders"]
+    ]
+
+
+def manifests_of_sweep(wildcards):
+    return {name: f"{DATA}/{name}/manifest.parquet" for name in sweep_of(wildcards)["datasets"]}
+
+
+def strips_of_sweep(wildcards):
+    """In the order of the datasets; nothing for a decoder that reads files."""
+    datasets = sweep_of(wildcards)["datasets"] if wildcards.decoder == "strips" else []
+    return [f"{DATA}/{name}/strips/strips.bin" for name in datasets]
 
 
 def scope_of(wildcards):

@@ -5,6 +5,7 @@ call a batch, as a GPU decoder does, while a thread reads the files of the next 
 """
 
 import contextlib
+import itertools
 import mmap
 import os
 import tempfile
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.reduction import send_handle
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -28,12 +30,17 @@ STUCK_S = 300  # without an answer for so long a process counts as stuck
 
 @dataclass(frozen=True)
 class Files:
-    """What is decoded: files of one image size, in this order, again and again in batches of `batch_size`."""
+    """What is decoded: files of one image size, in this order, again and again in batches of `batch_size`.
+
+    manifest, strips: the dataset of these files and its strips.bin, for who decodes whole strips instead.
+    """
 
     paths: list[str]
     height: int
     width: int
     batch_size: int
+    manifest: Path | None = None
+    strips: Path | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -42,10 +49,12 @@ class Files:
 
 
 class Bulk(ABC):
-    """A decoder on some cores. Made once (processes, threads, device buffers), opened for any number of files.
+    """A decoder on some cores: made once (processes, threads, device buffers), opened for files many times.
 
     fell_back: images so far that another decoder had to decode.
     """
+
+    files: Files
 
     def __init__(self, device: torch.device):
         self.device, self.fell_back = device, 0
@@ -53,6 +62,10 @@ class Bulk(ABC):
     @abstractmethod
     def open(self, files: Files) -> None:
         """Makes ready for these files; replaces those opened before."""
+
+    def reads(self) -> list[str]:
+        """Every file that a run may read."""
+        return self.files.paths
 
     @abstractmethod
     def run(self, images: int) -> Iterator[torch.Tensor]:
@@ -209,7 +222,7 @@ class ProcessBulk(Bulk):
         parts = min(size, len(self.workers))
         bounds = [size * part // parts for part in range(parts + 1)]
         asked = []
-        for part, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+        for part, (start, end) in enumerate(itertools.pairwise(bounds)):
             worker = (number * parts + part) % len(self.workers)  # goes round: a small batch has few parts
             self._send(worker, Task(number % SLOTS, start, number * size + start, end - start))
             asked.append(worker)

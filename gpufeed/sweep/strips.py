@@ -1,0 +1,57 @@
+"""Whole strips in the sweep: the same images as the other decoders', from strips.bin instead of files."""
+
+from collections.abc import Iterator
+
+import torch
+
+from gpufeed.data.manifest import Manifest
+from gpufeed.decode.parallel import Bulk, Files
+from gpufeed.errors import GpufeedError
+from gpufeed.strips.reader import StripReader
+
+SPLIT = "train"
+
+
+class StripsBulk(Bulk):
+    """All strips of a dataset, and its files that fit into no strip, which count as fallen back."""
+
+    def __init__(self, cores: int, device: torch.device):
+        super().__init__(device)
+        self.cores, self.reader = cores, None
+
+    def open(self, files: Files) -> None:
+        if files.manifest is None or files.strips is None:
+            raise GpufeedError("files without strips", "the manifest and strips.bin", "build the strips")
+        self.close()
+        self.files = files
+        self.manifest = Manifest.read(files.manifest)
+        self.reader = StripReader(self.manifest, files.strips, self.device, self.cores)
+        units = self.reader.units(SPLIT)
+        self.left_over = [id for unit in units if unit.strip is None for id in unit.ids.tolist()]
+        self.groups: list[list] = [[]]  # units of one call, at most files.batch_size images
+        for unit in units:
+            held = sum(len(other.ids) for other in self.groups[-1])
+            if held and held + len(unit.ids) > files.batch_size:
+                self.groups.append([])
+            self.groups[-1].append(unit)
+
+    def reads(self) -> list[str]:
+        paths = self.manifest.paths()
+        return [str(self.files.strips), *(str(paths[id]) for id in self.left_over)]
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        done = number = 0
+        while done < images:
+            group = self.groups[number % len(self.groups)]
+            _, batch = self.reader.read(group)
+            self.fell_back += sum(len(unit.ids) for unit in group if unit.strip is None)
+            done, number = done + len(batch), number + 1
+            yield batch
+
+    def version(self) -> str:
+        return f"strips ({self.reader.backend.version()})" if self.reader else "strips"
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None

@@ -1,0 +1,81 @@
+# One decoder, one process, every image size, core count, batch size and page cache -> one sweep.
+
+
+rule measure_decoder:
+    input:
+        unpack(manifests_of_sweep),
+        strips=strips_of_sweep,
+    output:
+        f"{RESULTS}/sweeps/{{experiment}}/{{decoder}}.json",
+    log:
+        f"{RESULTS}/logs/measure_decoder/{{experiment}}/{{decoder}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: ALL_CORES
+    resources:
+        gpu=GPU_JOBS,
+    params:
+        settings=lambda wildcards: sweep_settings(config, wildcards.experiment),
+        device=config["device"],
+        attempt=lambda wildcards: attempt(
+            f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json", node_name()
+        ),
+        code=lambda wildcards: digest(
+            source_file("decoder", wildcards.decoder),
+            *(
+                "sweep/*.py",
+                "decode/base.py",
+                "decode/fallback.py",
+                "decode/parallel.py",
+                "decode/worker.py",
+            ),
+            *("strips/**/*.py",) * (wildcards.decoder == "strips"),
+        ),
+    script:
+        "../workflow/scripts/measure_decoder.py"
+
+
+rule tabulate_sweep:
+    input:
+        sweeps_of,
+    output:
+        decoders=report(
+            f"{RESULTS}/tables/{{experiment}}/decoders.csv",
+            caption="../workflow/report/decoders.rst",
+            category="{experiment}",
+            labels={"what": "decoders", "kind": "table"},
+        ),
+    log:
+        f"{RESULTS}/logs/tabulate_sweep/{{experiment}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        code=ANALYSIS_CODE,
+    script:
+        "../workflow/scripts/tabulate_sweep.py"
+
+
+rule plot_sweep:
+    input:
+        sweeps_of,
+    output:
+        crossover=report(
+            f"{RESULTS}/figures/{{experiment}}/crossover.svg",
+            caption="../workflow/report/crossover.rst",
+            category="{experiment}",
+            labels={"what": "when GPU decoding pays", "kind": "figure"},
+        ),
+        decoding=report(
+            f"{RESULTS}/figures/{{experiment}}/decoding.svg",
+            caption="../workflow/report/decoding.rst",
+            category="{experiment}",
+            labels={"what": "batch size and page cache", "kind": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/plot_sweep/{{experiment}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        code=ANALYSIS_CODE,
+    script:
+        "../workflow/scripts/plot_sweep.py"

@@ -1,0 +1,30 @@
+"""Measures one decoder over all points of a sweep."""
+
+import sys
+
+from gpufeed import attempts, orphan
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.sweep.measure import measure_decoder
+from gpufeed.sweep.record import write
+
+if __name__ == "__main__":  # decoding processes import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        datasets = job.params.settings["datasets"]
+        strips = job.input.get("strips") or []
+        sweep = measure_decoder(
+            job.wildcards.experiment,
+            job.wildcards.decoder,
+            job.params.settings,
+            {name: job.input[name] for name in datasets},
+            planned_on=node_name(),
+            device=job.params.device,
+            strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
+            attempt=job.params.attempt,
+        )
+        attempts.ended(job.output[0], sweep["attempt"])
+        write(sweep, job.output[0])
+        if sweep["sentence"]:
+            print(f"{sweep['decoder']} {sweep['status']}: {sweep['sentence']}", file=sys.stderr)

@@ -188,7 +188,7 @@ def load_request(
         seed=seed,
         cache=stores.cache,
         strips=stores.strips,
-        sample_transform=augment if augment.where == "sample" else None,
+        sample_transform=None if augment.where == "device" else augment,
         workers=cell.workers,
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
@@ -227,6 +227,7 @@ def example_batch(request: LoadRequest) -> torch.Tensor:
     # a generator of its own: the cell's random numbers do not depend on it
     noise = torch.Generator(request.device).manual_seed(0)
     if request.sample_transform is not None:
+        height, width = request.sample_transform.output_size(height, width)
         return torch.randn((n, 3, height, width), device=request.device, generator=noise)
     shape = (n, height, width, 3)
     return torch.randint(256, shape, dtype=torch.uint8, device=request.device, generator=noise)

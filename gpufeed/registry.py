@@ -70,8 +70,10 @@ LOADERS = {
     "nvimgcodec": LoaderEntry(
         "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", augments=("none", "torch")
     ),
-    "dali_gpu": LoaderEntry("gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=("none", "torch")),
-    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=("none", "torch")),
+    "dali_gpu": LoaderEntry(
+        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=("none", "torch", "dali")
+    ),
+    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=("none", "torch", "dali")),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }
 
@@ -79,6 +81,7 @@ AUGMENTS = {
     "none": Entry("gpufeed.augment.plain:Normalise"),
     "cpu": Entry("gpufeed.augment.cpu:CpuAugment"),
     "torch": Entry("gpufeed.augment.reference:TorchAugment"),
+    "dali": Entry("gpufeed.augment.dali:DaliAugment"),
 }
 
 MODELS = {

@@ -13,7 +13,8 @@ class Augment(ABC):
     """Made from the dataset's mean and std (RGB, of pixels in 0..1), the cell's seed and its options.
 
     where: "device" augments are called `augment(images, ids, epoch)` with a whole batch on the device,
-    "sample" augments are a LoadRequest.sample_transform, `augment(image, id, epoch)`.
+    "sample" augments are a LoadRequest.sample_transform, `augment(image, id, epoch)`, and "loader"
+    augments one that a loader builds into a pipeline of its own.
     """
 
     where: ClassVar[str]
@@ -25,6 +26,10 @@ class Augment(ABC):
                 raise unknown("augment option", name, self.defaults, where="config/hydra/augment")
         self.mean, self.std, self.seed = tuple(mean), tuple(std), seed
         self.options = {**self.defaults, **options}
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of what comes of an image of (height, width) pixels."""
+        return height, width
 
 
 class DeviceAugment(Augment):

@@ -36,10 +36,12 @@ class DaliCpuDecoder(FallbackDecoder):
         return DecodePipeline(None, self.threads, device="cpu", **more)
 
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
-        if out.device.type != "cpu":
-            return False
+        return out.device.type == "cpu" and self.fill_by(self.pipeline, files, out)
+
+    def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
+        """Whether a pipeline of `new_pipeline` could fill `out`; values: of DecodePipeline.fill."""
         try:
-            return self.pipeline.fill(files, out)
+            return pipeline.fill(files, out, values)
         except RuntimeError:
             return False
 

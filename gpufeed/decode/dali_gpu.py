@@ -42,10 +42,12 @@ class DaliGpuDecoder(DeviceDecoder):
         )
 
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
-        if out.device != self.device:
-            return False
+        return out.device == self.device and self.fill_by(self.pipeline, files, out)
+
+    def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
+        """Whether a pipeline of `new_pipeline` could fill `out`; values: of DecodePipeline.fill."""
         try:
-            return self.pipeline.fill(files, out)
+            return pipeline.fill(files, out, values)
         except RuntimeError as error:
             self.check_device(error)
             return False

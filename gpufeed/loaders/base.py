@@ -26,7 +26,8 @@ class LoadRequest:
     cache: Path | None = None  # decoded uint8 cache, for loaders that read one
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
-    # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are decoded
+    # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
+    # decoded, or augment `dali`, which DALI's loaders build into their pipeline
     workers: int = 0
     threads: int = 1  # cores that a loader may use for threads of its own or of its library
     prefetch_factor: int | None = None

@@ -17,7 +17,7 @@ class FileBatch:
     """The encoded files of one batch and their sample ids, int64 (n,)."""
 
     ids: np.ndarray
-    files: list[bytes]
+    encoded: list[bytes]
 
 
 class FileReader:

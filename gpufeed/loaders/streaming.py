@@ -60,20 +60,23 @@ class StreamingLoader(AheadLoader):
         self.library = None
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        return self._made(order, self.epoch)
+
+    def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
         # labels and ids of the whole epoch are sent at once, and cut on the device
         ids, labels = send(order, self.request.device), send(self.labels[order], self.request.device)
         start = 0
         for files in self._files(order):
-            images, transfer = self._images(files)
+            images, transfer = self._images(files, epoch)
             end = start + len(images)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
             start = end
 
-    def _images(self, files: FileBatch) -> tuple[torch.Tensor, Span | None]:
+    def _images(self, files: FileBatch, epoch: int) -> tuple[torch.Tensor, Span | None]:
         """The batch's pixels on the request's device, and the copy that brought them there, if any."""
         if LOADERS[self.decoder].device == "cuda":
-            return self.pixels(files, self.request.device), None
-        return upload(self.pixels(files, torch.device("cpu")), self.request.device)
+            return self.pixels(files, epoch, self.request.device), None
+        return upload(self.pixels(files, epoch, torch.device("cpu")), self.request.device)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
         """The files of each batch, read ahead by a thread that ends with this iterator."""
@@ -82,10 +85,13 @@ class StreamingLoader(AheadLoader):
             while (files := reader.get()) is not None:
                 yield files
 
-    def pixels(self, files: FileBatch, device: torch.device) -> torch.Tensor:
-        """The decoded batch on `device`, uint8 (N, H, W, 3); raises GpufeedError naming a bad file."""
+    def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
+        """What becomes of the files, on `device`: decoded uint8 (N, H, W, 3), in any epoch.
+
+        Raises GpufeedError naming a bad file.
+        """
         out = empty_batch((len(files.ids), *self.shape), torch.uint8, device, self.request)
-        for sample_id, outcome in zip(files.ids, self.library.decode_into(files.files, out), strict=True):
+        for sample_id, outcome in zip(files.ids, self.library.decode_into(files.encoded, out), strict=True):
             if outcome.decoder is None:
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
         return out

@@ -157,3 +157,17 @@ def test_planning_needs_the_standard_library_only():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("loader", "augment", "sentence"),
+    [
+        ("torchvision_cuda", "dali", "runs inside DALI's pipeline, which loader torchvision_cuda"),
+        ("resident", "dali", "runs inside DALI's pipeline, which loader resident"),
+        ("dali_cpu", "cpu", "dali_cpu decodes whole batches"),
+        ("host_cache", "cpu", "host_cache decodes nothing"),
+    ],
+)
+def test_augments_that_a_loader_has_no_place_for(loader, augment, sentence):
+    assert sentence in impossible(Cell("e", "d", loader, augment=augment))
+    assert impossible(Cell("e", "d", "dali_cpu", augment="dali")) is None

@@ -1,0 +1,104 @@
+"""Resize, rotation and colour jitter inside DALI's pipeline, behind its decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gpufeed.augment import draws
+from gpufeed.augment.base import Augment
+from gpufeed.errors import GpufeedError
+
+if TYPE_CHECKING:
+    from nvidia.dali.data_node import DataNode
+
+# option -> (what DALI is given for each sample, its middle, what one unit of the option is of it).
+# The place in this table is the number of the draw: an option that is off leaves the others' draws alone.
+DRAWN = {
+    "rotate_degrees": ("angle", 0.0, 1.0),
+    "brightness": ("brightness", 1.0, 1.0),
+    "contrast": ("contrast", 1.0, 1.0),
+    "saturation": ("saturation", 1.0, 1.0),
+    "hue": ("hue", 0.0, 360.0),
+}
+LARGEST = {"rotate_degrees": 180, "brightness": 1, "contrast": 1, "saturation": 1, "hue": 0.5}
+
+
+class DaliAugment(Augment):
+    """A LoadRequest.sample_transform for DALI's loaders alone, which build `graph` into their pipeline.
+
+    Every number is drawn from (seed, epoch, sample id), so that neither batch size nor order matters.
+    """
+
+    where = "loader"
+    defaults = {  # noqa: RUF012
+        "size": None,
+        "rotate_degrees": 15.0,
+        "brightness": 0.2,
+        "contrast": 0.2,
+        "saturation": 0.2,
+        "hue": 0.02,
+    }
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
+        super().__init__(mean, std, seed, options)
+        check_options(self.options)
+
+    def output_size(self, height: int, width: int) -> tuple[int, int]:
+        size = self.options["size"]
+        return (height, width) if size is None else (size, size)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what is drawn for each sample; an operation whose option is 0 is left out."""
+        return tuple(name for option, (name, _, _) in DRAWN.items() if self.options[option])
+
+    def values(self, ids: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """For each of `inputs` float32 (n,), one a sample; ids: int64 (n,).
+
+        Angles and hues in degrees, uniform around 0; the others are factors, uniform around 1.
+        """
+        state = draws.sample_state(self.seed, epoch, torch.from_numpy(ids))
+        found = {}
+        for which, (option, (name, middle, unit)) in enumerate(DRAWN.items()):
+            if self.options[option]:
+                share = draws.draw(state, which).numpy() / 2 ** (draws.BITS - 1) - 1  # -1 to 1
+                found[name] = (middle + share * (self.options[option] * unit)).astype(np.float32)
+        return found
+
+    def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
+        """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
+        from nvidia.dali import fn, types
+
+        if self.options["size"] is not None:
+            images = fn.resize(images, size=[self.options["size"]] * 2)  # linear, antialiased
+        colours = dict(values)
+        if "angle" in colours:
+            images = fn.rotate(images, angle=colours.pop("angle"), keep_size=True, fill_value=0.0)
+        if colours:
+            images = fn.color_twist(images, **colours)
+        return fn.crop_mirror_normalize(
+            images,
+            dtype=types.FLOAT,
+            output_layout="CHW",
+            mean=[255 * mean for mean in self.mean],
+            std=[255 * std for std in self.std],
+        )
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raises GpufeedError for a size that is no side of an image, and for an amount out of its range."""
+    size = options["size"]
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
+        raise GpufeedError(
+            f"size {size!r}", "a whole number of pixels, 1 or more, or null", "correct config/hydra/augment"
+        )
+    for option, largest in LARGEST.items():
+        amount = options[option]
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= largest:
+            raise GpufeedError(
+                f"{option} {amount!r}", f"a number from 0 to {largest}", "correct config/hydra/augment"
+            )

@@ -8,7 +8,18 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import claims, figures, interactive, learning, records, style, tables, verdicts, wording
+from gpufeed.analysis import (
+    claims,
+    figures,
+    gates,
+    interactive,
+    learning,
+    records,
+    style,
+    tables,
+    verdicts,
+    wording,
+)
 
 TEMPLATES = Path(__file__).parent / "templates"
 # 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
@@ -51,6 +62,7 @@ def page(found: records.Found, plan_info: Mapping) -> str:
         machines=_machines(table),
         counts=_counts(table, found),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
+        gates=gates.rows(found.gates, table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],

@@ -168,6 +168,7 @@ class Found:
     missing: list[Missing] = field(default_factory=list)
     stale: list[Path] = field(default_factory=list)  # of cells or repeats that the config no longer plans
     reference: bool = False  # published records of another machine, shown because there are no own ones
+    gates: list[Path] = field(default_factory=list)  # verdicts of the gate, <dataset>/<loader>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -194,7 +195,12 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
                     missing.append(Missing(experiment, cell_id, repeat))
         known = set(paths)
         stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
-    return Found(paths, missing, stale)
+    return Found(paths, missing, stale, gates=find_gates(results_dir))
+
+
+def find_gates(results_dir: str | Path) -> list[Path]:
+    """The verdicts of the gate in a folder of results."""
+    return sorted(Path(results_dir).glob("gate/*/*.json"))
 
 
 def find_reference(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
@@ -212,4 +218,5 @@ def find_reference(results_dir: str | Path, experiments: Iterable[str], planned:
         for cell_id, repeats in planned.get(name, {}).items()
         for repeat in range(repeats)
     ]
-    return Found(paths, missing, reference=bool(paths))
+    gates = [gate for folder in sorted(root.glob("*")) for gate in find_gates(folder)]
+    return Found(paths, missing, reference=bool(paths), gates=gates)

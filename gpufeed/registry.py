@@ -74,6 +74,7 @@ LOADERS = {
         "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=("none", "torch", "dali")
     ),
     "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=("none", "torch", "dali")),
+    "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=("none", "torch")),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }
 

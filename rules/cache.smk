@@ -4,6 +4,7 @@
 rule build_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        strips=strips_for_cache,
     output:
         cache=f"{DATA}/{{dataset}}/cache/{{decoder}}.npy",
         info=f"{DATA}/{{dataset}}/cache/{{decoder}}.json",
@@ -13,11 +14,16 @@ rule build_cache:
         "../envs/gpufeed.yaml"
     threads: ALL_CORES
     resources:
-        gpu=lambda wildcards: GPU_JOBS if DECODERS[wildcards.decoder].device == "cuda" else 0,
+        gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:
         decoder=lambda wildcards: wildcards.decoder,
+        device=lambda wildcards: config["device"],
         code=lambda wildcards: digest(
-            "cache/*.py", source_file("decoder", wildcards.decoder), "decode/base.py", "decode/fallback.py"
+            "cache/*.py",
+            source_file("decoder", wildcards.decoder),
+            "decode/base.py",
+            "decode/fallback.py",
+            *("strips/**/*.py",) * (wildcards.decoder == "strips"),
         ),
     script:
         "../workflow/scripts/build_cache.py"

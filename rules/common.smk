@@ -115,6 +115,15 @@ def strips_of(wildcards):
     return f"{DATA}/{dataset}/strips/strips.bin" if LOADERS[loader].reads == "strips" else []
 
 
+def takes_gpu(decoder):
+    """Whether a decoder decodes on a GPU where there is one."""
+    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+
+def strips_for_cache(wildcards):
+    return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
+
+
 def gate_of(wildcards):
     """The verdict on a cell's loader; ceilings have none.
 
@@ -152,6 +161,8 @@ def code_of_cell(wildcards):
         shared += ("loaders/resident.py",)
     if cell.loader in DECODERS:
         shared += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
+    if LOADERS[cell.loader].reads == "strips":
+        shared += ("strips/**/*.py",)
     return digest(*own, *shared)
 
 
@@ -194,7 +205,8 @@ def sweep_of(wildcards):
 def sweeps_of(wildcards):
     """The measured decoders of an experiment, a file each."""
     return [
-        f"{RESULTS}/sweeps/{wildcards.experiment}/{decoder}.json" for decoder in sweep_of(wildcards)["decoders"]
+        f"{RESULTS}/sweeps/{wildcards.experiment}/{decoder}.json"
+        for decoder in sweep_of(wildcards)["decoders"]
     ]
 
 

@@ -6,58 +6,119 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_strips_set import dataset
 from test_strips_write import files
 
-from gpufeed.decode.nvimgcodec_cpu import OPTIONS, decode_streams
-from gpufeed.registry import load
+from gpufeed.decode.nvimgcodec_cpu import decode_streams
+from gpufeed.decode.pillow import rgb
+from gpufeed.errors import Skip
+from gpufeed.strips.backends import backend_class
+from gpufeed.strips.build import build
 from gpufeed.strips.parse import parse
+from gpufeed.strips.reader import StripReader
+from gpufeed.strips.store import Strip
 from gpufeed.strips.write import join
 
 DEVICE = torch.device("cuda", 0)
 COUNT, SIDE = 256, 64  # 16,384 rows, the tallest strip that is built
+CALLS = 300
 
 
-def by_torchvision(encoded: list[bytes]) -> list[np.ndarray]:
-    """uint8 (H, W, 3) each."""
-    library = pytest.importorskip("torchvision.io", exc_type=ImportError)
-    data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in encoded]
-    torch.cuda.synchronize(DEVICE)  # sync point: the JPEG engine does not wait for the stream
-    planes = library.decode_jpeg(data, mode="RGB", device=DEVICE)  # each (3, H, W)
-    torch.cuda.synchronize(DEVICE)
-    return [image.permute(1, 2, 0).cpu().numpy() for image in planes]
+@pytest.fixture(params=["nvimgcodec", "torchvision_cuda", "cpu"])
+def backend(request):
+    try:
+        return backend_class(request.param)(DEVICE, 4)
+    except Skip as skip:
+        pytest.skip(str(skip))
 
 
-def by_nvimgcodec(encoded: list[bytes]) -> list[np.ndarray]:
-    """The JPEG engine alone. uint8 (H, W, 3) each."""
-    library = pytest.importorskip("nvidia.nvimgcodec", exc_type=ImportError)
-    engine = library.Backend(library.HW_GPU_ONLY, load_hint=1.0)
-    codec = library.Decoder(device_id=DEVICE.index, backends=[engine], options=OPTIONS)
-    images = decode_streams(library, codec, encoded)
-    if all(image is None for image in images):
-        pytest.skip(
-            "this GPU's JPEG engine decodes none of these files: it has none, or lacks their sampling"
-        )
-    assert all(image is not None for image in images)
-    copies = [torch.from_dlpack(image).clone() for image in images]
-    torch.cuda.synchronize(DEVICE)
-    return [image.cpu().numpy() for image in copies]
+def alone(backend, encoded: list[bytes]) -> np.ndarray:
+    """The files by the same library, each alone: uint8 (N, H, W, 3)."""
+    if backend.name == "cpu":
+        return np.stack([rgb(data) for data in encoded])
+    if backend.name == "torchvision_cuda":
+        data = [torch.frombuffer(bytearray(file), dtype=torch.uint8) for file in encoded]
+        torch.cuda.synchronize(DEVICE)  # sync point: the JPEG engine does not wait for the stream
+        planes = backend.library.io.decode_jpeg(data, mode="RGB", device=DEVICE)  # each (3, H, W)
+        return torch.stack(planes).permute(0, 2, 3, 1).cpu().numpy()
+    images = decode_streams(backend.library, backend.codec, encoded)
+    return torch.stack([torch.from_dlpack(image) for image in images]).cpu().numpy()
 
 
-@pytest.mark.parametrize(
-    ("decode", "name"), [(by_torchvision, "torchvision_cuda"), (by_nvimgcodec, "nvimgcodec")]
-)
+def strip_of(encoded: list[bytes]) -> tuple[np.ndarray, Strip]:
+    jpegs = [parse(file) for file in encoded]
+    kind, data = jpegs[0].kind, np.frombuffer(bytearray(join(jpegs)), np.uint8)
+    ids = np.arange(len(encoded))
+    return data, Strip(
+        0, len(data), "train", kind.height, kind.width, len(kind.components), kind.sampling, ids
+    )
+
+
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4", "grayscale"])
-def test_images_of_a_strip_are_those_of_their_files(decode, name, subsampling):
+def test_images_of_a_strip_are_those_of_their_files(backend, subsampling):
     encoded = files(subsampling, COUNT, height=SIDE, width=SIDE)
-    alone = np.stack(decode(encoded))  # (N, H, W, 3)
-    (tall,) = decode([join([parse(file) for file in encoded])])
-    assert tall.shape == (COUNT * SIDE, SIDE, 3)
-    joined = tall.reshape(alone.shape)
-    difference = np.abs(joined.astype(np.int16) - alone)
+    data, strip = strip_of(encoded)
+    out = torch.empty(strip.shape, dtype=torch.uint8, device=DEVICE)
+    if backend.decode_into([data], [strip], out):
+        pytest.skip(f"{backend.version()} refuses strips of {subsampling} on this GPU")
+    joined, by_file = out.cpu().numpy(), alone(backend, encoded)
+    difference = np.abs(joined.astype(np.int16) - by_file)
     assert difference[:, 1:-1].max() == 0
-    if subsampling != "4:2:0":  # colour is smoothed over a seam only where it is halved vertically
+    if subsampling != "4:2:0" or not backend.seams:
         assert difference.max() == 0
-    tolerance = load("decoder", name).tolerance
     for image, file in zip(joined, encoded, strict=True):
         reference = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"))
-        assert tolerance.exceeded(image[1:-1], reference[1:-1]) is None
+        assert backend.tolerance.exceeded(image, reference) is None
+
+
+def test_reader_gives_every_sample_of_a_mixed_set(tmp_path, backend):
+    kinds = ["colour"] * 70 + ["grayscale"] * 9 + ["444"] * 6 + ["png", "progressive", "colour"]
+    manifest = dataset(tmp_path, kinds)
+    build(manifest, tmp_path / "strips.bin", images_per_strip=16)
+    reader = StripReader(manifest, tmp_path / "strips.bin", DEVICE, 4, backend.name)
+    seen = []
+    for ids, images in reader.batches("train", 3):
+        assert images.device == DEVICE
+        assert images.is_contiguous()
+        for id, image in zip(ids, images.cpu().numpy(), strict=True):
+            assert reader.backend.tolerance.exceeded(image, rgb(manifest.paths()[id].read_bytes())) is None
+        seen += ids.tolist()
+    assert sorted(seen) == list(range(len(kinds)))
+    reader.close()
+
+
+def test_a_damaged_strip_does_not_take_the_others_with_it(backend):
+    good, strip = strip_of(files("4:2:0", 4, height=SIDE, width=SIDE))
+    bad = good.copy()
+    bad[2:40] = 0  # no header that anybody could read
+    out = torch.zeros((8, SIDE, SIDE, 3), dtype=torch.uint8, device=DEVICE)
+    assert backend.decode_into([bad, good], [strip, strip], out) == [0]
+    again = torch.zeros_like(out[:4])
+    assert backend.decode_into([good], [strip], again) == []
+    assert torch.equal(out[4:], again)
+
+
+def test_many_calls_beside_a_busy_stream(backend):
+    """Memory that queued kernels still read is not overwritten, and every image is whole when read."""
+    data, strip = strip_of(files("4:2:0", 16, height=SIDE, width=SIDE))
+    expected = torch.empty(strip.shape, dtype=torch.uint8, device=DEVICE)
+    assert backend.decode_into([data], [strip], expected) == []
+    torch.cuda.synchronize()
+    busy, current = torch.cuda.Stream(DEVICE), torch.cuda.Stream(DEVICE)
+    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
+    current.wait_stream(torch.cuda.default_stream(DEVICE))
+    with torch.cuda.stream(current):
+        for number in range(CALLS):
+            with torch.cuda.stream(busy):
+                torch.cuda._sleep(400_000)
+            value = number % 251
+            earlier = torch.full_like(expected, value)  # the memory that the next call may be given
+            torch.cuda._sleep(100_000)
+            wrong += (earlier != value).sum()
+            del earlier
+            out = torch.empty_like(expected)
+            backend.decode_into([data], [strip], out)
+            torch.cuda._sleep(20_000)
+            wrong += (out != expected).sum()
+    torch.cuda.synchronize()
+    assert wrong.item() == 0

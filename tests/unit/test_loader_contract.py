@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import MEAN, STD, request, write_cache, write_dataset
+from image_fixtures import MEAN, STD, request, write_cache, write_dataset, write_strips
 
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
@@ -63,6 +63,7 @@ def device():
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
+    write_strips(manifest)
     return manifest, write_cache(manifest)
 
 

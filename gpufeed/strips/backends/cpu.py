@@ -56,4 +56,4 @@ class CpuStrips(StripBackend):
     def version(self) -> str:
         import simplejpeg
 
-        return f"simplejpeg {simplejpeg.__version__}"
+        return f"strips by simplejpeg {simplejpeg.__version__}"

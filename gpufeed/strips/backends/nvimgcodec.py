@@ -64,4 +64,4 @@ class NvImageCodecStrips(StripBackend):
         return sorted(refused)
 
     def version(self) -> str:
-        return f"nvimgcodec {self.library.__version__}"
+        return f"strips by nvimgcodec {self.library.__version__}"

@@ -60,4 +60,4 @@ class TorchvisionStrips(StripBackend):
             raise Refused(str(error)) from error
 
     def version(self) -> str:
-        return f"torchvision {self.library.__version__}"
+        return f"strips by torchvision {self.library.__version__}"

@@ -1,0 +1,192 @@
+"""Strips decoded anew in every epoch, window by window, each window a batch of its own on the device."""
+
+import itertools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.ahead import AheadLoader
+from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.transfer import send
+from gpufeed.strips.backends.base import StripBackend
+from gpufeed.strips.reader import StripReader, Unit
+
+WINDOW_BYTES = 2**30  # decoded pixels of a window: 87,000 images of 64 x 64; two windows are alive
+
+
+class StripsLoader(AheadLoader):
+    """Every epoch is a permutation of all samples.
+
+    A split whose pixels fit a window of WINDOW_BYTES is decoded whole at the start of the epoch, and
+    its order is that of every other loader. A larger one is dealt into windows, anew in each epoch:
+    strips are shuffled, cut into windows, and the samples shuffled within each. Two samples of one strip
+    are then never further apart than a window. Unshuffled, a split of several windows comes strip by strip.
+    """
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        if request.strips is None:
+            raise GpufeedError("no strips for the loader strips", "a strip set", "build it with build_strips")
+        if request.sample_transform is not None:
+            raise GpufeedError(
+                "a transform for each sample",
+                "none: strips decode on the device",
+                "use augment none or torch",
+            )
+        self.labels = request.manifest.labels()
+        self.reader: StripReader | None = None
+        self.units: list[Unit] = []
+
+    def open(self) -> None:
+        super().open()
+        r = self.request
+        self.reader = StripReader(r.manifest, r.strips, r.device, r.threads)
+        self.units = self.reader.units(r.split)
+
+    def close(self) -> None:
+        super().close()
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    @property
+    def decoder(self) -> StripBackend:
+        """What decodes the strips of an open loader: its name, version and tolerance."""
+        return self.reader.backend
+
+    def windows(self) -> list[list[Unit]]:
+        """The units of each window of the present epoch, a function of (seed, epoch)."""
+        units = self.units
+        if self.request.shuffle:
+            units = [units[i] for i in self._generator().permutation(len(units))]
+        most = max(1, WINDOW_BYTES // self._image_bytes())
+        windows: list[list[Unit]] = [[]]
+        held = 0
+        for unit in units:
+            if windows[-1] and held + len(unit.ids) > most:
+                windows.append([])
+                held = 0
+            windows[-1].append(unit)
+            held += len(unit.ids)
+        return windows
+
+    def order(self) -> np.ndarray:
+        if len(self.split_ids) * self._image_bytes() <= WINDOW_BYTES:
+            return super().order()
+        parts = [np.concatenate([unit.ids for unit in units]) for units in self.windows()]
+        if self.request.shuffle:
+            parts = [self._generator(place).permutation(ids) for place, ids in enumerate(parts, 1)]
+        return np.concatenate(parts)[self.request.rank :: self.request.world_size]
+
+    def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        return self._batches(self._segments(order))
+
+    def _batches(self, segments: list["Segment"]) -> Iterator[Batch]:
+        """Batches of the segments, one behind the other; a batch may lie across two of them."""
+        size, total, live = self.request.batch_size, segments[-1].end, []
+        decoded = self._decoded(segments)
+        for start in range(0, total, size):
+            end = min(start + size, total)
+            while not live or live[-1].end < end:
+                live.append(next(decoded))
+            live = [window for window in live if window.end > start]
+            yield joined([window.cut(max(start, window.start), min(end, window.end)) for window in live])
+
+    def _segments(self, order: np.ndarray) -> list["Segment"]:
+        """The order cut where its windows end, each with the units that it needs."""
+        windows = self.windows()
+        window_of = np.full(len(self.labels), -1)
+        for place, units in enumerate(windows):
+            for unit in units:
+                window_of[unit.ids] = place
+        places = window_of[order]
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        segments = []
+        for start, end in itertools.pairwise([*starts.tolist(), len(order)]):
+            ids = order[start:end]
+            units = [unit for unit in windows[places[start]] if np.isin(unit.ids, ids).any()]
+            segments.append(Segment(start, end, ids, units))
+        return segments
+
+    def _decoded(self, segments: list["Segment"]) -> Iterator["Window"]:
+        """The window of each segment; the next one is decoded while this one is used."""
+        device = self.request.device
+        stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+        def decode(segment: Segment) -> tuple[Window, torch.cuda.Event | None]:
+            with nullcontext() if stream is None else torch.cuda.stream(stream):
+                return self._decode(segment), None if stream is None else stream.record_event()
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(decode, segments[0])
+            for following in [*segments[1:], None]:
+                window, done = waiting.result()
+                if following is not None:
+                    waiting = pool.submit(decode, following)
+                if done is not None:
+                    current = torch.cuda.current_stream(device)
+                    current.wait_event(done)
+                    for tensor in (window.images, window.rows, window.labels, window.ids):
+                        tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
+                yield window
+
+    def _decode(self, segment: "Segment") -> "Window":
+        """Decodes a segment's units; runs in a thread of its own."""
+        device = self.request.device
+        found, images = self.reader.read(segment.units)
+        sorter = np.argsort(found)
+        rows = sorter[np.searchsorted(found, segment.ids, sorter=sorter)]
+        columns = (rows, self.labels[segment.ids], segment.ids)
+        return Window(segment.start, segment.end, images, *(send(values, device) for values in columns))
+
+    def _image_bytes(self) -> int:
+        height, width = self.request.manifest.image_size()
+        return height * width * 3
+
+    def _generator(self, window: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.request.seed, self.epoch, window])
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the epoch's order, order[start:end], and the units that hold its samples."""
+
+    start: int
+    end: int
+    ids: np.ndarray  # int64 (end - start,)
+    units: list[Unit]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A decoded segment on the device.
+
+    images: uint8 (n, H, W, 3) as decoded; rows, labels, ids: int64 (end - start,), in the order of the
+    epoch, rows being where in `images` a sample stands.
+    """
+
+    start: int
+    end: int
+    images: torch.Tensor
+    rows: torch.Tensor
+    labels: torch.Tensor
+    ids: torch.Tensor
+
+    def cut(self, start: int, end: int) -> Batch:
+        """The samples order[start:end] of the epoch, which lie in this window."""
+        here = slice(start - self.start, end - self.start)
+        return Batch(self.images.index_select(0, self.rows[here]), self.labels[here], self.ids[here], 0.0)
+
+
+def joined(pieces: list[Batch]) -> Batch:
+    """One batch of several."""
+    if len(pieces) == 1:
+        return pieces[0]
+    parts = zip(*((piece.images, piece.labels, piece.ids) for piece in pieces), strict=True)
+    return Batch(*(torch.cat(part) for part in parts), load_ms=0.0)

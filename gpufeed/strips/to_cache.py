@@ -1,0 +1,35 @@
+"""A cache from a strip set: whole strips decoded on the device, their rows written as they come."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpufeed.cache import CacheInfo, build_from_rows
+from gpufeed.data.manifest import Manifest
+from gpufeed.strips.reader import StripReader
+
+CALL_BYTES = 256 * 2**20  # of decoded pixels in one call
+
+
+def build_from_strips(
+    manifest: Manifest, strips: str | Path, path: str | Path, device: torch.device, threads: int = 1
+) -> CacheInfo:
+    """Builds the cache at `path` from the strip set at `strips`, whole or not at all.
+
+    Raises GpufeedError if the strip set is not the manifest's or lacks one of its splits.
+    """
+    reader = StripReader(manifest, strips, device, threads)
+    try:
+        return build_from_rows(manifest, calls(reader), path, "strips", reader.backend.version())
+    finally:
+        reader.close()
+
+
+def calls(reader: StripReader) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """(ids, images uint8 (n, H, W, 3)) of every sample of the strip set, some units a call."""
+    height, width = reader.size
+    units = max(1, CALL_BYTES // (height * width * 3 * reader.strips.info.images_per_strip))
+    for split in reader.strips.info.splits:
+        yield from reader.batches(split, units)

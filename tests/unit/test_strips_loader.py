@@ -1,0 +1,139 @@
+"""The loader strips: its order with one window and with several, and its batches across windows."""
+
+import numpy as np
+import pytest
+import torch
+from image_fixtures import request
+from test_strips_set import dataset
+
+from gpufeed.decode.pillow import rgb
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders import strips as module
+from gpufeed.loaders.base import epoch_order
+from gpufeed.loaders.strips import StripsLoader
+from gpufeed.strips.build import build
+
+KINDS = ["colour"] * 20 + ["grayscale"] * 5 + ["png", "progressive"] + ["444"] * 4
+IMAGE_BYTES = 32 * 32 * 3
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    root = tmp_path_factory.mktemp("strips")
+    manifest = dataset(root, KINDS)
+    build(manifest, root / "strips.bin", images_per_strip=4)
+    return manifest
+
+
+@pytest.fixture
+def make(manifest):
+    made = []
+
+    def make_loader(**changes):
+        loader = StripsLoader(
+            request(manifest, None, strips=manifest.root / "strips.bin", threads=2, **changes)
+        )
+        made.append(loader)
+        loader.open()
+        return loader
+
+    yield make_loader
+    for loader in made:
+        loader.close()
+
+
+@pytest.fixture(params=[4, 9, 14])
+def images_a_window(request, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW_BYTES", request.param * IMAGE_BYTES)
+    return request.param
+
+
+def check_epoch(loader, manifest) -> list[int]:
+    """The ids of one epoch, whose order, pixels and labels are what they should be."""
+    order, seen = loader.order().tolist(), []
+    for batch in loader:
+        ids = batch.ids.tolist()
+        for id, image in zip(ids, batch.images.numpy(), strict=True):
+            expected = rgb(manifest.paths()[id].read_bytes())
+            assert np.array_equal(image[1:-1], expected[1:-1])
+            assert loader.reader.backend.tolerance.exceeded(image, expected) is None
+        assert batch.labels.tolist() == manifest.labels()[ids].tolist()
+        seen += ids
+    assert seen == order
+    return seen
+
+
+def test_one_window_has_the_order_of_every_loader(make, manifest):
+    loader = make()
+    for epoch in range(2):
+        expected = epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
+        assert check_epoch(loader, manifest) == expected
+
+
+def test_several_windows_are_whole_and_shuffled(make, manifest, images_a_window):
+    loader, again = make(), make()
+    epochs = [check_epoch(loader, manifest) for _ in range(3)]
+    assert all(sorted(ids) == list(range(len(KINDS))) for ids in epochs)
+    assert len({tuple(ids) for ids in epochs}) == 3
+    assert [check_epoch(again, manifest) for _ in range(3)] == epochs
+
+
+def test_no_window_is_larger_than_its_limit(make, images_a_window):
+    windows = make().windows()
+    sizes = [sum(len(unit.ids) for unit in units) for units in windows]
+    assert len(windows) > 1
+    assert sum(sizes) == len(KINDS)
+    assert max(sizes) <= images_a_window
+
+
+def test_ranks_share_several_windows(make, manifest, images_a_window):
+    ranks = [make(rank=rank, world_size=3) for rank in range(3)]
+    shares = [check_epoch(loader, manifest) for loader in ranks]
+    assert sorted(id for share in shares for id in share) == list(range(len(KINDS)))
+
+
+def test_goes_on_in_mid_epoch_in_a_later_window(make, manifest, images_a_window):
+    whole, loader = make(), make()
+    expected = [batch.ids.tolist() for batch in whole]
+    loader.load_state_dict({"epoch": 0, "next_batch": 4, "seed": 3})
+    assert [batch.ids.tolist() for batch in loader] == expected[4:]
+
+
+def test_unshuffled_windows_come_strip_by_strip(make, manifest, images_a_window):
+    loader = make(shuffle=False)
+    first, second = check_epoch(loader, manifest), check_epoch(loader, manifest)
+    assert first == second
+    assert sorted(first) == list(range(len(KINDS)))
+
+
+def test_memory_of_an_early_exit_is_given_back(make, images_a_window):
+    loader = make()
+    for _ in loader:
+        break
+    loader.close()
+    loader.close()
+
+
+def test_errors_name_what_is_missing(manifest):
+    with pytest.raises(GpufeedError, match="no strips"):
+        StripsLoader(request(manifest, None))
+    with pytest.raises(GpufeedError, match="a transform for each sample"):
+        StripsLoader(
+            request(manifest, None, strips=manifest.root / "strips.bin", sample_transform=lambda x, i, e: x)
+        )
+
+
+def test_an_error_in_decoding_reaches_the_consumer(make, manifest, monkeypatch):
+    loader = make()
+
+    def broken(units):
+        raise GpufeedError("a strip that is broken", "a whole one", "build it again")
+
+    monkeypatch.setattr(loader.reader, "read", broken)
+    with pytest.raises(GpufeedError, match="a strip that is broken"):
+        next(iter(loader))
+
+
+def test_the_device_is_where_everything_is(make):
+    batch = next(iter(make()))
+    assert {tensor.device for tensor in (batch.images, batch.labels, batch.ids)} == {torch.device("cpu")}

@@ -5,15 +5,19 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
 from gpufeed.errors import GpufeedError
+from gpufeed.orphan import end_with
 
 
 def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
-    """The results of `function` over zipped `tasks`, in order, from a process pool if workers > 1."""
+    """The results of `function` over zipped `tasks`, in order, from a process pool if workers > 1.
+
+    The processes end with this one, even if that is killed: left alone they would wait for tasks for ever.
+    """
     if workers <= 1:
         yield from map(function, *tasks)
         return
     try:
-        with ProcessPoolExecutor(workers) as pool:
+        with ProcessPoolExecutor(workers, initializer=end_with, initargs=(1,)) as pool:
             yield from pool.map(function, *tasks)
     except BrokenProcessPool as error:
         raise GpufeedError(

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from image_fixtures import pixels, write_cache, write_dataset
@@ -118,19 +119,23 @@ from gpufeed.decode.pillow import PillowDecoder
 fill.CHUNK = 1
 decode = PillowDecoder.decode
 PillowDecoder.decode = lambda self, files: (time.sleep(0.2), decode(self, files))[1]
-build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2])
+build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2], workers=int(sys.argv[3]))
 """
 
 
-def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path, workers):
     path = tmp_path / "pillow.npy"
-    command = [sys.executable, "-c", SLOW_BUILD, manifest.root / "manifest.parquet", path]
+    command = [sys.executable, "-c", SLOW_BUILD, manifest.root / "manifest.parquet", path, str(workers)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    partial = tmp_path / "pillow.npy.partial"
-    while not partial.exists() and process.poll() is None:
+    partial, pixels_begin = tmp_path / "pillow.npy.partial", 128
+    while process.poll() is None and not (partial.exists() and any(partial.read_bytes()[pixels_begin:])):
         time.sleep(0.02)
+    children = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
+    assert len(children) == (workers if workers > 1 else 0)
+    assert psutil.wait_procs(children, timeout=20)[1] == []
     assert partial.exists()
     assert not path.exists()
     assert not info_path(path).exists()

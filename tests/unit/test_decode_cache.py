@@ -65,7 +65,9 @@ def test_every_decoder_builds_it(name, workers, manifest, tmp_path, monkeypatch)
 def test_processes_only_where_they_help(name, manifest, tmp_path, monkeypatch):
     decoder, started = available(name), []
     pool = processes.ProcessPoolExecutor
-    monkeypatch.setattr(processes, "ProcessPoolExecutor", lambda count: started.append(count) or pool(count))
+    monkeypatch.setattr(
+        processes, "ProcessPoolExecutor", lambda count, **more: started.append(count) or pool(count, **more)
+    )
     build(manifest, name, tmp_path / f"{name}.npy", workers=2)
     assert started == ([2] if decoder.parallel == "processes" else [])
     assert fill.decoder(name, 1 if started else 2).threads == (1 if started else 2)

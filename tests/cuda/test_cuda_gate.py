@@ -1,0 +1,132 @@
+"""The gate on a GPU: real copies and decoders, and wrong pixels that only a late reader sees."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from data_fixtures import REPOSITORY
+from gate_fixtures import judged, register, task_for
+from image_fixtures import write_cache, write_dataset, write_strips
+from test_gate import WRONG
+
+from gpufeed import registry
+from gpufeed.cache import build
+from gpufeed.data.synthetic import reorganise
+from gpufeed.errors import Skip
+from gpufeed.gate.verdict import Verdict
+from gpufeed.loaders.base import Batch, Loader
+from gpufeed.loaders.transfer import send
+from gpufeed.registry import DECODERS, LOADERS
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
+    return manifest, write_cache(manifest)
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory):
+    """Some hundred JPEG files of 64 pixels, a few of them grayscale, and their reference."""
+    root = tmp_path_factory.mktemp("jpegs")
+    options = {
+        "count": 400,
+        "size": 64,
+        "classes": 4,
+        "format": "jpeg",
+        "quality": 90,
+        "grayscale_share": 0.05,
+        "evaluation_share": 0.2,
+        "seed": 0,
+    }
+    manifest = reorganise([], root, "synthetic", options)
+    write_strips(manifest)
+    return manifest, write_cache(manifest)
+
+
+@pytest.fixture(autouse=True)
+def wrong_loaders(monkeypatch):
+    register(monkeypatch)
+    monkeypatch.setitem(
+        LOADERS, "OneBuffer", registry.LoaderEntry("test_cuda_gate:OneBuffer", reads="cache", device="cuda")
+    )
+
+
+class OneBuffer(Loader):
+    """Copies every batch into the same memory on a stream of its own, without waiting for its readers."""
+
+    def open(self):
+        self.pixels = np.load(self.request.cache, mmap_mode="r")
+        self.stream = torch.cuda.Stream(self.request.device)
+        shape = (self.request.batch_size, *self.pixels.shape[1:])
+        self.buffer = torch.empty(shape, dtype=torch.uint8, device=self.request.device)
+
+    def batches(self, order):
+        labels = self.request.manifest.labels()
+        for start in range(0, len(order), self.request.batch_size):
+            ids = order[start : start + self.request.batch_size]
+            rows = torch.from_numpy(np.asarray(self.pixels[ids])).pin_memory()
+            with torch.cuda.stream(self.stream):
+                self.buffer[: len(ids)].copy_(rows, non_blocking=True)
+            self.stream.synchronize()  # the copy is done, but work that reads the batch before may not be
+            images = self.buffer[: len(ids)]
+            yield Batch(images, send(labels[ids], images.device), send(ids, images.device), load_ms=0.0)
+
+
+@pytest.mark.parametrize(("loader", "epoch", "said"), WRONG, ids=[case[0] for case in WRONG])
+def test_wrong_loaders_are_caught_on_the_device_too(dataset, loader, epoch, said):
+    (one,), facts = judged(task_for(*dataset, loader, device="cuda"))
+    assert (one.status, one.epochs, facts["device"]) == ("failed", epoch - 1, "cuda")
+    for words in said:
+        assert words in one.sentence
+
+
+def test_memory_that_is_overwritten_while_queued_work_reads_it_is_caught(jpegs):
+    (one,), _ = judged(task_for(*jpegs, "OneBuffer", {"batch_size": 64}, device="cuda"))
+    assert one.status == "failed"
+    assert "images beyond the tolerance" in one.sentence
+
+
+@pytest.mark.parametrize("loader", [name for name, entry in LOADERS.items() if not entry.ceiling])
+def test_every_true_loader_passes_on_real_jpegs(jpegs, loader):
+    workers = {"workers": 2, "prefetch_factor": 2} if LOADERS[loader].workers == "required" else {}
+    changes = [{**workers, "batch_size": size} for size in (64, 7)]
+    found, facts = judged(task_for(*jpegs, loader, *changes, device="cuda", threads=4))
+    if found[0].status == "skipped":
+        pytest.skip(found[0].sentence)
+    for one in found:
+        assert one.status == "passed", one.sentence
+        assert (one.epochs, one.samples) == (4, 3 * 320 + 80)
+        assert one.max_difference <= facts["pixels"]["max"]
+    assert facts["device"] == "cuda"
+
+
+@pytest.mark.parametrize("decoder", [name for name, entry in DECODERS.items() if entry.device == "cuda"])
+def test_a_cache_of_a_device_decoder_is_held_to_its_tolerance(jpegs, tmp_path, decoder):
+    manifest, reference = jpegs
+    try:
+        registry.load("decoder", decoder)()
+    except Skip as skip:
+        pytest.skip(str(skip))
+    path = tmp_path / f"{decoder}.npy"
+    build(manifest, decoder, path)
+    (one,), facts = judged(replace(task_for(manifest, reference, "resident", device="cuda"), cache=str(path)))
+    assert one.status == "passed", one.sentence
+    assert facts["pixels"]["decoder"] == decoder
+
+
+def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):
+    """In a fresh interpreter, as its job is: one that has used CUDA cannot fork a child that does."""
+    task = task_for(*jpegs, "overlap", device="cuda")
+    program = (
+        "import sys; from gpufeed.gate.task import Task; from gpufeed.gate.watch import watched;"
+        "assert 'torch' not in sys.modules;"
+        f"watched({task!r}, 'here').write({str(tmp_path / 'verdict.json')!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY, timeout=300)
+    verdict = Verdict.read(tmp_path / "verdict.json")
+    assert (verdict.status, verdict.device) == ("passed", "cuda"), verdict.sentence
+    assert verdict.environment["gpu"]["name"] == torch.cuda.get_device_name()

@@ -1,0 +1,284 @@
+"""Figures of a sweep: where the GPU overtakes the cores, and what batch size and page cache do.
+
+Points are medians over the passes, bars the full range. Tables are those of one machine; a function that
+finds nothing to draw returns a figure with a sentence instead.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from gpufeed.analysis import crossover, style, sweeps, wording
+from gpufeed.analysis.crossover import Rate, Size
+
+NOTHING = "Nothing to draw: no decoder of this sweep has a finished measurement yet."
+NO_MORE = "Nothing to draw: this sweep has no second batch size and no cold page cache."
+GPU_LOOKS = (  # by rank among the GPU decoders
+    {"color": style.BLUE, "marker": "o", "lw": 2.2},
+    {"color": style.SKY, "marker": "s", "lw": 1.6},
+    {"color": style.GREEN, "marker": "^", "lw": 1.6},
+)
+CPU_GREYS = ("#B4B4B4", "#8C8C8C", "#646464", "#2E2E2E")  # fewer cores are lighter
+LEAST_GAP = 0.052  # of the axis' height, between two names beside it
+GRID = "#E4E4E4"
+
+
+def draw_crossover(points: pd.DataFrame) -> Figure:
+    """Pixels a second against the side of the image: GPU decoders, strips, the best CPU decoder a core count.
+
+    Below each size stands how many cores the best GPU decoder is worth there.
+    """
+    panels = [(rows, found) for rows in sweeps.machines(points) if (found := crossover.sizes(rows))]
+    if not panels:
+        return style.sentence_figure(NOTHING)
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, 5.6 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axis, (rows, found) in zip(axes, panels, strict=True):
+            _crossover_panel(axis, rows, found)
+    return figure
+
+
+def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
+    names: list[tuple[float, str, str]] = []  # last value, words, colour
+    for series, words, look in _series(rows, found):
+        sides = np.array([side for side, _ in series])
+        scale = sides**2 / 1e6  # images/s to million pixels/s
+        middle, low, high = (
+            np.array([getattr(rate, end) for _, rate in series]) * scale for end in ("median", "low", "high")
+        )
+        axis.errorbar(sides, middle, yerr=[middle - low, high - middle], capsize=3, ms=6, **look)
+        names.append((middle[-1], words, look["color"]))
+    axis.set(xscale="log", yscale="log", ylabel="million pixels decoded per second")
+    sides = [size.side for size in found]
+    axis.set_xticks(sides, [_tick(size) for size in found])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    label = "side of the image in pixels"
+    if any(size.worth for size in found):
+        label += "; below it, how many CPU cores the best GPU decoder is worth"
+    axis.set_xlabel(label)
+    axis.set_xlim(min(sides) / 1.25, max(sides) * 1.25)
+    axis.grid(color=GRID)
+    axis.set_title(f"Files in the page cache to a tensor on the device\n{_machine(rows)}")
+    _name_lines(axis, names)
+
+
+def _machine(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    cores = wording.plural(int(first["node_cores"]), "core")
+    return f"{first['hardware']}, {cores}, torch {first['torch']}, n = {_passes(rows)} passes"
+
+
+def _passes(rows: pd.DataFrame) -> str:
+    counts = sweeps.measured(rows)["n"]
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _tick(size: Size) -> str:
+    words = crossover.say_worth(size.worth).replace("less than ", "< ").replace("more than ", "> ")
+    return f"{size.side:g}" + ("" if size.worth is None else f"\n{words}")
+
+
+def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
+    """What is drawn: [(side, rate)], its name and its look; the best of all last, so that it is on top."""
+    counts = sorted({cores for size in found for cores in size.cpu})
+    drawn = []
+    for rank, cores in enumerate(counts):
+        series = [(size.side, size.cpu[cores]) for size in found if cores in size.cpu]
+        names = list(dict.fromkeys(rate.decoder for _, rate in series))
+        words = f"{wording.plural(cores, 'core')}: {names[0] if len(names) == 1 else 'best CPU decoder'}"
+        grey = CPU_GREYS[
+            min(len(CPU_GREYS) - 1, len(CPU_GREYS) - len(counts) + rank) if len(counts) < 5 else min(rank, 3)
+        ]
+        drawn.append((series, words, {"color": grey, "marker": "D", "lw": 1.4, "ls": "--"}))
+    drawn += _gpu_series(rows)
+    strips = [(size.side, size.strips) for size in found if size.strips]
+    if strips:
+        on = next(size.strips_on for size in found if size.strips)
+        look = {"color": style.VERMILION, "marker": "P", "lw": 2.2, "ls": "-"}
+        drawn.append((strips, f"strips on {on}", look))
+    return drawn
+
+
+def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
+    """Every GPU decoder, the slowest first."""
+    ours = sweeps.measured(rows)
+    ours = ours[(ours["kind"] == "gpu") & (ours["cache"] == "warm") & ours["main"].astype(bool)]
+    speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
+    drawn = []
+    for rank, decoder in enumerate(speed.index):
+        series = [
+            (float(side), crossover.best(some))
+            for side, some in ours[ours["decoder"] == decoder].groupby("side", sort=True)
+        ]
+        look = {"ls": "-", **GPU_LOOKS[min(rank, len(GPU_LOOKS) - 1)]}
+        drawn.append((series, f"GPU: {decoder}", look))
+    return drawn[::-1]
+
+
+def _name_lines(axis: Axes, names: Sequence[tuple[float, str, str]]) -> None:
+    """Names on the right of the axis, at the height of the line's end or as near as there is room."""
+    to_share = axis.transAxes.inverted()
+    ends = [
+        to_share.transform(axis.transData.transform((axis.get_xlim()[1], value)))[1] for value, _, _ in names
+    ]
+    order = np.argsort(ends)
+    heights = spread(np.array(ends)[order], LEAST_GAP)
+    for place, height in zip(order, heights, strict=True):
+        _, words, colour = names[place]
+        axis.annotate(
+            words,
+            xy=(1, ends[place]),
+            xytext=(1.02, height),
+            xycoords="axes fraction",
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            fontsize=9,
+            fontweight="bold",
+            annotation_clip=False,
+        )
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+    """Ascending places moved as little as possible, so that neighbours are `gap` apart or more."""
+    # least squares with an order (pool adjacent violators) on the places less their least offsets
+    offsets = np.arange(len(places)) * gap
+    blocks: list[list[float]] = []  # [sum, count]
+    for value in places - offsets:
+        blocks.append([float(value), 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, number = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += number
+    flat = [total / number for total, number in blocks for _ in range(int(number))]
+    return np.array(flat) + offsets
+
+
+def draw_decoding(points: pd.DataFrame) -> Figure:
+    """Small multiples, a column a dataset: images per second against batch size, and warm against cold."""
+    machines = [rows for rows in sweeps.machines(sweeps.measured(points)) if has_decoding(rows)]
+    if not machines:
+        return style.sentence_figure(NO_MORE)
+    rows = machines[0]
+    decoders = list(dict.fromkeys(points["decoder"]))
+    looks = {name: style.line(number) for number, name in enumerate(decoders)}
+    batches, colds = _batch_panels(rows), _cold_panels(rows)
+    columns = max(len(batches), len(colds))
+    heights = [4.2] * bool(batches) + [1.2 + 0.3 * len(decoders)] * bool(colds)
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.9), layout="constrained")
+        axes = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
+        for line, panels, draw in zip(
+            axes,
+            [found for found in (batches, colds) if found],
+            [_batch_panel] * bool(batches) + [_cold_panel] * bool(colds),
+            strict=True,
+        ):
+            for axis, panel in zip(line, panels, strict=False):
+                draw(axis, panel, looks)
+            for axis in line[len(panels) :]:
+                axis.set_axis_off()
+        shown = set(pd.concat([*batches, *colds])["decoder"])
+        handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
+        figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
+    return figure
+
+
+def has_decoding(points: pd.DataFrame) -> bool:
+    """Whether `draw_decoding` has something to draw."""
+    rows = sweeps.measured(points)
+    return bool(_batch_panels(rows) or _cold_panels(rows))
+
+
+def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each decoder's points on the most cores, where batch sizes and page caches are measured."""
+    return rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
+
+
+def _batch_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """A table a dataset, of the decoders that have several batch sizes there."""
+    warm = _most_cores(rows)
+    warm = warm[warm["cache"] == "warm"]
+    panels = []
+    for _, ours in warm.groupby(["side", "dataset"], sort=True):
+        several = ours.groupby("decoder")["batch_size"].transform("nunique") > 1
+        if several.any():
+            panels.append(ours[several])
+    return panels
+
+
+def _cold_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """A table a dataset, of the decoders measured warm and cold."""
+    ours = _most_cores(rows)
+    ours = ours[ours["main"].astype(bool)]
+    panels = []
+    for _, same in ours.groupby(["side", "dataset"], sort=True):
+        both = same.groupby("decoder")["cache"].transform("nunique") == 2
+        if both.any():
+            panels.append(same[both])
+    return panels
+
+
+def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
+    for decoder, ours in rows.groupby("decoder", sort=False):
+        ours = ours.sort_values("batch_size")
+        axis.errorbar(
+            ours["batch_size"],
+            ours["images_per_s"],
+            yerr=_range(ours),
+            capsize=3,
+            ms=5,
+            lw=1.4,
+            **looks[decoder],
+        )
+    sizes = sorted(set(rows["batch_size"]))
+    axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
+    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axis.xaxis.set_minor_locator(NullLocator())
+    _plain_rates(axis.yaxis)
+    axis.grid(color=GRID)
+    axis.set_title(f"Batch size, {_dataset(rows)}")
+
+
+def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
+    warm = rows[rows["cache"] == "warm"].sort_values("images_per_s", ascending=False)
+    for y, (decoder, rate) in enumerate(zip(warm["decoder"], warm["images_per_s"], strict=True)):
+        same = rows[rows["decoder"] == decoder]
+        cold = same[same["cache"] == "cold"]
+        colour = looks[decoder]["color"]
+        axis.plot([cold["images_per_s"].iloc[0], rate], [y, y], color=colour, lw=1)
+        for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
+            bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
+            axis.errorbar(some["images_per_s"], [y], xerr=_range(some), **bar)
+    axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
+    axis.set_ylim(len(warm) - 0.5, -0.5)
+    axis.set(xscale="log", xlabel="images per second; filled: page cache warm, hollow: cold")
+    _plain_rates(axis.xaxis)
+    axis.grid(axis="x", color=GRID)
+    axis.set_title(f"Page cache, {_dataset(rows)}")
+
+
+def _plain_rates(axis) -> None:
+    """Ticks of a logarithmic axis as whole numbers, the smaller ones without words."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _dataset(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    return f"{first['dataset']} ({int(first['width'])} x {int(first['height'])} pixels)"
+
+
+def _range(rows: pd.DataFrame) -> np.ndarray:
+    """Distance from the median to the smallest and to the largest pass, (2, n)."""
+    middle = rows["images_per_s"]
+    return np.array([middle - rows["images_per_s_min"], rows["images_per_s_max"] - middle])

@@ -1,0 +1,119 @@
+"""Sweeps of decoders from disk to one table: a row a point, rates as median, smallest and largest."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.errors import GpufeedError
+from gpufeed.sweep import record
+
+STRIPS = "strips"
+COLUMNS = [
+    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
+    "bytes_per_pixel", "cores", "batch_size", "main", "cache", "status", "sentence", "n", "images_per_s",
+    "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share", "fell_back_share",
+    "buffers_mib", "device", "hardware", "node_cores", "node", "torch", "commit", "finished_at",
+]  # fmt: skip
+TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
+
+
+def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
+
+    kind: `gpu` for a decoder that decodes on one, `strips`, else `cpu`. main: whether the batch has the size
+    that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are none.
+    troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
+    left out, each with its sentence.
+    """
+    rows: list[dict] = []
+    troubles: list[dict] = []
+    for path in map(Path, paths):
+        try:
+            sweep = record.read(path)
+        except GpufeedError as error:
+            sentence = error.found.splitlines()[0]
+            troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})
+            continue
+        rows += _rows(sweep)
+        troubles += _troubles(sweep)
+    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(troubles, columns=TROUBLE_COLUMNS)
+
+
+def _rows(sweep: dict) -> list[dict]:
+    environment = sweep["environment"]
+    gpu = environment["gpu"]
+    same = {
+        "experiment": sweep["experiment"],
+        "decoder": sweep["decoder"],
+        "kind": _kind(sweep),
+        "version": sweep["version"],
+        "device": sweep["device"],
+        "hardware": gpu["name"] if gpu and sweep["device"] == "cuda" else environment["cpu"],
+        "node_cores": environment["cores_allowed"],
+        "node": environment["node"],
+        "torch": environment["versions"].get("torch", "unknown"),
+        "commit": environment["commit"],
+        "finished_at": sweep["finished_at"],
+    }
+    usual = _usual_batches(sweep)
+    return [
+        {**same, **_point(point), "main": point["batch_size"] == usual[point["dataset"]]}
+        for point in sweep["points"]
+    ]
+
+
+def _kind(sweep: dict) -> str:
+    if sweep["decoder"] == STRIPS:
+        return STRIPS
+    return "gpu" if sweep["parallel"] == "device" else "cpu"
+
+
+def _usual_batches(sweep: dict) -> dict[str, int]:
+    """Dataset -> the batch size of its points that stands for all: each was measured first on few cores."""
+    first: dict[str, int] = {}
+    for point in sweep["points"]:
+        first.setdefault(point["dataset"], point["batch_size"])
+    return first
+
+
+def _point(point: dict) -> dict:
+    names = ("dataset", "height", "width", "quality", "bytes_per_pixel", "cores", "batch_size", "cache")
+    rates, pixels = pd.Series(point["images_per_s"], dtype=float), point["height"] * point["width"]
+    images = sum(point["images"])
+    return {name: point[name] for name in (*names, "status", "sentence", "buffers_mib")} | {
+        "side": pixels**0.5,
+        "n": len(rates),
+        "images_per_s": rates.median(),
+        "images_per_s_min": rates.min(),
+        "images_per_s_max": rates.max(),
+        "megapixels_per_s": rates.median() * pixels / 1e6,
+        "evicted_share": pd.Series(point["evicted_share"], dtype=float).median(),
+        "fell_back_share": point["fell_back"] / images if images else None,
+    }
+
+
+def _troubles(sweep: dict) -> list[dict]:
+    found = []
+    if sweep["status"] != "done":
+        found.append((sweep["status"], sweep["sentence"]))
+    for point in sweep["points"]:
+        if point["status"] != "done":
+            where = (
+                f"{point['dataset']}, {point['cache']}, {point['cores']} cores, batch {point['batch_size']}"
+            )
+            found.append((point["status"], f"{where}: {point['sentence']}"))
+    found += [("left out", sentence) for sentence in sweep["left_out"]]
+    return [
+        {"decoder": sweep["decoder"], "status": status, "sentence": sentence} for status, sentence in found
+    ]
+
+
+def measured(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that have rates."""
+    return points[(points["status"] == "done") & (points["n"] > 0)]
+
+
+def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
+    """The points of each machine: they are never compared across."""
+    return [rows for _, rows in points.groupby(["hardware", "node_cores", "node"], sort=False, dropna=False)]

@@ -51,3 +51,12 @@ def below(number: Number, limit: int) -> Number:
 def chance(number: Number, probability: float) -> Number:
     """A uniform draw turned into True with the given probability."""
     return number < round(probability * 2**BITS)
+
+
+def uniform(number: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """A uniform draw turned into a float32 between low and high."""
+    return number.to(torch.float32).mul_(2.0**-BITS * (high - low)).add_(low)
+
+
+# Which draw of a sample decides what. The numbers are part of what a seed means: new ones come at the end.
+TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE = range(6)

@@ -1,0 +1,117 @@
+"""The augment `fused`: everything but rotation in one pass over the batch, by one Triton kernel.
+
+It moves 3 bytes a pixel in and 3 itemsize out, each once: 9 at float16. The steps and options are those
+of the reference (amounts.py), and so are the pixels, within rounding.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gpufeed.augment import amounts, draws
+from gpufeed.augment.base import DeviceAugment
+from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
+from gpufeed.augment.fused_kernel import BLOCK, WARPS, augment_tiles
+from gpufeed.errors import GpufeedError
+
+# More programs than run at once (132 multiprocessors x 16), so that a large batch has no long tail, and
+# few enough that a program has several tiles of its image to share the draws among.
+PROGRAMS = 8192
+
+
+class FusedAugment(DeviceAugment):
+    """One launch a batch; a CUDA graph may capture it."""
+
+    defaults = amounts.FUSED_DEFAULTS
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
+        """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
+        super().__init__(mean, std, seed, options)
+        amounts.check(self.options)
+        if not interpreted():
+            require_cuda("fused")
+        scale = [1 / (255 * value) for value in std]
+        shift = [-m / s for m, s in zip(mean, std, strict=True)]
+        pepper, salt = amounts.pepper_and_salt(self.options["salt_pepper"])
+        self.constants = {
+            "PADDING": self.options["crop_padding"],
+            "FLIP_BELOW": round(self.options["flip_probability"] * 2**32),
+            "BRIGHTNESS": float(self.options["brightness"]),
+            "CONTRAST": float(self.options["contrast"]),
+            "PIVOT": 255.0 * self.options["contrast_pivot"],
+            "PEPPER": pepper,
+            "SALT": salt,
+            **{f"SCALE{c}": value for c, value in enumerate(scale)},
+            **{f"SHIFT{c}": value for c, value in enumerate(shift)},
+            "TAG": amounts.NOISE_TAG,
+            "BLOCK": BLOCK,
+            "num_warps": WARPS,
+        }
+        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
+        self.state = amounts.signed(draws.fold(draws.fold(0, low), high))
+        self.key = amounts.signed(low), amounts.signed(high)
+
+    def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
+        """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        check_batch(images, ids)
+        return self._launch(images, None, ids, epoch)
+
+    def gather(
+        self, store: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
+        """As __call__(store[rows], ids, epoch), without a copy of the batch.
+
+        store: uint8 (M, H, W, 3), rows: int64 (N,), each in 0..M-1, which is not checked.
+        """
+        check_batch(store[: len(ids)], ids)
+        if rows.dtype != torch.int64 or rows.shape != ids.shape:
+            raise GpufeedError(
+                f"rows {rows.dtype} {tuple(rows.shape)}", f"torch.int64 {tuple(ids.shape)}", "give one row an id"
+            )
+        return self._launch(store, rows, ids, epoch)
+
+    def _launch(
+        self, images: torch.Tensor, rows: torch.Tensor | None, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
+        if not interpreted():
+            check_addresses(images, ids, *([] if rows is None else [rows]))
+        n, (height, width) = len(ids), images.shape[1:3]
+        if height * width >= 2**28:
+            raise GpufeedError(f"images of {height} x {width} pixels", "fewer than 2**28", "use augment torch")
+        tiles = -(-height * width // (4 * BLOCK))
+        each = tiles_each(tiles, n)
+        splits = -(-tiles // each)
+        out = torch.empty((n, height, width, 3), dtype=amounts.DTYPES[self.options["dtype"]], device=ids.device)
+        augment_tiles[(n * splits,)](
+            images,
+            images if rows is None else rows,
+            ids,
+            out,
+            epoch,
+            self.state,
+            *self.key,
+            splits,
+            ROWS=rows is not None,
+            EPOCH_AT=isinstance(epoch, torch.Tensor),
+            WORDS=width % 4 == 0 and images.data_ptr() % 4 == 0,
+            HEIGHT=height,
+            WIDTH=width,
+            TILES=each,
+            **self.constants,
+        )
+        return out.permute(0, 3, 1, 2)
+
+
+def tiles_each(tiles: int, images: int) -> int:
+    """How many of an image's tiles one program handles: a power of two, since each is a compilation."""
+    each = 1
+    while each < tiles and tiles * images >= 2 * each * PROGRAMS:
+        each *= 2
+    return each
+
+
+def interpreted() -> bool:
+    """Whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

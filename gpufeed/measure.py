@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from gpufeed import gpu, registry
+from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed, environment
@@ -30,6 +31,7 @@ from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.evaluate import evaluate
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
+SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has them all
 log = logging.getLogger("gpufeed")
 
 
@@ -148,9 +150,21 @@ def run(
         "phases": phases,
         "memory": memory,
         "accuracy": accuracy,
+        "dataset": dataset_facts(manifest, stores),
         **statistics(result, batches),
     }
     return Outcome(result.steps, fields)
+
+
+def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
+    """The field dataset of a record."""
+    broken = manifest.info.quarantined
+    return {
+        "samples": len(manifest),
+        "quarantined": len(broken),
+        "examples": broken[:SHOWN],
+        "cache": read_info(stores.cache).decoder_version if stores.cache else None,
+    }
 
 
 def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:

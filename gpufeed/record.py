@@ -41,6 +41,7 @@ class Record:
     throughput: dict | None = None
     accuracy: dict | None = None
     memory: dict | None = None
+    dataset: dict | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

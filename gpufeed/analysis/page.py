@@ -9,7 +9,9 @@ import pandas as pd
 from markupsafe import Markup
 
 from gpufeed.analysis import (
+    builds,
     claims,
+    datasets,
     figures,
     gates,
     interactive,
@@ -63,6 +65,7 @@ def page(found: records.Found, plan_info: Mapping) -> str:
         counts=_counts(table, found),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
         gates=gates.rows(found.gates, table),
+        datasets=datasets.rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
@@ -100,6 +103,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "claims": claims.notebook_claims(ours) if name == "pipelining" else [],
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
+        "builds": builds.table(found.builds, name),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),

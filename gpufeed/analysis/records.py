@@ -25,7 +25,7 @@ COLUMNS = [
     *AXES, "step_limit", "precision", "overrides", "hyper", "device", "hardware", "stack", "torch",
     "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
-    "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows",
+    "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
 ]  # fmt: skip
 
 
@@ -143,6 +143,7 @@ def _measures(record: Record) -> dict:
         "peak_gpu_mib": record.memory["peak_gpu_mib"],
         "peak_host_mib": record.memory["peak_host_mib"],
         "epoch_rows": record.epochs,
+        "facts": record.dataset,
     }
 
 
@@ -169,6 +170,7 @@ class Found:
     stale: list[Path] = field(default_factory=list)  # of cells or repeats that the config no longer plans
     reference: bool = False  # published records of another machine, shown because there are no own ones
     gates: list[Path] = field(default_factory=list)  # verdicts of the gate, <dataset>/<loader>.json
+    builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -195,12 +197,17 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
                     missing.append(Missing(experiment, cell_id, repeat))
         known = set(paths)
         stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
-    return Found(paths, missing, stale, gates=find_gates(results_dir))
+    return Found(paths, missing, stale, gates=find_gates(results_dir), builds=find_builds(results_dir))
 
 
 def find_gates(results_dir: str | Path) -> list[Path]:
     """The verdicts of the gate in a folder of results."""
     return sorted(Path(results_dir).glob("gate/*/*.json"))
+
+
+def find_builds(results_dir: str | Path) -> list[Path]:
+    """The build times in a folder of results."""
+    return sorted(Path(results_dir).glob("builds/*/*.json"))
 
 
 def find_reference(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
@@ -218,5 +225,7 @@ def find_reference(results_dir: str | Path, experiments: Iterable[str], planned:
         for cell_id, repeats in planned.get(name, {}).items()
         for repeat in range(repeats)
     ]
-    gates = [gate for folder in sorted(root.glob("*")) for gate in find_gates(folder)]
-    return Found(paths, missing, reference=bool(paths), gates=gates)
+    folders = sorted(root.glob("*"))
+    gates = [gate for folder in folders for gate in find_gates(folder)]
+    builds = [path for folder in folders for path in find_builds(folder)]
+    return Found(paths, missing, reference=bool(paths), gates=gates, builds=builds)

@@ -1,16 +1,19 @@
 import runpy
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 
 import measure_fixtures as toys
 import pandas as pd
 import pytest
 import torch
+from image_fixtures import write_dataset
 
+from gpufeed.cache import build
+from gpufeed.data.manifest import Manifest
 from gpufeed.log import job_log
-from gpufeed.measure import COLUMNS, measure
+from gpufeed.measure import COLUMNS, Stores, dataset_facts, measure
 from gpufeed.record import Record, check
 
 
@@ -42,11 +45,23 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert record.memory["peak_gpu_mib"] is None
     assert record.memory["peak_host_mib"] > 10
     assert record.phases["evaluation_s"] > 0
+    assert record.dataset == {"samples": 42, "quarantined": 0, "examples": [], "cache": None}
     assert len(steps) == 12
     assert set(steps["repeat"]) == {2}
     assert set(steps["cell_id"]) == {record.cell_id}
     record.write(tmp_path / "0.json")
     assert Record.read(tmp_path / "0.json") == record
+
+
+def test_a_record_tells_of_broken_files_and_of_its_cache(tmp_path):
+    broken = [{"path": f"{i}.png", "reason": "cut"} for i in range(25)]
+    whole = write_dataset(tmp_path / "tiny")
+    manifest = Manifest(whole.root, replace(whole.info, quarantined=broken), whole.table)
+    build(manifest, "pillow", tmp_path / "pillow.npy")
+    facts = dataset_facts(manifest, Stores(tmp_path / "pillow.npy"))
+    assert (facts["samples"], facts["quarantined"]) == (29, 25)
+    assert facts["examples"] == broken[:20]
+    assert facts["cache"].startswith("pillow ")
 
 
 def test_the_statistics_are_those_of_the_steps(run):

@@ -11,6 +11,7 @@ from test_loader_contract import *  # noqa: F403
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.ahead import BatchesAhead
+from gpufeed.loaders.host_cache import HostCacheLoader
 from gpufeed.loaders.resident import ResidentLoader, copy_rows
 from gpufeed.loaders.samples import HostBatch
 from gpufeed.loaders.transfer import copied
@@ -70,11 +71,14 @@ def test_no_wrong_pixel_in_a_thousand_batches_beside_a_busy_stream(device):
     assert wrong.item() == 0
 
 
-@pytest.mark.parametrize(("name", "workers"), [("overlap", 0), ("overlap", 2), ("dataloader_workers", 2)])
+@pytest.mark.parametrize(
+    ("name", "workers"), [("overlap", 0), ("overlap", 2), ("dataloader_workers", 2), ("host_cache", 0)]
+)
 def test_real_files_beside_a_busy_stream(device, tmp_path, name, workers):
     manifest = write_dataset(tmp_path / "tiny", train=600, test=6)
+    cache = write_cache(manifest) if name == "host_cache" else None
     made = request(
-        manifest, None, device=device, workers=workers, prefetch_factor=2 if workers else None, batch_size=7
+        manifest, cache, device=device, workers=workers, prefetch_factor=2 if workers else None, batch_size=7
     )
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     with load("loader", name)(made) as loader:
@@ -138,3 +142,18 @@ def test_resident_says_when_it_does_not_fit(device, tmp_path, monkeypatch):
     monkeypatch.setattr("gpufeed.loaders.resident.free_bytes", lambda device: 1000)
     with pytest.raises(GpufeedError, match="free on cuda"):
         ResidentLoader(request(manifest, write_cache(manifest), device=device)).open()
+
+
+def test_host_cache_is_pinned_or_mapped(device, tmp_path, monkeypatch):
+    manifest = write_dataset(tmp_path / "tiny")
+    made = request(manifest, write_cache(manifest), device=device)
+    with HostCacheLoader(made) as loader:
+        assert loader.rows.is_pinned()
+        batches = list(loader)
+        assert all(batch.transfer is not None for batch in batches)
+    monkeypatch.setattr("gpufeed.loaders.host_cache.SHARE_OF_FREE", 0.0)
+    with HostCacheLoader(made) as loader:
+        assert not loader.rows.is_pinned()
+        for batch, again in zip(batches, loader, strict=True):
+            assert torch.equal(batch.images, again.images)
+            assert torch.equal(batch.ids, again.ids)

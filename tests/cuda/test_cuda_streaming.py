@@ -1,0 +1,180 @@
+"""The loaders' contract on JPEG files, which GPU decoders really decode, and what only they can do wrong."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hostile_fixtures import photo, saved
+from image_fixtures import request, write_cache, write_files, write_strips
+from PIL import Image
+
+# The contract's tests run again here, with the `dataset` and `device` fixtures of this module.
+from test_loader_contract import *  # noqa: F403
+
+from gpufeed.data.manifest import Manifest
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders.base import Loader
+from gpufeed.registry import DECODERS, LOADERS, load
+
+STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
+SIZE = 64
+COUNT = 600
+SLEEP_CYCLES = 1_000_000_000  # about half a second
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda")
+
+
+def shades(count: int) -> list[bytes]:
+    """JPEGs whose brightness tells neighbours apart; every seventh one is gray."""
+    images = [photo(SIZE, SIZE) // 2 + np.uint8(2 * (i % 60)) for i in range(count)]
+    modes = ["L" if i % 7 == 6 else "RGB" for i in range(count)]
+    return [
+        saved("JPEG", Image.fromarray(image).convert(mode), quality=90)
+        for image, mode in zip(images, modes, strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """As the contract's own: 23 training and 6 test samples of 5 classes, but JPEG files."""
+    manifest = write_files(tmp_path_factory.mktemp("jpegs") / "files", shades(29), "jpg", (SIZE, SIZE))
+    table = manifest.table.assign(label=[i * 7 % 5 for i in range(29)])
+    table.loc[[1, 6, 12, 17, 23, 28], "split"] = "test"
+    info = replace(manifest.info, classes=[f"class {label}" for label in range(5)])
+    manifest = Manifest(manifest.root, info, pd.DataFrame(table))
+    write_strips(manifest)
+    return manifest, write_cache(manifest)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    return write_files(tmp_path_factory.mktemp("many") / "files", shades(COUNT), "jpg", (SIZE, SIZE))
+
+
+@pytest.fixture(params=STREAMING)
+def loader(request, many, device):
+    """An open loader over 600 JPEGs in batches of 32, warmed up by one epoch."""
+    made = usual(many, device)
+    try:
+        with load("loader", request.param)(made) as loader:
+            assert sum(len(batch.ids) for batch in loader) == COUNT
+            torch.cuda.synchronize()
+            yield loader
+    except Skip as skip:
+        pytest.skip(str(skip))
+
+
+def usual(manifest, device, **changes):
+    return request(manifest, None, **{"device": device, "batch_size": 32, "threads": 4, **changes})
+
+
+def pixels_by_id(loader: Loader) -> torch.Tensor:
+    """Every sample of an epoch at its id, uint8 (N, H, W, 3), each batch awaited before the next."""
+    found = torch.zeros((COUNT, SIZE, SIZE, 3), dtype=torch.uint8, device="cuda")
+    for batch in loader:
+        found[batch.ids] = batch.images
+        torch.cuda.synchronize()
+    return found
+
+
+def test_no_wrong_image_beside_a_busy_stream(loader):
+    expected = pixels_by_id(loader)
+    busy = torch.cuda.Stream()
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(10):
+        for batch in loader:
+            with torch.cuda.stream(busy):
+                torch.cuda._sleep(200_000)
+            torch.cuda._sleep(400_000)  # the batch is read late, when later ones have long been queued
+            difference = (batch.images.float() - expected[batch.ids].float()).abs()
+            wrong += (difference.mean((1, 2, 3)) > 1).sum()  # shades are two steps apart
+    assert wrong.item() == 0
+
+
+def test_decoding_does_not_wait_for_the_step_before(loader):
+    """The batches that follow are made while the device is still at the step of the first one."""
+    iterator = iter(loader)
+    next(iterator)
+    compute = torch.cuda.Stream()
+    with torch.cuda.stream(compute):
+        torch.cuda._sleep(SLEEP_CYCLES)
+        step = compute.record_event()
+        for _ in range(5):  # more than can have been waiting
+            next(iterator)
+        assert not step.query()
+    iterator.close()
+    torch.cuda.synchronize()
+
+
+def test_memory_does_not_grow_over_epochs(loader):
+    def used() -> int:
+        torch.cuda.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        return total - free
+
+    before = used()
+    for _ in range(20):
+        assert sum(len(batch.ids) for batch in loader) == COUNT
+    assert used() - before <= 32 * 2**20  # 20 epochs are 150 MB of pixels
+
+
+def test_where_the_pixels_come_from_is_told(loader):
+    transfers = [batch.transfer for batch in loader]
+    torch.cuda.synchronize()
+    if LOADERS[loader.decoder].device == "cuda":
+        assert transfers == [None] * len(transfers)
+    else:
+        assert all(transfer.ms() > 0 for transfer in transfers)
+
+
+def test_usual_batches_are_decoded_by_the_library_in_one_call(loader, monkeypatch):
+    def fail(files):
+        raise AssertionError("image by image")
+
+    monkeypatch.setattr(loader.library, "decode_taken", fail)
+    assert sum(len(batch.ids) for batch in loader) == COUNT
+
+
+@pytest.mark.parametrize("name", STREAMING)
+@pytest.mark.parametrize("damage", ["cut", "gone", "resized", "overwritten"])
+def test_bad_file_is_named(tmp_path, device, name, damage):
+    manifest = write_files(tmp_path / "files", shades(12), "jpg", (SIZE, SIZE))
+    bad = manifest.paths()[2]
+    contents = {
+        "cut": bad.read_bytes()[:200],
+        "resized": saved("JPEG", photo(40, 40)),
+        "overwritten": saved("PNG", photo(SIZE, SIZE))[:60] + bytes(200) + saved("PNG")[-12:],
+    }
+    if damage == "gone":
+        bad.unlink()
+    else:
+        bad.write_bytes(contents[damage])
+    try:
+        with pytest.raises(GpufeedError) as error, load("loader", name)(usual(manifest, device)) as loader:
+            list(loader)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert str(bad) in error.value.found
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_cmyk_and_png_among_them(tmp_path, device, name):
+    files = shades(12)
+    pictures = {i: photo(SIZE, SIZE) // 2 + np.uint8(2 * i) for i in (3, 4)}
+    files[3] = saved("JPEG", Image.fromarray(pictures[3]).convert("CMYK"), quality=95)
+    files[4] = saved("PNG", pictures[4])
+    manifest = write_files(tmp_path / "files", files, "jpg", (SIZE, SIZE))
+    try:
+        with load("loader", name)(usual(manifest, device, shuffle=False)) as loader:
+            (batch,) = list(loader)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert np.array_equal(batch.images[4].cpu().numpy(), pictures[4])
+    for place in set(range(12)) - {6}:  # the gray one
+        shade = photo(SIZE, SIZE) // 2 + np.uint8(2 * place)
+        assert abs(float(batch.images[place].float().mean()) - shade.mean()) < 4

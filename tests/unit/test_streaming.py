@@ -1,0 +1,225 @@
+"""Loaders that read and decode files in every epoch: reading ahead, whole batches, memory, errors."""
+
+import gc
+import sys
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from hostile_fixtures import available, photo, saved
+from image_fixtures import request, write_dataset, write_files
+from PIL import Image
+
+from gpufeed.decode.pillow import PillowDecoder
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders.ahead import Ahead
+from gpufeed.loaders.files import PIECE, FileReader, read_file
+from gpufeed.registry import DECODERS, LOADERS, load
+
+STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
+ON_GPU = [name for name in STREAMING if LOADERS[name].device == "cuda"]
+COUNT = 60
+
+
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpufeed-")]
+
+
+def photos(count: int = COUNT) -> list[bytes]:
+    """JPEGs of 24 x 32 pixels of different shades; some are gray, one is a CMYK file, one a PNG."""
+    shades = [photo(24, 32) // 2 + np.uint8(2 * i) for i in range(count)]
+    files = [saved("JPEG", shade, quality=90) for shade in shades]
+    files[5], files[6] = (saved("JPEG", Image.fromarray(shades[i]).convert("L")) for i in (5, 6))
+    files[7] = saved("JPEG", Image.fromarray(shades[7]).convert("CMYK"))
+    files[8] = saved("PNG", shades[8])
+    return files
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return write_files(tmp_path / "photos", photos(), "jpg", (24, 32))
+
+
+def test_every_kind_of_file_in_three_epochs(manifest):
+    available("dali_cpu")
+    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images)
+    with load("loader", "dali_cpu")(request(manifest, None, batch_size=8)) as loader:
+        for _ in range(3):
+            order = loader.order()
+            batches = list(loader)
+            assert torch.cat([batch.ids for batch in batches]).tolist() == order.tolist()
+            assert np.array_equal(torch.cat([batch.images for batch in batches]).numpy(), expected[order])
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_there_is_a_decoder_of_its_name(name):
+    loader = load("loader", name)
+    assert loader.decoder == name
+    assert LOADERS[name].device == DECODERS[name].device
+    assert "cpu" not in LOADERS[name].augments
+
+
+@pytest.mark.parametrize("name", ON_GPU)
+def test_without_a_gpu_it_skips_with_a_sentence(manifest, name):
+    with pytest.raises(Skip, match=f"Loader {name} decodes on a CUDA GPU, and this cell's device is cpu"):
+        load("loader", name)(request(manifest, None))
+
+
+def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
+    available("dali_cpu")
+    loader = load("loader", "dali_cpu")(request(manifest, None))
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
+    with pytest.raises(Skip, match="Decoder dali_cpu needs nvidia-dali"):
+        loader.open()
+
+
+def test_memory_does_not_grow_over_epochs(tmp_path):
+    available("dali_cpu")
+    manifest = write_files(tmp_path / "many", photos() * 10, "jpg", (24, 32))
+    process = psutil.Process()
+    with load("loader", "dali_cpu")(request(manifest, None, batch_size=64, threads=2)) as loader:
+        for _ in range(4):
+            assert sum(len(batch.ids) for batch in loader) == len(manifest)
+        gc.collect()
+        before, threads = process.memory_info().rss, process.num_threads()
+        for _ in range(20):
+            assert sum(len(batch.ids) for batch in loader) == len(manifest)
+        gc.collect()
+        grown = process.memory_info().rss - before
+        assert process.num_threads() <= threads
+    # an epoch is 1.4 MB of pixels and 0.6 MB of files: either of them kept would be 12 MB or more
+    assert grown < 8 * 2**20
+    assert not our_threads()
+
+
+def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
+    available("dali_cpu")
+    read: list[int] = []
+    plain = FileReader.read
+    monkeypatch.setattr(FileReader, "read", lambda self, i: read.append(i) or plain(self, i))
+    with load("loader", "dali_cpu")(request(manifest, None, batch_size=1)) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        # one taken; two decoded batches and two read ones wait; each thread has one in its hands
+        wait_until(lambda: len(read) == 7)
+        time.sleep(0.1)
+        assert len(read) == 7
+        assert read == loader.order()[:7].tolist()
+        iterator.close()
+    assert not our_threads()
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    end = time.perf_counter() + seconds
+    while not condition() and time.perf_counter() < end:
+        time.sleep(0.005)
+    assert condition()
+
+
+def test_batches_before_a_bad_file_come_whole(manifest):
+    available("dali_cpu")
+    made = request(manifest, None, batch_size=4, shuffle=False)
+    bad = manifest.paths()[13]
+    bad.write_bytes(b"no image")
+    with load("loader", "dali_cpu")(made) as loader:
+        iterator = iter(loader)
+        seen = [i for _ in range(3) for i in next(iterator).ids.tolist()]
+        with pytest.raises(GpufeedError) as error:
+            next(iterator)
+        assert loader.state_dict()["next_batch"] == 3
+    assert seen == list(range(12))
+    assert str(bad) in error.value.found
+    assert not our_threads()
+
+
+def counted(count: int, ended: list[str]):
+    try:
+        yield from range(count)
+    finally:
+        ended.append(threading.current_thread().name)
+
+
+def test_closing_ends_the_source_in_its_own_thread():
+    ended: list[str] = []
+    ahead = Ahead(counted(100, ended), "gpufeed-test")
+    assert ahead.get() == 0
+    assert not ended
+    ahead.close()
+    assert ended == ["gpufeed-test"]
+    assert not our_threads()
+
+
+def test_an_error_comes_in_its_turn():
+    def failing():
+        yield 1
+        yield 2
+        raise KeyboardInterrupt("planted")
+
+    ahead = Ahead(failing(), "gpufeed-test")
+    assert [ahead.get(), ahead.get()] == [1, 2]
+    with pytest.raises(KeyboardInterrupt, match="planted"):
+        ahead.get()
+    ahead.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 7])
+def test_files_are_read_whole(tmp_path, size):
+    path = tmp_path / "file"
+    path.write_bytes(np.random.default_rng(0).bytes(size))
+    assert read_file(str(path)) == path.read_bytes()
+
+
+def test_reading_leaves_no_file_open(manifest):
+    before = psutil.Process().num_fds()
+    reader = FileReader(manifest)
+    assert sum(len(batch.encoded) for batch in reader.batches(np.arange(COUNT), 7)) == COUNT
+    manifest.paths()[3].unlink()
+    with pytest.raises(GpufeedError, match="No such file"):
+        reader.read(3)
+    assert psutil.Process().num_fds() == before
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoding_into_a_batch(name):
+    """The images of the list form, at their places, or the reason why one is not."""
+    decoder = available(name)
+    files = photos(20)
+    out = torch.zeros((20, 24, 32, 3), dtype=torch.uint8)
+    outcomes = decoder.decode_into(files, out)
+    decoded = decoder.decode(files)
+    assert outcomes == decoded.outcomes
+    assert np.array_equal(out.numpy(), np.stack(decoded.images))
+    files[2], files[4] = saved("JPEG", photo(16, 16)), b"no image"
+    out.zero_()
+    outcomes = decoder.decode_into(files, out)
+    assert outcomes[2].reason == "decoded to (16, 16, 3), the manifest says (24, 32, 3)"
+    assert outcomes[2].decoder is None
+    assert outcomes[4].decoder is None
+    assert outcomes[4].reason
+    for place in set(range(20)) - {2, 4}:
+        assert np.array_equal(out[place].numpy(), decoded.images[place])
+    assert decoder.decode_into([], out[:0]) == []
+
+
+def test_a_usual_batch_is_one_call_and_one_copy(monkeypatch):
+    decoder = available("dali_cpu")
+    files, out = [saved("JPEG", photo())] * 1500, torch.zeros((1500, 48, 64, 3), dtype=torch.uint8)
+    monkeypatch.setattr(decoder, "decode_taken", lambda files: pytest.fail("image by image"))
+    assert {outcome.decoder for outcome in decoder.decode_into(files, out)} == {"dali_cpu"}
+    expected = torch.from_numpy(PillowDecoder().decode(files[:1]).images[0])
+    assert torch.equal(out, expected.expand_as(out))  # more files than one run of the pipeline takes
+    with monkeypatch.context() as header_lies:
+        header_lies.setattr(decoder, "takes_all", lambda files, size: True)
+        assert not decoder.fill(files[:2], torch.zeros((2, 48, 60, 3), dtype=torch.uint8))
+
+
+def test_labels_and_ids_are_no_views_of_the_loaders_own(tmp_path):
+    available("dali_cpu")
+    with load("loader", "dali_cpu")(request(write_dataset(tmp_path / "tiny"), None, shuffle=False)) as loader:
+        expected = loader.order().tolist()
+        for batch in loader:
+            batch.ids.fill_(-1)
+        assert loader.order().tolist() == expected

@@ -18,6 +18,7 @@ from gpufeed.analysis import (
     learning,
     records,
     style,
+    sweep_section,
     tables,
     verdicts,
     wording,
@@ -43,7 +44,8 @@ def page(found: records.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
     found: the records to show. plan_info: {"experiments": {name: {"title", "question", "repeats",
-    "cells"}}, "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
+    "cells" and, where decoders are measured alone, "sweep"}}, "left_out": [{"experiment", "sentence",
+    "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
@@ -76,6 +78,7 @@ def page(found: records.Found, plan_info: Mapping) -> str:
 def _shown_experiments(found: records.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
     """Experiments with a record or a gap, in the order of the plan."""
     present = {*table["experiment"], *(missing.experiment for missing in found.missing)}
+    present |= {path.parent.name for path in found.sweeps}
     return [name for name in plan_info["experiments"] if name in present]
 
 
@@ -104,6 +107,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name),
+        "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),

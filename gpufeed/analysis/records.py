@@ -171,6 +171,7 @@ class Found:
     reference: bool = False  # published records of another machine, shown because there are no own ones
     gates: list[Path] = field(default_factory=list)  # verdicts of the gate, <dataset>/<loader>.json
     builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
+    sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -197,7 +198,8 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
                     missing.append(Missing(experiment, cell_id, repeat))
         known = set(paths)
         stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
-    return Found(paths, missing, stale, gates=find_gates(results_dir), builds=find_builds(results_dir))
+    beside = {"gates": find_gates(results_dir), "builds": find_builds(results_dir)}
+    return Found(paths, missing, stale, **beside, sweeps=find_sweeps(results_dir))
 
 
 def find_gates(results_dir: str | Path) -> list[Path]:
@@ -208,6 +210,11 @@ def find_gates(results_dir: str | Path) -> list[Path]:
 def find_builds(results_dir: str | Path) -> list[Path]:
     """The build times in a folder of results."""
     return sorted(Path(results_dir).glob("builds/*/*.json"))
+
+
+def find_sweeps(results_dir: str | Path) -> list[Path]:
+    """The sweeps of decoders in a folder of results."""
+    return sorted(Path(results_dir).glob("sweeps/*/*.json"))
 
 
 def find_reference(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
@@ -228,4 +235,5 @@ def find_reference(results_dir: str | Path, experiments: Iterable[str], planned:
     folders = sorted(root.glob("*"))
     gates = [gate for folder in folders for gate in find_gates(folder)]
     builds = [path for folder in folders for path in find_builds(folder)]
-    return Found(paths, missing, reference=bool(paths), gates=gates, builds=builds)
+    sweeps = [path for folder in folders for path in find_sweeps(folder)]
+    return Found(paths, missing, reference=bool(paths), gates=gates, builds=builds, sweeps=sweeps)

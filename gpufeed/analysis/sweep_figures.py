@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gpufeed.analysis import crossover, style, sweeps, wording
 from gpufeed.analysis.crossover import Rate, Size
@@ -23,7 +23,7 @@ GPU_LOOKS = (  # by rank among the GPU decoders
     {"color": style.SKY, "marker": "s", "lw": 1.6},
     {"color": style.GREEN, "marker": "^", "lw": 1.6},
 )
-CPU_GREYS = ("#B4B4B4", "#8C8C8C", "#646464", "#2E2E2E")  # fewer cores are lighter
+CPU_GREYS = ("#A8A8A8", "#868686", "#606060", "#2E2E2E")  # fewer cores are lighter
 LEAST_GAP = 0.052  # of the axis' height, between two names beside it
 GRID = "#E4E4E4"
 
@@ -45,7 +45,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
 
 
 def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
-    names: list[tuple[float, str, str]] = []  # last value, words, colour
+    names: list[tuple[float, float, str, str]] = []  # side and value at the end of a line, words, colour
     for series, words, look in _series(rows, found):
         sides = np.array([side for side, _ in series])
         scale = sides**2 / 1e6  # images/s to million pixels/s
@@ -53,13 +53,12 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
             np.array([getattr(rate, end) for _, rate in series]) * scale for end in ("median", "low", "high")
         )
         axis.errorbar(sides, middle, yerr=[middle - low, high - middle], capsize=3, ms=6, **look)
-        names.append((middle[-1], words, look["color"]))
+        names.append((sides[-1], middle[-1], words, look["color"]))
     axis.set(xscale="log", yscale="log", ylabel="million pixels decoded per second")
     sides = [size.side for size in found]
     axis.set_xticks(sides, [_tick(size) for size in found])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    _plain_rates(axis.yaxis)
     label = "side of the image in pixels"
     if any(size.worth for size in found):
         label += "; below it, how many CPU cores the best GPU decoder is worth"
@@ -95,9 +94,7 @@ def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[floa
         series = [(size.side, size.cpu[cores]) for size in found if cores in size.cpu]
         names = list(dict.fromkeys(rate.decoder for _, rate in series))
         words = f"{wording.plural(cores, 'core')}: {names[0] if len(names) == 1 else 'best CPU decoder'}"
-        grey = CPU_GREYS[
-            min(len(CPU_GREYS) - 1, len(CPU_GREYS) - len(counts) + rank) if len(counts) < 5 else min(rank, 3)
-        ]
+        grey = CPU_GREYS[max(0, len(CPU_GREYS) - len(counts) + rank)]
         drawn.append((series, words, {"color": grey, "marker": "D", "lw": 1.4, "ls": "--"}))
     drawn += _gpu_series(rows)
     strips = [(size.side, size.strips) for size in found if size.strips]
@@ -124,27 +121,24 @@ def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str,
     return drawn[::-1]
 
 
-def _name_lines(axis: Axes, names: Sequence[tuple[float, str, str]]) -> None:
+def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> None:
     """Names on the right of the axis, at the height of the line's end or as near as there is room."""
     to_share = axis.transAxes.inverted()
-    ends = [
-        to_share.transform(axis.transData.transform((axis.get_xlim()[1], value)))[1] for value, _, _ in names
-    ]
+    ends = np.array([to_share.transform(axis.transData.transform(name[:2]))[1] for name in names])
     order = np.argsort(ends)
-    heights = spread(np.array(ends)[order], LEAST_GAP)
-    for place, height in zip(order, heights, strict=True):
-        _, words, colour = names[place]
+    for place, height in zip(order, spread(ends[order], LEAST_GAP), strict=True):
+        side, value, words, colour = names[place]
         axis.annotate(
             words,
-            xy=(1, ends[place]),
+            xy=(side, value),
             xytext=(1.02, height),
-            xycoords="axes fraction",
             textcoords="axes fraction",
             color=colour,
             va="center",
             fontsize=9,
             fontweight="bold",
             annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5},
         )
 
 
@@ -246,7 +240,7 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
     axis.xaxis.set_minor_locator(NullLocator())
     _plain_rates(axis.yaxis)
     axis.grid(color=GRID)
-    axis.set_title(f"Batch size, {_dataset(rows)}")
+    axis.set_title(f"Batch size\n{_dataset(rows)}")
 
 
 def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
@@ -261,16 +255,17 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
             axis.errorbar(some["images_per_s"], [y], xerr=_range(some), **bar)
     axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
     axis.set_ylim(len(warm) - 0.5, -0.5)
-    axis.set(xscale="log", xlabel="images per second; filled: page cache warm, hollow: cold")
+    axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
     _plain_rates(axis.xaxis)
     axis.grid(axis="x", color=GRID)
-    axis.set_title(f"Page cache, {_dataset(rows)}")
+    axis.set_title(f"Page cache\n{_dataset(rows)}")
 
 
 def _plain_rates(axis) -> None:
-    """Ticks of a logarithmic axis as whole numbers, the smaller ones without words."""
+    """Ticks of a logarithmic axis at 1, 2 and 5, in plain numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _dataset(rows: pd.DataFrame) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from gpufeed.analysis.wording import plural
 from gpufeed.errors import GpufeedError
 from gpufeed.sweep import record
 
@@ -99,9 +100,8 @@ def _troubles(sweep: dict) -> list[dict]:
         found.append((sweep["status"], sweep["sentence"]))
     for point in sweep["points"]:
         if point["status"] != "done":
-            where = (
-                f"{point['dataset']}, {point['cache']}, {point['cores']} cores, batch {point['batch_size']}"
-            )
+            cores = plural(point["cores"], "core")
+            where = f"{point['dataset']}, {point['cache']}, {cores}, batch {point['batch_size']}"
             found.append((point["status"], f"{where}: {point['sentence']}"))
     found += [("left out", sentence) for sentence in sweep["left_out"]]
     return [

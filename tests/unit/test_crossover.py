@@ -54,9 +54,9 @@ CROSSING = (
 def test_a_crossing_is_told_for_each_core_count():
     found = answer(table(*CROSSING))
     assert found[0] == (
-        "On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays from 1024 pixels a side on "
-        "against 16 cores; from 256 pixels a side on against 4 cores; at every size measured against 1 core. "
-        "At 64 and 256 pixels a side, 16 cores with simplejpeg are faster."
+        "On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays from 1024 pixels a side "
+        "on against 16 cores; from 256 pixels a side on against 4 cores; at every size measured against 1 "
+        "core. At 64 and 256 pixels a side, 16 cores with simplejpeg are faster."
     )
     assert found[1] == (
         "By pixels a side, the best GPU decoder is worth 1.5 cores at 64, 6.0 cores at 256 "

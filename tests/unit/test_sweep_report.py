@@ -1,0 +1,139 @@
+"""The sweep's table, figures and section of the report, from made-up sweeps."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import record_fixtures as made
+import sweep_fixtures as swept
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.analysis import publish, publish_sweeps, sweep_figures, sweeps
+from gpufeed.sweep import record
+
+DECODERS = [*swept.DECODERS]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return folder, swept.write_sweeps(folder)
+
+
+def report_of(folder, planned=DECODERS):
+    of = made.cell("overlap", "gpu_decoding")
+    made.write_speeds(folder, of, [100, 110])
+    plan = made.plan_info({"gpu_decoding": [of.id]}, repeats=2)
+    plan["experiments"]["gpu_decoding"]["sweep"] = list(planned)
+    publish.report(folder, ["gpu_decoding"], plan, folder / "report.html")
+    return re.sub(r"\s+", " ", (folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
+    _, paths = results
+    publish_sweeps.tabulate(paths, tmp_path / "decoders.csv")
+    table = pd.read_csv(tmp_path / "decoders.csv")
+    assert list(table.columns) == sweeps.COLUMNS
+    assert len(table) == sum(len(record.read(path)["points"]) for path in paths)
+    row = table[(table["decoder"] == "simplejpeg") & (table["dataset"] == "mosaic_64")].iloc[0]
+    assert (row["cores"], row["n"], row["images_per_s"]) == (1, 3, 23_000)
+    assert row["images_per_s_min"] == pytest.approx(0.94 * 23_000)
+    assert row["images_per_s_max"] == pytest.approx(1.05 * 23_000)
+    assert row["megapixels_per_s"] == pytest.approx(23_000 * 4096 / 1e6)
+    assert set(table.groupby("kind")["decoder"].nunique().items()) == {("cpu", 3), ("gpu", 3), ("strips", 1)}
+    other = table[~table["main"]]
+    assert set(other["batch_size"]) == {32, 1024}
+
+
+def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
+    _, paths = results
+    publish_sweeps.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    crossing, decoding = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
+    for words in (
+        "16 cores: simplejpeg",
+        "GPU: torchvision_cuda",
+        "strips on the GPU",
+        "1.6 cores",
+        "NVIDIA H200",
+    ):
+        assert words in crossing, words
+    for words in ("Batch size", "Page cache", "images a call", "dali_cpu"):
+        assert words in decoding, words
+
+
+@pytest.mark.parametrize("gpu", [made.H200, None])
+def test_few_sweeps_are_drawn_too(tmp_path, gpu):
+    paths = swept.write_sweeps(tmp_path, gpu, ["simplejpeg", "torchvision_cuda"], counts=(2,))
+    points, _ = sweeps.read_sweeps(paths)
+    assert sweep_figures.draw_crossover(points).axes
+    nothing = sweep_figures.draw_crossover(points[points["decoder"] == "none"])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
+    nothing = sweep_figures.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
+
+
+def test_the_page_answers_when_gpu_decoding_pays(results):
+    folder, _ = results
+    html = report_of(folder)
+    assert html.count("On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays") == 2
+    for words in (
+        "Strips change this: decoded on the GPU",
+        "mosaic_64, quality 90, 0.50 bytes a pixel",
+        "dali_gpu 350 MiB",
+        "nvimgcodec 1.2.3",
+    ):
+        assert words in html, words
+    assert "Not measured yet" not in html
+
+
+def test_without_a_gpu_the_page_says_who_was_skipped_and_who_is_missing(tmp_path):
+    swept.write_sweeps(tmp_path, None, ["simplejpeg", "torchvision_cuda"], counts=(1, 2))
+    html = report_of(tmp_path)
+    assert "no GPU decoder was measured, so it cannot be said when the GPU pays" in html
+    assert "torchvision_cuda: Decoder torchvision_cuda decodes on a CUDA GPU." in html
+    assert "Not measured yet: pillow, dali_cpu, dali_gpu, nvimgcodec, strips" in html
+
+
+def test_an_experiment_without_a_sweep_has_no_section_of_it(tmp_path):
+    assert "Decoders alone" not in report_of(tmp_path, planned=[])
+
+
+def test_damaged_failed_and_refused_are_told(tmp_path):
+    (path,) = swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
+    sweep = record.read(path)
+    none = {"images": [], "images_per_s": [], "evicted_share": []}
+    sweep["points"][0] |= {"status": "failed", "sentence": "Too large <b>.", **none}
+    sweep["points"][-1] |= {"status": "refused", "sentence": "The kernel kept 90 %.", **none}
+    sweep["left_out"] = ["Left out: 32 cores, since this node allows 16."]
+    record.write(sweep, path)
+    path.with_name("pillow.json").write_text("{")
+    html = report_of(tmp_path)
+    for words in (
+        "mosaic_32, warm, 1 core, batch 256: Too large &lt;b&gt;.",
+        "The kernel kept 90 %.",
+        "Left out: 32 cores",
+        "pillow: no readable sweep",
+    ):
+        assert words in html, words
+
+
+def test_machines_are_not_compared_with_each_other(tmp_path):
+    paths = swept.write_sweeps(tmp_path / "a", decoders=["simplejpeg"])
+    other = swept.sweep("torchvision_cuda")
+    other["environment"]["node"] = "node-b"
+    path = tmp_path / "b/sweeps/gpu_decoding/torchvision_cuda.json"
+    record.write(json.loads(json.dumps(other)), path)
+    points, _ = sweeps.read_sweeps([*paths, path])
+    assert len(sweeps.machines(points)) == 2
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_names_beside_the_axis_keep_their_order_and_distance(places):
+    places = np.sort(places)
+    moved = sweep_figures.spread(places, 0.05)
+    assert (np.diff(moved) >= 0.05 - 1e-9).all()
+    if (np.diff(places) >= 0.05).all():
+        assert moved == pytest.approx(places)

@@ -34,6 +34,8 @@ class Ahead:
         if self.stopping.is_set():
             raise RuntimeError("the loader was closed while its batches were still asked for")
         found = self.ready.get()
+        if found is None or isinstance(found, BaseException):
+            self.ready.put(found)  # the thread has ended: whoever asks again hears the same
         if isinstance(found, BaseException):
             raise found
         return found

@@ -160,8 +160,15 @@ def test_an_error_comes_in_its_turn():
 
     ahead = Ahead(failing(), "gpufeed-test")
     assert [ahead.get(), ahead.get()] == [1, 2]
-    with pytest.raises(KeyboardInterrupt, match="planted"):
-        ahead.get()
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt, match="planted"):
+            ahead.get()
+    ahead.close()
+
+
+def test_after_the_last_item_there_is_none_again_and_again():
+    ahead = Ahead(iter([1]), "gpufeed-test")
+    assert [ahead.get() for _ in range(4)] == [1, None, None, None]
     ahead.close()
 
 

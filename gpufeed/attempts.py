@@ -16,10 +16,8 @@ def counter(record: str | Path) -> Path:
     return Path(record).with_suffix(".attempt")
 
 
-def attempt(record: str | Path, node: str, refused: bool = False) -> int:
+def attempt(record: str | Path, node: str) -> int:
     """Number of the attempt that the record should come from, from 1 on.
-
-    refused: whether the gate does not let its loader pass, so that a finished record cannot stay.
 
     It equals the attempt in the record while that is final, and is one more where it is not. The
     workflow passes it to the job as a parameter, so that a change runs the job again; Snakemake has
@@ -27,8 +25,7 @@ def attempt(record: str | Path, node: str, refused: bool = False) -> int:
     """
     try:
         data = json.loads(Path(record).read_text())
-        final = data["status"] in FINAL and not refused
-        final = final or (data["status"] == "skipped" and data["planned_on"] == node)
+        final = data["status"] in FINAL or (data["status"] == "skipped" and data["planned_on"] == node)
         return data["attempt"] if final else data["attempt"] + 1
     except FileNotFoundError:
         return _begun(record) + 1

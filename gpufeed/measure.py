@@ -80,7 +80,7 @@ def measure(
     status, sentence, outcome = "done", None, Outcome([])
     try:
         if gate is not None:
-            admit(gate, cell)
+            admit(gate)
         device = resolve_device(cell_.device)
         precision = resolve_precision(cell_.precision, device)
         outcome = run(cell_, repeat, Path(manifest), stores, device, precision, ready_s)

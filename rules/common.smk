@@ -12,7 +12,7 @@ from gpufeed.builds import planned_builds
 from gpufeed.code import digest
 from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
-from gpufeed.gate.variants import refused, variants
+from gpufeed.gate.variants import settings_of, variant
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
 from gpufeed.sweep.plan import settings as sweep_settings
@@ -36,6 +36,7 @@ wildcard_constraints:
     decoder="|".join(DECODERS),
     experiment="|".join(PLAN.cells),
     loader="|".join(LOADERS),
+    variant="[a-z0-9-]+",
     cell="[A-Za-z0-9_.-]+",
     repeat="[0-9]+",
 
@@ -124,53 +125,68 @@ def strips_for_cache(wildcards):
     return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
 
 
-def gate_of(wildcards):
-    """The verdict on a cell's loader; ceilings have none.
+def gate_path(cell):
+    """The verdict on a cell's loader with the cell's settings."""
+    return f"{RESULTS}/gate/{cell.dataset}/{cell.loader}/{variant(settings_of(cell))}.json"
 
-    Ancient, since a verdict that says the same again must not measure its cells again. One that refuses
-    a cell measured before is seen by `attempt_of`.
-    """
+
+def attempt_at_gate(wildcards):
+    """Which attempt a verdict comes from."""
+    path = f"{RESULTS}/gate/{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}.json"
+    return attempt(path, node_name())
+
+
+def settings_judged(wildcards):
+    """The settings behind a verdict's name; a name that no cell has is an error."""
+    for cells in PLAN.cells.values():
+        for cell in cells.values():
+            if (cell.dataset, cell.loader) == (wildcards.dataset, wildcards.loader):
+                if variant(settings_of(cell)) == wildcards.variant:
+                    return settings_of(cell)
+    raise WorkflowError(
+        f"found: no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}\n"
+        "expected: settings of a planned cell\n"
+        "what to do: name an experiment as target, and snakemake finds its verdicts"
+    )
+
+
+def gate_of(wildcards):
+    """The verdict that a cell waits for; ceilings have none."""
     cell = cell_of(wildcards)
-    return [] if LOADERS[cell.loader].ceiling else ancient(gate_path(cell.dataset, cell.loader))
+    return [] if LOADERS[cell.loader].ceiling else gate_path(cell)
 
 
 def gates_of(experiment):
-    """The verdicts on the loaders of an experiment."""
-    pairs = {(cell.dataset, cell.loader) for cell in PLAN.cells[experiment].values()}
-    return [gate_path(*pair) for pair in sorted(pairs) if not LOADERS[pair[1]].ceiling]
+    """The verdicts that the cells of an experiment wait for."""
+    cells = PLAN.cells[experiment].values()
+    return sorted({gate_path(cell) for cell in cells if not LOADERS[cell.loader].ceiling})
 
 
-def gate_path(dataset, loader):
-    return f"{RESULTS}/gate/{dataset}/{loader}.json"
-
-
-def variants_of(wildcards):
-    """Every setting of a loader that any experiment plans on a dataset, whatever the target is."""
-    cells = (cell for cells in PLAN.cells.values() for cell in cells.values())
-    return variants(cells, wildcards.dataset, wildcards.loader)
+def code_of_loader(loader):
+    """The modules that decide what a loader yields, and when."""
+    modules = (source_file("loader", loader), "loaders/base.py", "loaders/samples.py", "loaders/ahead.py")
+    modules += ("loaders/transfer.py", "decode/base.py", "decode/pillow.py")
+    if loader == "host_cache":
+        modules += ("loaders/resident.py",)
+    if loader in DECODERS:
+        modules += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
+    if LOADERS[loader].reads == "strips":
+        modules += ("strips/**/*.py",)
+    return modules
 
 
 def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
     cell = cell_of(wildcards)
-    own = [source_file(kind, getattr(cell, kind)) for kind in ("loader", "augment", "model", "trainer")]
-    shared = ("measure.py", "timing.py", "devices.py", "loaders/base.py", "loaders/samples.py")
-    shared += ("augment/base.py", "augment/draws.py", "decode/base.py", "decode/pillow.py", "trainers/*.py")
-    shared += ("loaders/ahead.py", "loaders/transfer.py")
-    if cell.loader == "host_cache":
-        shared += ("loaders/resident.py",)
-    if cell.loader in DECODERS:
-        shared += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
-    if LOADERS[cell.loader].reads == "strips":
-        shared += ("strips/**/*.py",)
-    return digest(*own, *shared)
+    own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
+    shared = ("measure.py", "timing.py", "devices.py", "augment/base.py", "augment/draws.py", "trainers/*.py")
+    return digest(*own, *shared, *code_of_loader(cell.loader))
 
 
 def attempt_of(wildcards):
     """Which attempt the record comes from. Takes no `output`: Snakemake would not compare it then."""
     record = f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json"
-    cell = cell_of(wildcards)
-    return attempt(record, node_name(), refused(gate_path(cell.dataset, cell.loader), cell))
+    return attempt(record, node_name())
 
 
 def builds_path(experiment, decoder, cores):
@@ -200,6 +216,11 @@ def sweep_of(wildcards):
     if settings is None:
         raise WorkflowError(f"found: no sweep in experiment {wildcards.experiment}\nexpected: `sweep:` in it")
     return settings
+
+
+def settings_of_sweep(wildcards):
+    """What one decoder is measured with: another decoder in the config measures none of the others again."""
+    return {key: value for key, value in sweep_of(wildcards).items() if key != "decoders"}
 
 
 def sweeps_of(wildcards):

@@ -1,4 +1,4 @@
-# A loader on a dataset, held against the files decoded by Pillow -> the verdict that its cells wait for.
+# A loader with one setting on a dataset, held against the files decoded by Pillow -> the verdict that its cells wait for.
 
 
 rule gate:
@@ -8,19 +8,17 @@ rule gate:
         cache=cache_of,
         strips=strips_of,
     output:
-        verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}.json",
+        verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:
-        f"{RESULTS}/logs/gate/{{dataset}}/{{loader}}.log",
+        f"{RESULTS}/logs/gate/{{dataset}}/{{loader}}/{{variant}}.log",
     conda:
         "../envs/gpufeed.yaml"
     threads: (ALL_CORES + 1) // 2  # nothing is timed, so that two loaders may be judged at once
     resources:
         gpu=GPU_JOBS,
     params:
-        variants=variants_of,
-        attempt=lambda wildcards: attempt(gate_path(wildcards.dataset, wildcards.loader), node_name()),
-        code=lambda wildcards: digest(
-            *("gate/*.py", "loaders/*.py", "decode/*.py", "strips/**/*.py", "cache/*.py", "data/manifest.py")
-        ),
+        settings=settings_judged,
+        attempt=attempt_at_gate,
+        code=lambda wildcards: digest("gate/*.py", *code_of_loader(wildcards.loader)),
     script:
         "../workflow/scripts/gate.py"

@@ -9,7 +9,8 @@ import pandas as pd
 from gpufeed.analysis.tables import is_ceiling
 from gpufeed.analysis.wording import plural
 from gpufeed.errors import GpufeedError
-from gpufeed.gate.verdict import Judged, Verdict, words
+from gpufeed.gate.variants import words
+from gpufeed.gate.verdict import Verdict
 
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
 UNJUDGED = "No verdict was found: its records are from a time or place without a gate."
@@ -35,11 +36,11 @@ class GateRow:
 def rows(paths: Iterable[Path], records: pd.DataFrame) -> list[GateRow]:
     """A row for each loader and dataset of `records`, in their order, and for each machine that judged it.
 
-    paths: verdict files, <dataset>/<loader>.json; those of other loaders and datasets are left out.
+    paths: verdict files, <dataset>/<loader>/<settings>.json; those without a record are left out.
     """
     files: dict[tuple[str, str], list[Path]] = {}
     for path in paths:
-        files.setdefault((path.parent.name, path.stem), []).append(path)
+        files.setdefault((path.parent.parent.name, path.parent.name), []).append(path)
     pairs = records[["dataset", "loader"]].dropna().drop_duplicates().itertuples(index=False, name=None)
     found = []
     for dataset, loader in pairs:
@@ -48,28 +49,47 @@ def rows(paths: Iterable[Path], records: pd.DataFrame) -> list[GateRow]:
         elif (dataset, loader) not in files:
             found.append(GateRow(dataset, loader, "not judged", troubles=(("", UNJUDGED),)))
         else:
-            found += [row(path) for path in files[dataset, loader]]
+            found += judged(files[dataset, loader])
     return found
 
 
-def row(path: Path) -> GateRow:
-    """One verdict file as a row; one that cannot be read says so."""
-    try:
-        verdict = Verdict.read(path)
-    except GpufeedError as error:
-        return GateRow(path.parent.name, path.stem, "damaged", troubles=(("", error.found.splitlines()[0]),))
-    pixels, gpu = verdict.pixels, verdict.environment["gpu"]
+def judged(paths: list[Path]) -> list[GateRow]:
+    """The verdicts on one loader and dataset, a row a machine and version; a file that is none says so."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    damaged = []
+    for path in paths:
+        try:
+            verdict = Verdict.read(path)
+        except GpufeedError as error:
+            said = (("", error.found.splitlines()[0]),)
+            damaged.append(GateRow(path.parent.parent.name, path.parent.name, "damaged", troubles=said))
+        else:
+            groups.setdefault((machine(verdict), str(verdict.pixels)), []).append(verdict)
+    return [row(verdicts) for verdicts in groups.values()] + damaged
+
+
+def machine(verdict: Verdict) -> str:
+    """What the loader brought its samples to: the GPU's model, or the CPU's."""
+    gpu = verdict.environment["gpu"]
+    return gpu["name"] if gpu else verdict.environment["cpu"]
+
+
+def row(verdicts: list[Verdict]) -> GateRow:
+    """Verdicts of one machine on the settings of one loader; the status is the worst."""
+    first = verdicts[0]
+    found = {verdict.status for verdict in verdicts}
+    pixels = first.pixels
     return GateRow(
-        dataset=verdict.dataset,
-        loader=verdict.loader,
-        status=verdict.status,
+        dataset=first.dataset,
+        loader=first.loader,
+        status=next(status for status in ("failed", "skipped", "passed") if status in found),
         decoder=pixels["version"] if pixels else "-",
         allowed=f"{pixels['max']} (mean {pixels['mean']:g})" if pixels else "-",
-        largest=spread([one.max_difference for one in verdict.variants]),
-        mean=spread([one.mean_difference for one in verdict.variants]),
-        compared=compared(verdict.variants),
-        machine=gpu["name"] if gpu else verdict.environment["cpu"],
-        troubles=troubles(verdict.variants),
+        largest=spread([verdict.max_difference for verdict in verdicts]),
+        mean=spread([verdict.mean_difference for verdict in verdicts]),
+        compared=compared(verdicts),
+        machine=machine(first),
+        troubles=troubles(verdicts),
     )
 
 
@@ -81,17 +101,17 @@ def spread(values: list[float | None]) -> str:
     return shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
 
 
-def compared(variants: list[Judged]) -> str:
+def compared(verdicts: list[Verdict]) -> str:
     """How much was looked at, over all settings."""
-    epochs, images = sum(one.epochs for one in variants), sum(one.samples for one in variants)
-    settings = plural(len(variants), "setting")
+    epochs, images = sum(one.epochs for one in verdicts), sum(one.compared for one in verdicts)
+    settings = plural(len(verdicts), "setting")
     return f"{images:,} images in {plural(epochs, 'epoch')}, {settings}"
 
 
-def troubles(variants: list[Judged]) -> tuple[tuple[str, str], ...]:
+def troubles(verdicts: list[Verdict]) -> tuple[tuple[str, str], ...]:
     """(settings, sentence) of what did not pass; settings with one sentence are counted together."""
-    groups: dict[str, list[Judged]] = {}
-    for one in variants:
+    groups: dict[str, list[Verdict]] = {}
+    for one in verdicts:
         if one.status != "passed":
             groups.setdefault(one.sentence or "no reason was recorded", []).append(one)
     said = []

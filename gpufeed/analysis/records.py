@@ -169,7 +169,7 @@ class Found:
     missing: list[Missing] = field(default_factory=list)
     stale: list[Path] = field(default_factory=list)  # of cells or repeats that the config no longer plans
     reference: bool = False  # published records of another machine, shown because there are no own ones
-    gates: list[Path] = field(default_factory=list)  # verdicts of the gate, <dataset>/<loader>.json
+    gates: list[Path] = field(default_factory=list)  # verdicts of the gate
     builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
     sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
 
@@ -204,7 +204,7 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
 
 def find_gates(results_dir: str | Path) -> list[Path]:
     """The verdicts of the gate in a folder of results."""
-    return sorted(Path(results_dir).glob("gate/*/*.json"))
+    return sorted(Path(results_dir).glob("gate/*/*/*.json"))
 
 
 def find_builds(results_dir: str | Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""All settings of one loader on one dataset, each over three epochs, held against the reference."""
+"""A loader over three epochs of training and one of evaluation, held against the reference."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -17,7 +17,6 @@ from gpufeed.errors import GpufeedError, Skip, one_line
 from gpufeed.gate.epoch import Differences, Mismatch, Reference, check_epoch
 from gpufeed.gate.pixels import PixelSource, pixel_source
 from gpufeed.gate.task import Task
-from gpufeed.gate.verdict import Judged
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.registry import fetch
 from gpufeed.timing import synchronise
@@ -30,10 +29,10 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Bench:
-    """What all settings of a loader share."""
+    """What is judged, and by what."""
 
     loader: str
-    request: LoadRequest  # of the training split; a setting replaces its own fields
+    request: LoadRequest  # of the training split
     reference: Reference
 
     def split_ids(self, split: str) -> np.ndarray:
@@ -46,18 +45,16 @@ class Bench:
 
 
 def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
-    """Judges every setting of `task` and tells, as (what, value):
+    """Judges a loader and tells, as (what, value):
 
-    "facts", fields of the verdict as they become known; "alive", a few words on what is being done, at
-    least once a batch; "judged", a Judged for each setting.
+    "facts", fields of its verdict as they become known, the status among the last; "alive", a few words
+    on what is being done, at least once a batch. Raises GpufeedError if manifest or reference cannot be used.
     """
     try:
         device = resolve_device(task.device)
     except Skip as skip:
-        tell("facts", {"environment": environment(torch.device("cpu"))})
-        for settings in task.variants:
-            tell("judged", Judged(settings, "skipped", str(skip)))
-        return
+        here = environment(torch.device("cpu"))
+        return tell("facts", {"environment": here, "status": "skipped", "sentence": str(skip)})
     bench = make_bench(task, device)
     info = read_info(Path(task.reference))
     tell(
@@ -73,8 +70,7 @@ def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
             },
         },
     )
-    for settings in task.variants:
-        tell("judged", judge_setting(bench, settings, tell))
+    tell("facts", judgement(bench, tell))
 
 
 def make_bench(task: Task, device: torch.device) -> Bench:
@@ -86,8 +82,8 @@ def make_bench(task: Task, device: torch.device) -> Bench:
     request = LoadRequest(
         manifest=manifest,
         split="train",
-        batch_size=1,
         device=device,
+        **task.settings,
         cache=task.cache and Path(task.cache),
         strips=task.strips and Path(task.strips),
         threads=threads,
@@ -95,14 +91,14 @@ def make_bench(task: Task, device: torch.device) -> Bench:
     return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
 
 
-def judge_setting(bench: Bench, settings: dict, tell: Callable[[str, Any], None]) -> Judged:
-    """The judgement on one setting: three epochs of training, one of evaluation."""
+def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
+    """The fields of the verdict that say how it went: three epochs of training, one of evaluation."""
     found, epochs = Differences(), 0
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
         for place, split in enumerate(bench.splits()):
-            request = replace(bench.request, split=split, shuffle=place == 0, **settings)
+            request = replace(bench.request, split=split, shuffle=place == 0)
             tell("alive", f"opening the loader for split {split}")
             with make(request) as loader:
                 source = pixel_source(bench.loader, loader, request.cache)
@@ -116,18 +112,16 @@ def judge_setting(bench: Bench, settings: dict, tell: Callable[[str, Any], None]
     except Exception as error:
         status, sentence = "failed", f"it raised an error. {one_line(error)}"
         log.exception("the loader raised an error")
-    compared = found.samples > 0
-    return Judged(
-        settings=settings,
-        status=status,
-        sentence=sentence,
-        epochs=epochs,
-        samples=found.samples,
-        max_difference=found.largest if compared else None,
-        mean_difference=found.mean if compared else None,
-        beyond_tolerance=found.beyond,
-        offenders=found.offenders,
-    )
+    return {
+        "status": status,
+        "sentence": sentence,
+        "epochs": epochs,
+        "compared": found.samples,
+        "max_difference": found.largest if found.samples else None,
+        "mean_difference": found.mean if found.samples else None,
+        "beyond_tolerance": found.beyond,
+        "offenders": found.offenders,
+    }
 
 
 def fields_of(source: PixelSource) -> dict:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Task:
-    """One loader on one dataset. Paths as text; variants: settings as gate.variants makes them.
+    """One loader with one setting on one dataset. Paths as text; settings as gate.variants makes them.
 
     reference: the cache decoded by Pillow; cache, strips: what the loader reads, if it does; device: as
     in the config; threads: cores that the loader may use, None for all.
@@ -13,7 +13,7 @@ class Task:
 
     dataset: str
     loader: str
-    variants: list[dict]
+    settings: dict
     manifest: str
     reference: str
     cache: str | None = None

@@ -18,7 +18,7 @@ import psutil
 from gpufeed import orphan
 from gpufeed.errors import GpufeedError
 from gpufeed.gate.task import Task
-from gpufeed.gate.verdict import Judged, Verdict, words
+from gpufeed.gate.verdict import Verdict
 
 # Without a batch for so long a loader hangs. Twice what the DataLoader's own watch allows its workers
 # (loaders/samples.py), which therefore speaks first; no limit on a whole epoch, which may take hours.
@@ -36,14 +36,13 @@ def watched(
 ) -> Verdict:
     """The verdict on `task`, whatever its loader does.
 
-    A loader that gives no batch for `silent_s` seconds, or whose process dies, failed with the setting
-    that it was at; the settings behind it are failed too, since they were not tried. Raises GpufeedError
-    if manifest or reference cannot be used, for which no loader is to blame.
+    A loader that gives no batch for `silent_s` seconds, or whose process dies, has failed. Raises
+    GpufeedError if manifest or reference cannot be used, for which no loader is to blame.
 
     begun: called once the child runs, for what starts threads: none may be there when it is forked.
     """
     started_at = now()
-    heard = Heard(task)
+    heard = Heard()
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=run, args=(task, sender), name="gpufeed-gate")
@@ -57,11 +56,11 @@ def watched(
     return Verdict(
         dataset=task.dataset,
         loader=task.loader,
+        settings=task.settings,
         attempt=attempt,
         planned_on=planned_on,
         started_at=started_at,
         finished_at=now(),
-        variants=heard.judged,
         **heard.facts(),
     )
 
@@ -88,14 +87,12 @@ def run(task: Task, sender: Connection) -> None:
 class Heard:
     """What the child has said."""
 
-    def __init__(self, task: Task):
-        self.task = task
+    def __init__(self):
         self.known: dict[str, Any] = {}
-        self.judged: list[Judged] = []
         self.doing = "starting"
 
     def listen(self, receiver: Connection, child: multiprocessing.Process, silent_s: float) -> None:
-        """Until the child has judged all settings, hangs or dies; raises the error that it ran into."""
+        """Until the child has judged, hangs or dies; raises the error that it ran into."""
         while True:
             ready = wait([receiver, child.sentinel], silent_s)
             if not ready:
@@ -116,23 +113,15 @@ class Heard:
             raise value
         if what == "broken":
             raise RuntimeError(f"the gate itself broke\n{value}")
-        if what == "judged":
-            self.judged.append(value)
-            log.info("%s: %s %s", words(value.settings), value.status, value.sentence or "")
-        elif what == "alive":
+        if what == "alive":
             self.doing = value
         else:
             self.known |= value
 
     def give_up(self, reason: str) -> None:
-        """Fails the setting that was being judged, and those behind it."""
-        rest = self.task.variants[len(self.judged) :]
-        for settings in rest[:1]:
-            self.judged.append(Judged(settings, "failed", f"{reason}."))
-            log.error("%s: %s", words(settings), reason)
-        for settings in rest[1:]:
-            sentence = f"it was not tried, since with {words(rest[0])} {reason}."
-            self.judged.append(Judged(settings, "failed", sentence))
+        """Fails the loader for what it did not do."""
+        log.error("given up: %s", reason)
+        self.known |= {"status": "failed", "sentence": f"{reason}."}
 
     def facts(self) -> dict[str, Any]:
         """The fields of the verdict that the child found out; the environment, whatever happened to it."""

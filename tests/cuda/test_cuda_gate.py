@@ -78,30 +78,28 @@ class OneBuffer(Loader):
 
 @pytest.mark.parametrize(("loader", "epoch", "said"), WRONG, ids=[case[0] for case in WRONG])
 def test_wrong_loaders_are_caught_on_the_device_too(dataset, loader, epoch, said):
-    (one,), facts = judged(task_for(*dataset, loader, device="cuda"))
-    assert (one.status, one.epochs, facts["device"]) == ("failed", epoch - 1, "cuda")
+    one = judged(task_for(*dataset, loader, device="cuda"))
+    assert (one.status, one.epochs, one.device) == ("failed", epoch - 1, "cuda")
     for words in said:
         assert words in one.sentence
 
 
 def test_memory_that_is_overwritten_while_queued_work_reads_it_is_caught(jpegs):
-    (one,), _ = judged(task_for(*jpegs, "OneBuffer", {"batch_size": 64}, device="cuda"))
+    one = judged(task_for(*jpegs, "OneBuffer", device="cuda", batch_size=64))
     assert one.status == "failed"
     assert "images beyond the tolerance" in one.sentence
 
 
+@pytest.mark.parametrize("batch_size", [64, 7])
 @pytest.mark.parametrize("loader", [name for name, entry in LOADERS.items() if not entry.ceiling])
-def test_every_true_loader_passes_on_real_jpegs(jpegs, loader):
+def test_every_true_loader_passes_on_real_jpegs(jpegs, loader, batch_size):
     workers = {"workers": 2, "prefetch_factor": 2} if LOADERS[loader].workers == "required" else {}
-    changes = [{**workers, "batch_size": size} for size in (64, 7)]
-    found, facts = judged(task_for(*jpegs, loader, *changes, device="cuda", threads=4))
-    if found[0].status == "skipped":
-        pytest.skip(found[0].sentence)
-    for one in found:
-        assert one.status == "passed", one.sentence
-        assert (one.epochs, one.samples) == (4, 3 * 320 + 80)
-        assert one.max_difference <= facts["pixels"]["max"]
-    assert facts["device"] == "cuda"
+    one = judged(task_for(*jpegs, loader, device="cuda", threads=4, batch_size=batch_size, **workers))
+    if one.status == "skipped":
+        pytest.skip(one.sentence)
+    assert one.status == "passed", one.sentence
+    assert (one.epochs, one.compared, one.device) == (4, 3 * 320 + 80, "cuda")
+    assert one.max_difference <= one.pixels["max"]
 
 
 @pytest.mark.parametrize("decoder", [name for name, entry in DECODERS.items() if entry.device == "cuda"])
@@ -113,9 +111,9 @@ def test_a_cache_of_a_device_decoder_is_held_to_its_tolerance(jpegs, tmp_path, d
         pytest.skip(str(skip))
     path = tmp_path / f"{decoder}.npy"
     build(manifest, decoder, path)
-    (one,), facts = judged(replace(task_for(manifest, reference, "resident", device="cuda"), cache=str(path)))
+    one = judged(replace(task_for(manifest, reference, "resident", device="cuda"), cache=str(path)))
     assert one.status == "passed", one.sentence
-    assert facts["pixels"]["decoder"] == decoder
+    assert one.pixels["decoder"] == decoder
 
 
 def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):

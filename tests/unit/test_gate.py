@@ -1,6 +1,7 @@
 """The equivalence gate: right loaders pass, and each kind of wrong one is told by its own sentence."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +15,8 @@ from gpufeed import registry
 from gpufeed.cache import build
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
-from gpufeed.gate.variants import AXES, refused, variants
-from gpufeed.gate.verdict import Judged, NotPassed, Verdict, admit, words
+from gpufeed.gate.variants import AXES, settings_of, variant, words
+from gpufeed.gate.verdict import NotPassed, Verdict, admit
 from gpufeed.gate.watch import watched
 from gpufeed.measure import measure
 from gpufeed.registry import LOADERS
@@ -58,7 +59,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("loader", "epoch", "said"), WRONG, ids=[case[0] for case in WRONG])
 def test_a_wrong_loader_is_caught_in_the_epoch_in_which_it_is_wrong(dataset, loader, epoch, said):
-    (one,), _ = judged(task_for(*dataset, loader))
+    one = judged(task_for(*dataset, loader))
     assert one.status == "failed"
     assert one.epochs == epoch - 1
     assert f"in epoch {epoch} of 3 of split train it was wrong: found " in one.sentence
@@ -67,19 +68,19 @@ def test_a_wrong_loader_is_caught_in_the_epoch_in_which_it_is_wrong(dataset, loa
 
 
 def test_an_order_by_the_clock_is_caught(dataset):
-    (one,), _ = judged(task_for(*dataset, "ByTheClock"))
+    one = judged(task_for(*dataset, "ByTheClock"))
     assert one.status == "failed"
     assert "expected a function of seed and epoch" in one.sentence
 
 
 def test_a_wrong_evaluation_is_caught(dataset):
-    (one,), _ = judged(task_for(*dataset, "ShufflesEvaluation"))
+    one = judged(task_for(*dataset, "ShufflesEvaluation"))
     assert (one.status, one.epochs) == ("failed", 3)
     assert "split test it was wrong" in one.sentence
 
 
 def test_an_error_is_a_failed_verdict_with_its_first_line(dataset):
-    (one,), _ = judged(task_for(*dataset, "Raises"))
+    one = judged(task_for(*dataset, "Raises"))
     assert one.status == "failed"
     assert one.sentence == "it raised an error. OSError: the disk went away"
     assert one.max_difference is None
@@ -87,7 +88,7 @@ def test_an_error_is_a_failed_verdict_with_its_first_line(dataset):
 
 def test_offenders_are_named_with_their_files(dataset):
     manifest, _ = dataset
-    (one,), _ = judged(task_for(*dataset, "OnePixel"))
+    one = judged(task_for(*dataset, "OnePixel"))
     wrong = int(manifest.ids("train")[7])
     assert one.offenders == [
         {
@@ -98,17 +99,17 @@ def test_offenders_are_named_with_their_files(dataset):
         }
     ]
     assert one.beyond_tolerance == 1
-    (one,), _ = judged(task_for(*dataset, "NeighboursPixels"))
+    one = judged(task_for(*dataset, "NeighboursPixels"))
     assert len(one.offenders) == 5
     assert one.beyond_tolerance == 23
 
 
 def test_what_a_lossy_decoder_does_passes_within_its_tolerance_and_is_published(dataset):
-    (one,), facts = judged(task_for(*dataset, "Lossy"))
-    assert (one.status, one.max_difference, one.samples) == ("passed", 2, 3 * 23 + 6)
+    one = judged(task_for(*dataset, "Lossy"))
+    assert (one.status, one.max_difference, one.compared) == ("passed", 2, 3 * 23 + 6)
     assert 1 < one.mean_difference < 2
-    assert facts["pixels"] == {"decoder": "lossy", "version": "lossy 1.0", "max": 2, "mean": 2.0}
-    (one,), _ = judged(task_for(*dataset, "LossyBeyond"))
+    assert one.pixels == {"decoder": "lossy", "version": "lossy 1.0", "max": 2, "mean": 2.0}
+    one = judged(task_for(*dataset, "LossyBeyond"))
     assert one.status == "failed"
     assert "expected at most 2 (mean 0.5)" in one.sentence
 
@@ -127,12 +128,14 @@ def pipelines():
 
 @pytest.mark.parametrize(("loader", "changes"), list(pipelines()), ids=lambda value: str(value))
 def test_every_true_loader_passes(dataset, loader, changes):
-    (one,), facts = judged(task_for(*dataset, loader, changes))
+    one = judged(task_for(*dataset, loader, **changes))
     if one.status == "skipped":
         pytest.skip(one.sentence)
-    assert one == Judged({**SETTINGS, **changes}, epochs=4, samples=75, max_difference=0, mean_difference=0.0)
-    assert facts["samples"] == {"train": 23, "test": 6}
-    assert facts["device"] == "cpu"
+    assert one.status == "passed", one.sentence
+    assert (one.sentence, one.epochs, one.compared, one.beyond_tolerance) == (None, 4, 75, 0)
+    assert (one.max_difference, one.mean_difference, one.offenders) == (0, 0.0, [])
+    assert one.samples == {"train": 23, "test": 6}
+    assert one.device == "cpu"
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -144,10 +147,10 @@ def test_true_loaders_pass_and_wrong_ones_fail_whatever_the_sizes(
     cache = write_cache(manifest)
     changes = {"batch_size": batch_size, "seed": data.draw(st.integers(0, 2**31))}
     for loader in ("dataloader_sync", "resident"):
-        (one,), _ = judged(task_for(manifest, cache, loader, changes))
+        one = judged(task_for(manifest, cache, loader, **changes))
         assert one.status == "passed", one.sentence
     wrong = data.draw(st.sampled_from(["ShiftedLabels", "WrongType", "Floats", "Strangers", "Endless"]))
-    (one,), _ = judged(task_for(manifest, cache, wrong, changes))
+    one = judged(task_for(manifest, cache, wrong, **changes))
     assert one.status == "failed"
     assert one.epochs == 0
 
@@ -156,9 +159,9 @@ def test_a_dataset_without_evaluation_is_judged_by_its_training_split(tmp_path):
     manifest = write_dataset(tmp_path, train=12, test=1)
     manifest.table["split"] = "train"
     manifest.write()
-    (one,), facts = judged(task_for(manifest, write_cache(manifest), "dataloader_sync"))
+    one = judged(task_for(manifest, write_cache(manifest), "dataloader_sync"))
     assert (one.status, one.epochs) == ("passed", 3)
-    assert facts["samples"] == {"train": 13}
+    assert one.samples == {"train": 13}
 
 
 def test_a_cache_is_held_to_the_decoder_that_its_sidecar_names(dataset, tmp_path):
@@ -169,14 +172,14 @@ def test_a_cache_is_held_to_the_decoder_that_its_sidecar_names(dataset, tmp_path
     rows[4] ^= 1  # written behind the sidecar's back, as a decoder that differs would
     rows.flush()
     task = replace(task_for(manifest, reference, "resident"), cache=str(other))
-    (one,), _ = judged(task)
+    one = judged(task)
     assert one.status == "failed"
     assert one.offenders[0]["id"] == 4
     sidecar = json.loads(other.with_suffix(".json").read_text())
     other.with_suffix(".json").write_text(json.dumps({**sidecar, "decoder": "lossy"}))
-    (one,), facts = judged(task)
+    one = judged(task)
     assert (one.status, one.max_difference) == ("passed", 1)
-    assert facts["pixels"]["decoder"] == "lossy"
+    assert one.pixels["decoder"] == "lossy"
 
 
 def test_the_reference_must_belong_to_the_manifest(dataset, tmp_path):
@@ -185,19 +188,12 @@ def test_the_reference_must_belong_to_the_manifest(dataset, tmp_path):
         judged(task_for(manifest, dataset[1], "dataloader_sync"))
 
 
-def test_settings_are_judged_one_by_one(dataset):
-    task = task_for(*dataset, "OnePixel", {"batch_size": 3}, {"batch_size": 30})
-    verdict = watched(task, "here")
-    assert [one.settings["batch_size"] for one in verdict.variants] == [3, 30]
-    assert [one.status for one in verdict.variants] == ["failed", "failed"]
-
-
 def test_a_hang_is_cut_and_told(dataset):
-    verdict = watched(task_for(*dataset, "Hangs", {}, {"seed": 9}), "here", silent_s=4)
+    verdict = watched(task_for(*dataset, "Hangs"), "here", silent_s=4)
     assert (verdict.status, verdict.device) == ("failed", "cpu")
-    first, second = verdict.variants
-    assert first.sentence == "nothing came for 4 s while waiting for a batch of epoch 1 of 3 of split train."
-    assert second.sentence.startswith("it was not tried, since with batch size 5, 0 workers, pinned, seed 3")
+    assert verdict.sentence == (
+        "nothing came for 4 s while waiting for a batch of epoch 1 of 3 of split train."
+    )
 
 
 def test_a_process_that_dies_is_told(dataset):
@@ -213,17 +209,17 @@ def test_what_the_node_lacks_is_skipped_with_its_sentence(dataset, monkeypatch):
         "The loader needs a machine that this node lacks.",
     )
     monkeypatch.setitem(LOADERS, "gone", registry.LoaderEntry("a_package_that_is_not_there:X"))
-    (one,), _ = judged(task_for(*dataset, "gone"))
+    one = judged(task_for(*dataset, "gone"))
     assert one.status == "skipped"
     assert "needs the package a_package_that_is_not_there" in one.sentence
 
 
 def test_a_device_that_the_node_lacks_is_skipped(dataset, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    found, facts = judged(task_for(*dataset, "dataloader_sync", {}, {"seed": 1}, device="cuda"))
-    assert [one.status for one in found] == ["skipped", "skipped"]
-    assert "no CUDA GPU" in found[0].sentence
-    assert "device" not in facts
+    one = judged(task_for(*dataset, "dataloader_sync", device="cuda"))
+    assert one.status == "skipped"
+    assert "no CUDA GPU" in one.sentence
+    assert not hasattr(one, "device")
 
 
 def test_an_error_of_the_gate_itself_is_no_verdict(dataset, tmp_path):
@@ -247,28 +243,22 @@ def test_a_verdict_survives_its_file_and_a_torn_one_is_refused(dataset, tmp_path
         Verdict.read(path)
 
 
+@pytest.mark.parametrize("loader", ["dataloader_sync", "ShiftedLabels", "Missing"])
+def test_a_verdict_admits_refuses_or_skips(dataset, tmp_path, loader):
+    path = tmp_path / "gate.json"
+    verdict = watched(task_for(*dataset, loader), "here")
+    verdict.write(path)
+    if verdict.status == "passed":
+        return admit(path)
+    with pytest.raises(NotPassed if loader == "ShiftedLabels" else Skip) as refusal:
+        admit(path)
+    assert str(refusal.value).endswith(verdict.sentence)
+    return None
+
+
 def cell(loader: str, **changes) -> Cell:
     same = {axis: SETTINGS[axis] for axis in AXES}
     return Cell(experiment="e", dataset="tiny", loader=loader, device="cpu", **{**same, **changes})
-
-
-def test_a_cell_is_admitted_by_the_judgement_on_its_own_settings(dataset, tmp_path):
-    path = tmp_path / "gate.json"
-    verdict = watched(task_for(*dataset, "dataloader_sync"), "here")
-    verdict.variants.append(Judged({**SETTINGS, "seed": 4}, "failed", "it was wrong."))
-    verdict.variants.append(Judged({**SETTINGS, "seed": 5}, "skipped", "No GPU."))
-    verdict.write(path)
-    assert Verdict.read(path).status == "failed"
-    admit(path, cell("dataloader_sync").asdict())
-    with pytest.raises(NotPassed, match="dataloader_sync did not pass the equivalence gate: it was wrong"):
-        admit(path, cell("dataloader_sync", seed=4).asdict())
-    with pytest.raises(Skip, match="No GPU"):
-        admit(path, cell("dataloader_sync", seed=5).asdict())
-    with pytest.raises(GpufeedError, match="no verdict on dataloader_sync with batch size 6"):
-        admit(path, cell("dataloader_sync", batch_size=6).asdict())
-    assert refused(str(path), cell("dataloader_sync", seed=4))
-    assert not refused(str(path), cell("dataloader_sync"))
-    assert not refused(str(tmp_path / "none.json"), cell("dataloader_sync"))
 
 
 def test_a_refused_cell_is_a_failed_record_without_timing(dataset, tmp_path):
@@ -286,20 +276,36 @@ def test_a_refused_cell_is_a_failed_record_without_timing(dataset, tmp_path):
     record.write(tmp_path / "record.json")
 
 
-def test_variants_are_distinct_sorted_and_of_the_loader_alone():
-    cells = [
-        cell("overlap", batch_size=8),
-        cell("overlap", batch_size=4, augment="torch"),
-        cell("overlap", batch_size=4, augment="none"),
-        cell("resident", batch_size=2),
-    ]
-    found = variants(cells, "tiny", "overlap")
-    assert [one["batch_size"] for one in found] == [4, 8]
-    assert found == variants(reversed(cells), "tiny", "overlap")
-    assert variants(cells, "other", "overlap") == []
+def test_settings_are_what_a_loader_sees():
+    assert settings_of(cell("overlap", augment="torch")) == SETTINGS == settings_of(cell("resident"))
+    assert settings_of(cell("overlap", batch_size=6)) != SETTINGS
 
 
-def test_settings_in_words():
+def test_settings_as_words_and_as_the_name_of_a_file():
     assert words(SETTINGS) == "batch size 5, 0 workers, pinned, seed 3"
+    assert variant(SETTINGS) == "b5-w0-pinned-s3"
     many = {**SETTINGS, "workers": 1, "prefetch_factor": 2, "persistent_workers": True, "pin_memory": False}
-    assert words(many) == "batch size 5, 1 worker, prefetch 2, persistent, not pinned, seed 3"
+    assert words(many) == "batch size 5, 1 worker, prefetch 2, persistent, pageable, seed 3"
+    assert variant(many) == "b5-w1-p2-persistent-pageable-s3"
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "batch_size": st.integers(1, 99),
+                "workers": st.integers(0, 9),
+                "prefetch_factor": st.none() | st.integers(1, 9),
+                "persistent_workers": st.booleans(),
+                "pin_memory": st.booleans(),
+                "seed": st.integers(0, 99),
+            }
+        ),
+        min_size=2,
+        max_size=2,
+    )
+)
+def test_other_settings_have_another_name(pair):
+    first, second = pair
+    assert (variant(first) == variant(second)) == (first == second)
+    assert re.fullmatch("[a-z0-9-]+", variant(first))

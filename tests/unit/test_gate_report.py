@@ -7,7 +7,8 @@ import pytest
 import record_fixtures as made
 
 from gpufeed.analysis import gates, publish, records
-from gpufeed.gate.verdict import Judged, Verdict
+from gpufeed.gate.variants import variant
+from gpufeed.gate.verdict import Verdict
 
 SETTINGS = {
     "batch_size": 128,
@@ -20,26 +21,38 @@ SETTINGS = {
 WRONG = "in epoch 2 of 3 of split train it was wrong: found <b>label</b> 3 & more."
 
 
-def judged(status="passed", sentence=None, largest=0, mean=0.0, **changes) -> Judged:
-    return Judged({**SETTINGS, **changes}, status, sentence, 4, 2500, largest, mean)
-
-
-def write(results, loader: str, *variants: Judged, decoder: str = "pillow", gpu: str | None = made.H200):
-    verdict = Verdict(
+def write(
+    results,
+    loader: str,
+    status="passed",
+    sentence=None,
+    largest=0,
+    mean=0.0,
+    gpu: str | None = made.H200,
+    **axes,
+):
+    """A verdict on `loader`; axes: changes of SETTINGS."""
+    settings = {**SETTINGS, **axes}
+    Verdict(
         dataset="synthetic_224",
         loader=loader,
+        settings=settings,
         attempt=1,
         planned_on="node-a",
         started_at="2026-01-02T03:04:05+00:00",
         finished_at="2026-01-02T03:05:05+00:00",
         environment=made.environment(gpu),
-        variants=list(variants),
+        status=status,
+        sentence=sentence,
         device="cuda" if gpu else "cpu",
         samples={"train": 500},
-        pixels={"decoder": decoder, "version": f"{decoder} 9.1", "max": 16, "mean": 2.0},
+        pixels={"decoder": "pillow", "version": "pillow 9.1", "max": 16, "mean": 2.0},
         reference={"decoder_version": "pillow 13.0.0", "sha256": "0", "manifest_sha256": "1"},
-    )
-    verdict.write(results / "gate/synthetic_224" / f"{loader}.json")
+        epochs=4,
+        compared=2500,
+        max_difference=largest,
+        mean_difference=mean,
+    ).write(results / "gate/synthetic_224" / loader / f"{variant(settings)}.json")
 
 
 @pytest.fixture
@@ -53,17 +66,13 @@ def results(tmp_path):
         else:
             record = made.record(made.cell(loader))
         made.write(tmp_path, record)
-    write(tmp_path, "dataloader_sync", judged())
-    write(
-        tmp_path,
-        "overlap",
-        judged("failed", WRONG),
-        judged("failed", WRONG, workers=2),
-        judged(seed=4),
-        decoder="other",
-    )
-    write(tmp_path, "resident", judged(largest=13, mean=0.51), judged(largest=14, mean=0.52, batch_size=64))
-    write(tmp_path, "unplanned", judged())
+    write(tmp_path, "dataloader_sync")
+    write(tmp_path, "overlap", "failed", WRONG)
+    write(tmp_path, "overlap", "failed", WRONG, workers=2)
+    write(tmp_path, "overlap", seed=4)
+    write(tmp_path, "resident", largest=13, mean=0.51)
+    write(tmp_path, "resident", largest=14, mean=0.52, batch_size=64)
+    write(tmp_path, "unplanned")
     plan = made.plan_info({"pipelining": ids}, repeats=1)
     return tmp_path, plan
 
@@ -97,7 +106,7 @@ def test_the_page_shows_what_failed_and_why_and_gives_it_no_timing(results):
     section = section[: section.index("</section>")]
     assert "<b>label</b>" not in section
     text = " ".join(unescape(re.sub(r"<[^>]+>", " ", section)).split())
-    assert "overlap failed other 9.1" in text
+    assert "overlap failed pillow 9.1" in text
     assert f"0 workers, pinned, seed 0 and 1 more setting {WRONG}" in text
     assert "replay exempt" in text
     assert "dataloader_workers not judged" in text
@@ -108,10 +117,11 @@ def test_the_page_shows_what_failed_and_why_and_gives_it_no_timing(results):
 
 def test_a_damaged_verdict_is_a_row_that_says_so(results):
     folder, plan = results
-    path = folder / "gate/synthetic_224/resident.json"
+    path = folder / "gate/synthetic_224/resident/b64-w0-pinned-s0.json"
     path.write_text(path.read_text()[:50])
-    assert gates.row(path).status == "damaged"
-    assert "no readable verdict" in gates.row(path).troubles[0][1]
+    whole, damaged = gates.judged(sorted(path.parent.glob("*.json")))
+    assert (whole.status, whole.largest, damaged.status) == ("passed", "13", "damaged")
+    assert "no readable verdict" in damaged.troubles[0][1]
     publish.report(folder, ["pipelining"], plan, folder / "report.html")
     assert "no readable verdict" in (folder / "report.html").read_text(encoding="utf-8")
 
@@ -120,8 +130,8 @@ def test_published_verdicts_are_shown_with_published_records(results, tmp_path_f
     _, plan = results
     other = tmp_path_factory.mktemp("site")
     made.write(other / "reference/a", made.record(made.cell("overlap")))
-    write(other / "reference/a", "overlap", judged())
-    write(other / "reference/b", "overlap", judged(), gpu=None)
+    write(other / "reference/a", "overlap")
+    write(other / "reference/b", "overlap", gpu=None)
     found = publish.report(other, ["pipelining"], plan, other / "report.html")
     assert found.reference
     shown = gates.rows(found.gates, records.read_records(found.paths))

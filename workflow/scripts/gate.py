@@ -14,7 +14,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         task = Task(
             dataset=job.wildcards.dataset,
             loader=job.wildcards.loader,
-            variants=job.params.variants,
+            settings=job.params.settings,
             manifest=job.input.manifest,
             reference=job.input.reference,
             cache=job.input.get("cache") or None,

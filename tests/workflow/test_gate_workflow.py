@@ -1,0 +1,104 @@
+"""The gate in whole runs: a planted wrong loader gets no timing; every setting has its own verdict."""
+
+import copy
+import json
+
+import pytest
+import torch
+from workflow_fixtures import TINY
+
+PLANTED = '''
+from dataclasses import replace
+
+from gpufeed.loaders.resident import ResidentLoader
+
+
+class Planted(ResidentLoader):
+    """resident with every label shifted by one, from the second epoch on."""
+
+    def batches(self, order):
+        for batch in super().batches(order):
+            yield replace(batch, labels=(batch.labels + 1) % 3) if self.epoch else batch
+'''
+RIGHT, WRONG = "gpufeed.loaders.resident:ResidentLoader", "gpufeed.loaders.planted:Planted"
+
+
+def documents(flow, pattern):
+    return {path: json.loads(text) for path, text in flow.files(pattern).items()}
+
+
+def record_of(flow, loader):
+    (record,) = (
+        record
+        for record in documents(flow, "results/records/**/*.json").values()
+        if record["cell"]["loader"] == loader
+    )
+    return record
+
+
+def register(flow, old, new):
+    """Changes the one line of the registry in the copy."""
+    path = flow.folder / "gpufeed/registry.py"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(workflow):
+    flow = workflow({**TINY, "repeats": 1})
+    (flow.folder / "gpufeed/loaders/planted.py").write_text(PLANTED)
+    register(flow, RIGHT, WRONG)
+    flow.run()
+    (verdict,) = documents(flow, "results/gate/synthetic/resident/*.json").values()
+    assert (verdict["status"], verdict["attempt"]) == ("failed", 1)
+    record = record_of(flow, "resident")
+    assert (record["status"], record["attempt"]) == ("failed", 1)
+    assert "resident did not pass the equivalence gate: in epoch 2 of 3 of split train" in record["sentence"]
+    assert "labels differ" in record["sentence"]
+    assert (record["throughput"], record["steps"], record["epochs"]) == (None, None, [])
+    assert record_of(flow, "dataloader_sync")["status"] == "done"
+    page = (flow.folder / "results/report.html").read_text()
+    assert "resident did not pass the equivalence gate" in page
+    assert '<span class="tag failed">failed</span>' in page[page.index('<section id="same">') :]
+
+    said = flow.run("-n")  # failed ones are tried again, the verdict before its cell
+    assert (said.count("rule gate:"), said.count("rule measure_cell:")) == (1, 1)
+
+    register(flow, WRONG, RIGHT)
+    kept = flow.files("results/records/tiny/*dataloader_sync*/*.json")
+    flow.run("--until", "measure_cell")
+    again = record_of(flow, "resident")
+    assert (again["status"], again["attempt"]) == ("done", 2)
+    assert flow.files("results/records/tiny/*dataloader_sync*/*.json") == kept
+
+
+def test_another_setting_is_judged_and_measured_alone(workflow):
+    config = copy.deepcopy(TINY)
+    config["repeats"] = 1
+    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync", "replay"]
+    flow = workflow(config)
+    flow.run("--until", "measure_cell")
+    assert list(flow.files("results/gate/**/*.json")) == [
+        "results/gate/synthetic/dataloader_sync/b8-w0-pinned-s0.json"  # and none of the ceiling
+    ]
+    before = flow.files("results/**/*.json")
+    config["experiments"]["tiny"]["common"]["batch_size"] = [8, 16]
+    flow.configure(config)
+    flow.run("--until", "measure_cell")
+    after = flow.files("results/**/*.json")
+    assert before.items() <= after.items()
+    assert len(after.keys() - before.keys()) == 3  # two cells, one verdict
+    assert "results/gate/synthetic/dataloader_sync/b16-w0-pinned-s0.json" in after
+
+
+def test_what_the_node_lacks_is_skipped_by_gate_and_cell_alike(workflow):
+    if torch.cuda.is_available():
+        pytest.skip("this node has the CUDA GPU that the gate must not find")
+    flow = workflow({**TINY, "device": "cuda", "repeats": 1})
+    flow.run("--until", "measure_cell")
+    verdicts = documents(flow, "results/gate/**/*.json").values()
+    assert {verdict["status"] for verdict in verdicts} == {"skipped"}
+    assert record_of(flow, "resident")["sentence"] == next(iter(verdicts))["sentence"]
+    said = flow.run("-n", "--until", "measure_cell")  # final on this node
+    assert "rule gate:" not in said
+    assert "rule measure_cell:" not in said

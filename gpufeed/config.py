@@ -185,9 +185,10 @@ def check_mosaic(source: Mapping, where: str) -> None:
 
 
 def check_tiles(config: Mapping, dataset: str) -> None:
-    """Raises GpufeedError unless the tiles of a mosaic come from a source that is none itself."""
+    """Raises GpufeedError unless the tiles of a mosaic come from a source of one size that is none itself."""
     of, where = config["sources"][dataset]["options"]["of"], f"sources.{dataset}.options.of"
-    others = [name for name, source in config["sources"].items() if source["layout"] != "mosaic"]
+    sources = config["sources"].items()
+    others = [name for name, row in sources if row["layout"] != "mosaic" and "resize" not in row]
     for name in (of, config["use_instead"].get(of, of)):
         if name not in others:
             raise unknown("dataset", name, others, where)

@@ -155,7 +155,8 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
 def content(source: Mapping) -> dict:
     """What a row of `sources` is made of: layout, checksums and options, not where its files come from."""
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
-    return {"layout": source["layout"], "files": files, "options": dict(source.get("options", {}))}
+    resize = {"resize": list(source["resize"])} if source.get("resize") else {}
+    return {"layout": source["layout"], "files": files, "options": dict(source.get("options", {})), **resize}
 
 
 def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:

@@ -5,14 +5,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
 from gpufeed.cache.rows import Rows
 from gpufeed.data.manifest import Manifest
-from gpufeed.decode.base import Decoder
+from gpufeed.data.resize import resized
+from gpufeed.decode.base import Decoder, DeviceDecoded, Outcome
 from gpufeed.processes import run
 from gpufeed.registry import load
+
+if TYPE_CHECKING:
+    import torch
 
 CHUNK = 64  # images a task: 64 decoded images of 224 px are 10 MB, the most that a worker holds
 BATCH = 1024  # images a call of a decoder that spreads one call over all cores or a GPU, if so many fit
@@ -43,7 +48,8 @@ def fill_in_processes(
     files = manifest.paths()
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
-    tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks)
+    same = ([value] * len(chunks) for value in (decoder_name, target, bool(manifest.info.resize)))
+    tasks = (*same, starts, chunks)
     with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
         for chunk, failures in zip(chunks, run(decode_task, tasks, processes), strict=True):
             progress.update(len(chunk))
@@ -56,7 +62,8 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
     A thread reads the files of the next call while this one decodes.
     """
     files, rows = manifest.paths(), Rows(target)
-    size = images_a_call(manifest.image_size())
+    # by the largest file, as it is decoded before it is resized
+    size = images_a_call((int(manifest.table["height"].max()), int(manifest.table["width"].max())))
     starts = range(0, len(files), size)
     with (
         ThreadPoolExecutor(1) as reader,
@@ -68,7 +75,7 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
             after = files[start + size : start + 2 * size]
             read = chunk.result()
             coming = reader.submit(read_files, after) if after else None
-            yield from named(manifest, decode_rows(decoder, rows, start, read))
+            yield from named(manifest, decode_rows(decoder, rows, bool(manifest.info.resize), start, read))
             progress.update(len(read))
     rows.flush()
 
@@ -85,10 +92,12 @@ def images_a_call(size: tuple[int, int]) -> int:
     return max(1, min(BATCH, BATCH_BYTES // (height * width * 3)))
 
 
-def decode_task(decoder_name: str, target: Path, start: int, files: list[Path]) -> list[tuple[int, str]]:
+def decode_task(
+    decoder_name: str, target: Path, resize: bool, start: int, files: list[Path]
+) -> list[tuple[int, str]]:
     """`decode_rows` for a decoding process."""
     rows = Rows(target)
-    failures = decode_rows(decoder(decoder_name, 1), rows, start, read_files(files))
+    failures = decode_rows(decoder(decoder_name, 1), rows, resize, start, read_files(files))
     rows.flush()
     return failures
 
@@ -105,37 +114,45 @@ def read_file(file: Path) -> bytes | str:
         return f"cannot be read: {error.strerror}"
 
 
-def decode_rows(decoder: Decoder, rows: Rows, start: int, read: list[bytes | str]) -> list[tuple[int, str]]:
-    """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures."""
+def decode_rows(
+    decoder: Decoder, rows: Rows, resize: bool, start: int, read: list[bytes | str]
+) -> list[tuple[int, str]]:
+    """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures.
+
+    resize: brings images of other sizes to that of the rows, where otherwise they count as failed.
+    """
     failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
     readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]
     ids, files = [row for row, _ in readable], [data for _, data in readable]
     through = decode_on_device if decoder.parallel == "device" else decode_on_host
-    return sorted([*failures, *(through(decoder, rows, ids, files) if files else [])])
+    return sorted([*failures, *(through(decoder, rows, resize, ids, files) if files else [])])
 
 
 def decode_on_host(
-    decoder: Decoder, rows: Rows, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: Rows, resize: bool, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """Decodes files into the rows `ids`; yields (row, reason) of the failures."""
     decoded, shape = decoder.decode(files), rows.rows.shape[1:]
     for row, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
         if image is None:
             yield row, outcome.reason or "no reason given"
-        elif image.shape != shape:
+        elif image.shape != shape and not resize:
             yield row, f"decoded to {image.shape}, the manifest says {shape}"
         else:
-            rows.write([row], image[None])
+            rows.write([row], resized(image, shape[:2])[None])
 
 
 def decode_on_device(
-    decoder: Decoder, rows: Rows, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: Rows, resize: bool, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """As `decode_on_host`, into one batch on the decoder's device that is copied to the host at once."""
     import torch
 
     images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)
-    outcomes = decoder.decode_into(files, images)
+    if resize:
+        outcomes = resize_into(images, decoder.decode_to(files, decoder.device))
+    else:
+        outcomes = decoder.decode_into(files, images)
     whole = [place for place, outcome in enumerate(outcomes) if outcome.decoder is not None]
     if len(whole) < len(files):
         images = images[whole]
@@ -143,3 +160,19 @@ def decode_on_device(
     for row, outcome in zip(ids, outcomes, strict=True):
         if outcome.decoder is None:
             yield row, outcome.reason or "no reason given"
+
+
+def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
+    """Writes images of any size into the rows of out, uint8 (N, H, W, 3); returns their outcomes.
+
+    torchvision's bilinear resize with antialiasing, which is what Pillow's is on the host.
+    """
+    from torchvision.transforms.v2 import functional
+
+    for place, image in enumerate(decoded.images):
+        if image is not None:
+            planes = functional.resize(
+                image.permute(2, 0, 1), list(out.shape[1:3]), antialias=True
+            )  # (3, H, W)
+            out[place].copy_(planes.permute(1, 2, 0))
+    return decoded.outcomes

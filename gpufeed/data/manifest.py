@@ -41,6 +41,7 @@ class DatasetInfo:
     source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters
     # [{"path", "reason"}] of files that nobody can decode and that therefore have no row
     quarantined: list[dict[str, str]] = field(default_factory=list)
+    resize: tuple[int, int] | None = None  # (height, width) of what loaders yield, if not that of the files
 
 
 @dataclass
@@ -75,13 +76,18 @@ class Manifest:
         return [self.root / path for path in self.table["path"]]
 
     def image_size(self) -> tuple[int, int]:
-        """(height, width) that all samples share; raises GpufeedError where they differ."""
+        """(height, width) of what loaders yield: `resize`, or the size that all files share.
+
+        Raises GpufeedError where files differ and nothing says to what size they are brought.
+        """
+        if self.info.resize:
+            return self.info.resize
         sizes = self.table[["height", "width"]].drop_duplicates()
         if len(sizes) != 1:
             raise GpufeedError(
                 f"{len(sizes)} image sizes in {self.info.dataset}",
                 "one height and width for the whole dataset",
-                "prepare the dataset at one size",
+                "give its source `resize: [height, width]`, and prepare it again",
             )
         return int(sizes["height"].iloc[0]), int(sizes["width"].iloc[0])
 
@@ -101,8 +107,9 @@ class Manifest:
         try:
             table = pq.read_table(path)
             meta = json.loads(table.schema.metadata[META_KEY])
-            info = DatasetInfo(**{**meta, "mean": tuple(meta["mean"]), "std": tuple(meta["std"])})
-        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
+            tuples = {key: tuple(meta[key]) for key in ("mean", "std", "resize") if meta.get(key)}
+            info = DatasetInfo(**{**meta, **tuples})
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError, AttributeError) as error:
             raise GpufeedError(
                 f"no readable manifest at {path} ({error})",
                 "manifest.parquet as the rule prepare_dataset writes it",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from gpufeed.data.resize import resized
 from gpufeed.decode.base import bad_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
@@ -43,7 +44,7 @@ class Samples(Dataset):
         self.root = manifest.root
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
-        self.shape = (*manifest.image_size(), 3)
+        self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize
         self.transform = request.sample_transform
         self.decoder = PillowDecoder()
 
@@ -68,6 +69,8 @@ class Samples(Dataset):
         image = decoded.images[0]
         if image is None:
             raise bad_file(path, str(decoded.outcomes[0].reason))
+        if self.resize:
+            return resized(image, self.resize)
         if image.shape != self.shape:
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {self.shape}")
         return image

@@ -9,6 +9,7 @@ from image_fixtures import MEAN, STD
 
 from gpufeed.cache import build, build_from_rows, build_or_fall_back, fill, open_cache, read_info
 from gpufeed.data.manifest import DatasetInfo, Manifest
+from gpufeed.decode.base import Tolerance
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
@@ -101,3 +102,23 @@ def test_from_device_tensors_of_several_sizes_in_any_order(manifest, expected, t
 
     build_from_rows(manifest, batches(), tmp_path / "strips.npy", "strips", "strips 1.0")
     assert np.array_equal(open_cache(tmp_path / "strips.npy", manifest, verify=True), expected)
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_files_of_several_sizes_are_resized_on_the_device(name, tmp_path):
+    decoder = available(name)
+    rows = []
+    for i, (height, width) in enumerate([(64, 64), (128, 96), (75, 53), (64, 64), (300, 200)]):
+        (tmp_path / f"{i}.jpg").write_bytes(saved("JPEG", photo(height, width), quality=92))
+        rows.append((f"{i}.jpg", 0, "train", height, width, 3))
+    table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
+    info = DatasetInfo("mixed", "synthetic", ["one"], "test", MEAN, STD, resize=(48, 40))
+    manifest = Manifest(tmp_path, info, table)
+    build(manifest, name, tmp_path / f"{name}.npy", workers=2)
+    build(manifest, "pillow", tmp_path / "pillow.npy")
+    pairs = zip(
+        *(np.array(open_cache(tmp_path / f"{by}.npy", manifest)) for by in (name, "pillow")), strict=True
+    )
+    # resizing rounds once more, and smooths what differs
+    tolerance = Tolerance(decoder.tolerance.max + 2, decoder.tolerance.mean + 0.5)
+    assert [sentence for pair in pairs if (sentence := tolerance.exceeded(*pair))] == []

@@ -53,7 +53,7 @@ def test_prepare_dataset(tmp_path):
     run(
         "prepare_dataset.py",
         input=Named(archives=[]),
-        params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}),
+        params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4]),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
         config={"max_quarantined_share": 0.0},
         threads=2,
@@ -62,4 +62,5 @@ def test_prepare_dataset(tmp_path):
     manifest = Manifest.read(tmp_path / "manifest.parquet")
     assert manifest.info.dataset == "small"
     assert len(manifest) == 20
+    assert manifest.image_size() == (6, 4)
     assert "'train': 16" in (tmp_path / "log").read_text()

@@ -1,5 +1,7 @@
 """The manifest: what is written is what is read, and nothing else is taken for one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
@@ -47,6 +49,15 @@ def test_ids_labels_paths_and_size(manifest):
     assert again.paths()[1] == manifest.root / "images/test/b/1.png"
     assert again.image_size() == (8, 9)
     assert len(again) == 3
+
+
+def test_files_of_several_sizes_are_brought_to_one(manifest):
+    manifest.table.loc[0, "height"] = 7
+    manifest.info = replace(manifest.info, resize=(5, 6))
+    again = Manifest.read(manifest.write())
+    assert again.info == manifest.info
+    assert again.image_size() == (5, 6)
+    assert again.table["height"].tolist() == [7, 8, 8]
 
 
 def test_unknown_split(manifest):

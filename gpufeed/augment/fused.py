@@ -16,8 +16,8 @@ from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
 from gpufeed.augment.fused_kernel import BLOCK, WARPS, augment_tiles
 from gpufeed.errors import GpufeedError
 
-# More programs than run at once (132 multiprocessors x 16), so that a large batch has no long tail, and
-# few enough that a program has several tiles of its image to share the draws among.
+# About twice what runs at once (132 multiprocessors x 32), so that a large batch has a short tail, and few
+# enough that a program has several tiles of its image to share the draws among.
 PROGRAMS = 8192
 
 
@@ -34,6 +34,7 @@ class FusedAugment(DeviceAugment):
             require_cuda("fused")
         scale = [1 / (255 * value) for value in std]
         shift = [-m / s for m, s in zip(mean, std, strict=True)]
+        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
         pepper, salt = amounts.pepper_and_salt(self.options["salt_pepper"])
         self.constants = {
             "PADDING": self.options["crop_padding"],
@@ -49,9 +50,7 @@ class FusedAugment(DeviceAugment):
             "BLOCK": BLOCK,
             "num_warps": WARPS,
         }
-        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
-        self.state = amounts.signed(draws.fold(draws.fold(0, low), high))
-        self.key = amounts.signed(low), amounts.signed(high)
+        self.seeds = [amounts.signed(word) for word in (draws.fold(draws.fold(0, low), high), low, high)]
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
         """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
@@ -68,7 +67,9 @@ class FusedAugment(DeviceAugment):
         check_batch(store[: len(ids)], ids)
         if rows.dtype != torch.int64 or rows.shape != ids.shape:
             raise GpufeedError(
-                f"rows {rows.dtype} {tuple(rows.shape)}", f"torch.int64 {tuple(ids.shape)}", "give one row an id"
+                f"rows {rows.dtype} {tuple(rows.shape)}",
+                f"torch.int64 {tuple(ids.shape)}",
+                "give one row an id",
             )
         return self._launch(store, rows, ids, epoch)
 
@@ -79,20 +80,21 @@ class FusedAugment(DeviceAugment):
             check_addresses(images, ids, *([] if rows is None else [rows]))
         n, (height, width) = len(ids), images.shape[1:3]
         if height * width >= 2**28:
-            raise GpufeedError(f"images of {height} x {width} pixels", "fewer than 2**28", "use augment torch")
+            raise GpufeedError(
+                f"images of {height} x {width} pixels", "fewer than 2**28", "use augment torch"
+            )
         tiles = -(-height * width // (4 * BLOCK))
         each = tiles_each(tiles, n)
-        splits = -(-tiles // each)
-        out = torch.empty((n, height, width, 3), dtype=amounts.DTYPES[self.options["dtype"]], device=ids.device)
-        augment_tiles[(n * splits,)](
+        out = torch.empty(
+            (n, height, width, 3), dtype=amounts.DTYPES[self.options["dtype"]], device=ids.device
+        )
+        augment_tiles[(n, -(-tiles // each))](
             images,
             images if rows is None else rows,
             ids,
             out,
             epoch,
-            self.state,
-            *self.key,
-            splits,
+            *self.seeds,
             ROWS=rows is not None,
             EPOCH_AT=isinstance(epoch, torch.Tensor),
             WORDS=width % 4 == 0 and images.data_ptr() % 4 == 0,

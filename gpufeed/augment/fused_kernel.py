@@ -14,8 +14,8 @@ made once for all its tiles that a program handles.
 import triton
 import triton.language as tl
 
-BLOCK = 256  # quads of a tile: 1024 pixels, one image of 32x32
-WARPS = 4
+BLOCK = 64  # quads of a tile, two a thread: with more, registers leave room for fewer warps
+WARPS = 1  # a program: results that change threads within a warp need no barrier
 
 
 @triton.jit
@@ -48,15 +48,15 @@ def byte(words, PLACE: tl.constexpr):
 
 
 @triton.jit
-def finish(value, low, high, cut, gain, offset, ADJUST: tl.constexpr, SCALE: tl.constexpr, SHIFT: tl.constexpr):
+def finish(value, low, high, gain, offset, SCALE: tl.constexpr, SHIFT: tl.constexpr, CUT: tl.constexpr):
     """Brightness, contrast, salt and pepper, and normalisation of one channel.
 
-    Brightness, its cut at 255 and contrast are min(value, 255 / b) * (b c) + pivot (1 - c). Salt and
-    pepper come free with the last cut: low and high are both 255 or both 0 where there is any.
+    Brightness cut at 255, then contrast: min(v b, 255) c + p (1 - c) = min(v gain + offset, most) with
+    gain = b c, offset = p (1 - c) and most = 255 c + offset. The cut at `most` is part of high, and salt
+    and pepper move low or high, so that two cuts do for everything.
     """
-    if ADJUST:
-        value = tl.minimum(value, cut) * gain + offset
-    value = tl.minimum(tl.maximum(value, low), high)
+    if CUT:
+        value = tl.maximum(tl.minimum(value * gain + offset, high), low)
     return value * SCALE + SHIFT
 
 
@@ -67,7 +67,7 @@ def chunk(a, b, c, d):
     return tl.reshape(joined, (a.shape[0], 4))
 
 
-@triton.jit(do_not_specialize=["epoch", "state", "key0", "key1", "splits"])
+@triton.jit(do_not_specialize=["epoch", "state", "key0", "key1"])
 def augment_tiles(
     images,  # uint8 (M, H, W, 3)
     rows,  # int64 (N,): which image is the n-th of the batch; not read unless ROWS
@@ -77,7 +77,6 @@ def augment_tiles(
     state,  # draws: the seed folded in, as an int32
     key0,  # the seed's low and high word, as int32
     key1,
-    splits,  # programs an image
     ROWS: tl.constexpr,
     EPOCH_AT: tl.constexpr,
     WORDS: tl.constexpr,
@@ -102,9 +101,11 @@ def augment_tiles(
 ):
     PIXELS: tl.constexpr = HEIGHT * WIDTH
     QUADS: tl.constexpr = (PIXELS + 3) // 4
-    ADJUST: tl.constexpr = BRIGHTNESS > 0 or CONTRAST > 0
-    n = tl.program_id(0) // splits
-    part = tl.program_id(0) % splits
+    LAST: tl.constexpr = PIXELS * 3 // 4  # words of an image
+    CUT: tl.constexpr = BRIGHTNESS > 0 or CONTRAST > 0 or SALT > 0
+    WHOLE: tl.constexpr = QUADS % (BLOCK * TILES) == 0
+    n = tl.program_id(0)
+    part = tl.program_id(1)
     if ROWS:
         row = tl.load(rows + n)
     else:
@@ -126,48 +127,50 @@ def augment_tiles(
     flip = False
     if FLIP_BELOW > 0:
         flip = fold(drawn, tl.full((), 2, tl.uint32)).to(tl.int64) < FLIP_BELOW
-    cut = 255.0
     gain = 1.0
     offset = 0.0
+    most = 255.0
     if BRIGHTNESS > 0:
         gain = factor(drawn, 3, BRIGHTNESS)
-        cut = 255.0 / gain  # infinite where gain is 0: then nothing is cut and all becomes 0
     if CONTRAST > 0:
         contrast = factor(drawn, 4, CONTRAST)
         gain = gain * contrast
         offset = PIVOT * (1 - contrast)
+        most = tl.minimum(255 * contrast + offset, 255.0)
 
     for step in range(TILES):
         tile = part * TILES + step
         quads = tile * BLOCK + tl.arange(0, BLOCK)
-        valid = quads < QUADS
+        valid = quads >= 0
+        if not WHOLE:
+            valid = quads < QUADS
         if WORDS:
             y = quads // (WIDTH // 4) + top
             x = (quads % (WIDTH // 4)) * 4
-            first = left + tl.where(flip, WIDTH - 4 - x, x)  # column of the leftmost of the four
+            if FLIP_BELOW > 0:
+                x = tl.where(flip, WIDTH - 4 - x, x)
+            first = left + x  # column of the leftmost of the four
             at = (y * WIDTH + first) * 3  # in bytes, from the image's first one
             word = at >> 2
-            shift = ((at & 3) * 8).to(tl.uint64)
-            source = images.to(tl.pointer_type(tl.uint32)) + row * (PIXELS * 3 // 4)
-            valid_row = valid & (y >= 0) & (y < HEIGHT)
-            LAST: tl.constexpr = PIXELS * 3 // 4
-            w0 = tl.load(source + word, mask=valid_row & (word >= 0) & (word < LAST), other=0)
-            w1 = tl.load(source + word + 1, mask=valid_row & (word >= -1) & (word < LAST - 1), other=0)
-            w2 = tl.load(source + word + 2, mask=valid_row & (word >= -2) & (word < LAST - 2), other=0)
+            source = images.to(tl.pointer_type(tl.uint32)) + row * (PIXELS * 3 // 4) + word
+            # as uint32, numbers below 0 are large ones: one comparison for both ends
+            some = valid & (y.to(tl.uint32) < HEIGHT) & ((first + 3).to(tl.uint32) < WIDTH + 3)
+            w0 = tl.load(source, mask=some & (word.to(tl.uint32) < LAST), other=0)
+            w1 = tl.load(source + 1, mask=some & ((word + 1).to(tl.uint32) < LAST), other=0)
+            w2 = tl.load(source + 2, mask=some & ((word + 2).to(tl.uint32) < LAST), other=0)
             if PADDING > 0:
-                w3 = tl.load(source + word + 3, mask=valid_row & (word >= -3) & (word < LAST - 3) & (shift > 0), other=0)
+                shift = ((at & 3) * 8).to(tl.uint64)
+                w3 = tl.load(source + 3, mask=some & ((word + 3).to(tl.uint32) < LAST), other=0)
                 w0, w1, w2 = shifted(w0, w1, shift), shifted(w1, w2, shift), shifted(w2, w3, shift)
             r0, g0, b0 = byte(w0, 0), byte(w0, 1), byte(w0, 2)
             r1, g1, b1 = byte(w0, 3), byte(w1, 0), byte(w1, 1)
             r2, g2, b2 = byte(w1, 2), byte(w1, 3), byte(w2, 0)
             r3, g3, b3 = byte(w2, 1), byte(w2, 2), byte(w2, 3)
             if PADDING > 0:
-                in0, in1 = (first >= 0) & (first < WIDTH), (first >= -1) & (first < WIDTH - 1)
-                in2, in3 = (first >= -2) & (first < WIDTH - 2), (first >= -3) & (first < WIDTH - 3)
-                r0, g0, b0 = tl.where(in0, r0, 0.0), tl.where(in0, g0, 0.0), tl.where(in0, b0, 0.0)
-                r1, g1, b1 = tl.where(in1, r1, 0.0), tl.where(in1, g1, 0.0), tl.where(in1, b1, 0.0)
-                r2, g2, b2 = tl.where(in2, r2, 0.0), tl.where(in2, g2, 0.0), tl.where(in2, b2, 0.0)
-                r3, g3, b3 = tl.where(in3, r3, 0.0), tl.where(in3, g3, 0.0), tl.where(in3, b3, 0.0)
+                r0, g0, b0 = inside(first, r0, g0, b0, WIDTH)
+                r1, g1, b1 = inside(first + 1, r1, g1, b1, WIDTH)
+                r2, g2, b2 = inside(first + 2, r2, g2, b2, WIDTH)
+                r3, g3, b3 = inside(first + 3, r3, g3, b3, WIDTH)
             if FLIP_BELOW > 0:
                 r0, r3 = tl.where(flip, r3, r0), tl.where(flip, r0, r3)
                 g0, g3 = tl.where(flip, g3, g0), tl.where(flip, g0, g3)
@@ -183,44 +186,64 @@ def augment_tiles(
             r3, g3, b3 = read(source, quads * 4 + 3, top, left, flip, HEIGHT, WIDTH)
 
         low0, low1, low2, low3 = 0.0, 0.0, 0.0, 0.0
-        high0, high1, high2, high3 = 255.0, 255.0, 255.0, 255.0
+        high0, high1, high2, high3 = most, most, most, most
         if SALT > 0:
             block = quads.to(tl.uint32)
             zero = tl.zeros((BLOCK,), tl.uint32)
-            n0, n1, n2, n3 = tl.philox_impl(
-                block, zero + sample, zero + epoch_word, zero + TAG, key0.to(tl.uint32), key1.to(tl.uint32), 10
-            )
-            low0, high0 = bounds(n0, PEPPER, SALT)
-            low1, high1 = bounds(n1, PEPPER, SALT)
-            low2, high2 = bounds(n2, PEPPER, SALT)
-            low3, high3 = bounds(n3, PEPPER, SALT)
+            key = key0.to(tl.uint32), key1.to(tl.uint32)
+            n0, n1, n2, n3 = philox(block, zero + sample, zero + epoch_word, zero + TAG, key[0], key[1])
+            low0, high0 = bounds(n0, most, PEPPER, SALT)
+            low1, high1 = bounds(n1, most, PEPPER, SALT)
+            low2, high2 = bounds(n2, most, PEPPER, SALT)
+            low3, high3 = bounds(n3, most, PEPPER, SALT)
 
         kind = out.dtype.element_ty
-        r0 = finish(r0, low0, high0, cut, gain, offset, ADJUST, SCALE0, SHIFT0).to(kind)
-        g0 = finish(g0, low0, high0, cut, gain, offset, ADJUST, SCALE1, SHIFT1).to(kind)
-        b0 = finish(b0, low0, high0, cut, gain, offset, ADJUST, SCALE2, SHIFT2).to(kind)
-        r1 = finish(r1, low1, high1, cut, gain, offset, ADJUST, SCALE0, SHIFT0).to(kind)
-        g1 = finish(g1, low1, high1, cut, gain, offset, ADJUST, SCALE1, SHIFT1).to(kind)
-        b1 = finish(b1, low1, high1, cut, gain, offset, ADJUST, SCALE2, SHIFT2).to(kind)
-        r2 = finish(r2, low2, high2, cut, gain, offset, ADJUST, SCALE0, SHIFT0).to(kind)
-        g2 = finish(g2, low2, high2, cut, gain, offset, ADJUST, SCALE1, SHIFT1).to(kind)
-        b2 = finish(b2, low2, high2, cut, gain, offset, ADJUST, SCALE2, SHIFT2).to(kind)
-        r3 = finish(r3, low3, high3, cut, gain, offset, ADJUST, SCALE0, SHIFT0).to(kind)
-        g3 = finish(g3, low3, high3, cut, gain, offset, ADJUST, SCALE1, SHIFT1).to(kind)
-        b3 = finish(b3, low3, high3, cut, gain, offset, ADJUST, SCALE2, SHIFT2).to(kind)
+        r0 = finish(r0, low0, high0, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
+        g0 = finish(g0, low0, high0, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
+        b0 = finish(b0, low0, high0, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
+        r1 = finish(r1, low1, high1, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
+        g1 = finish(g1, low1, high1, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
+        b1 = finish(b1, low1, high1, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
+        r2 = finish(r2, low2, high2, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
+        g2 = finish(g2, low2, high2, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
+        b2 = finish(b2, low2, high2, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
+        r3 = finish(r3, low3, high3, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
+        g3 = finish(g3, low3, high3, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
+        b3 = finish(b3, low3, high3, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
 
-        # (BLOCK, 3 chunks and one that is not written, 4 values)
-        head, second, third = chunk(r0, g0, b0, r1), chunk(g1, b1, r2, g2), chunk(b2, r3, g3, b3)
-        values = tl.join(tl.join(head, third), tl.join(second, second))  # (BLOCK, 4, 2, 2)
-        values = tl.permute(tl.reshape(values, (BLOCK, 4, 4)), (0, 2, 1))
-        c = tl.arange(0, 4)[None, :, None]
-        e = tl.arange(0, 4)[None, None, :]
-        place = (tile * BLOCK + tl.arange(0, BLOCK))[:, None, None] * 12 + c * 4 + e
-        target = out + n.to(tl.int64) * (PIXELS * 3)
-        if PIXELS % 4 == 0:
-            tl.store(target + place, values, mask=(place - c * 4 - e < PIXELS * 3) & (c < 3))
-        else:
-            tl.store(target + place, values, mask=(place < PIXELS * 3) & (c < 3))
+        head, middle, tail = chunk(r0, g0, b0, r1), chunk(g1, b1, r2, g2), chunk(b2, r3, g3, b3)
+        values = tl.join(tl.join(head, tail), tl.join(middle, middle))  # (BLOCK, 4 values, 2, 2)
+        values = tl.permute(tl.reshape(values, (BLOCK, 4, 4)), (0, 2, 1))  # three chunks and one not written
+        values = tl.reshape(values, (BLOCK * 4, 4))
+        # chunks in one dimension: neighbouring threads then write neighbouring chunks
+        chunks = tl.arange(0, BLOCK * 4)[:, None]
+        quad = tile * BLOCK + chunks // 4
+        place = quad * 12 + (chunks % 4) * 4 + tl.arange(0, 4)[None, :]
+        written = chunks % 4 < 3
+        if not WHOLE:
+            written = written & (quad < QUADS)
+        if PIXELS % 4 != 0:  # the last quad of an image is not whole
+            written = written & (place < PIXELS * 3)
+        tl.store(out + n.to(tl.int64) * (PIXELS * 3) + place, values, mask=written)
+
+
+@triton.jit
+def philox(c0, c1, c2, c3, k0, k1):
+    """philox.philox, in uint32.
+
+    With 64-bit products, one instruction each; Triton's own takes the two halves of each apart: half as
+    many instructions again.
+    """
+    for _ in tl.static_range(10):
+        even = c0.to(tl.uint64) * 0xD2511F53
+        odd = c2.to(tl.uint64) * 0xCD9E8D57
+        c0 = (odd >> 32).to(tl.uint32) ^ c1 ^ k0
+        c1 = odd.to(tl.uint32)
+        c2 = (even >> 32).to(tl.uint32) ^ c3 ^ k1
+        c3 = even.to(tl.uint32)
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    return c0, c1, c2, c3
 
 
 @triton.jit
@@ -245,8 +268,15 @@ def read(source, pixels, top, left, flip, HEIGHT: tl.constexpr, WIDTH: tl.conste
 
 
 @triton.jit
-def bounds(words, PEPPER: tl.constexpr, SALT: tl.constexpr):
-    """Between which values a pixel may lie: 0 and 255, or for salt 255 and 255, or for pepper 0 and 0."""
-    low = tl.where((words ^ 0xFFFFFFFF) < SALT, 255.0, 0.0)
-    high = tl.where(words < PEPPER, 0.0, 255.0)
+def bounds(words, most, PEPPER: tl.constexpr, SALT: tl.constexpr):
+    """Between which values a pixel may lie: 0 and most, or for salt 255 and more, or for pepper 0 and 0."""
+    low = tl.where(words >= 4294967296 - SALT, 255.0, 0.0)
+    high = tl.where(words < PEPPER, 0.0, most)
     return low, high
+
+
+@triton.jit
+def inside(x, red, green, blue, WIDTH: tl.constexpr):
+    """The pixel in column x, black outside of the image."""
+    there = x.to(tl.uint32) < WIDTH
+    return tl.where(there, red, 0.0), tl.where(there, green, 0.0), tl.where(there, blue, 0.0)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.registry import AUGMENTS, DECODERS, LOADERS, MODELS, TRAINERS
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
@@ -97,6 +97,8 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
+    if cell.loader in DECODERS and cell.source.get("resize"):
+        return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:
         return homeless(cell)
     if cell.cuda_graphs and cell.device in ("cpu", "mps"):
@@ -179,13 +181,12 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
                 check_names(axes, where, config["sources"])
                 axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
                 axes["overrides"] = tuple(axes.get("overrides") or ())
+                axes["source"] = content(config["sources"][axes["dataset"]])
                 cell = settle(Cell(experiment=name, device=config["device"], seed=config["seed"], **axes))
                 if sentence := impossible(cell):
                     left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
                     continue
-                cell = replace(
-                    cell, source=content(config["sources"][cell.dataset]), hyper=compose(cell, where)
-                )
+                cell = replace(cell, hyper=compose(cell, where))
                 cells[name][cell.id] = cell
         if not cells[name]:
             raise GpufeedError(

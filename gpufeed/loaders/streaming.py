@@ -28,9 +28,11 @@ class StreamingLoader(AheadLoader):
     decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
 
     def __init__(self, request: LoadRequest):
-        """Raises Skip if the loader decodes on CUDA and the request's device is another."""
+        """Raises GpufeedError for what the loader cannot do, and Skip if it decodes on CUDA and the request's
+        device is another."""
         super().__init__(request)
         self.check_transform()
+        check_size(self.decoder, request)
         device = request.device.type
         if LOADERS[self.decoder].device == "cuda" and device != "cuda":
             raise Skip(f"Loader {self.decoder} decodes on a CUDA GPU, and this cell's device is {device}.")
@@ -95,6 +97,17 @@ class StreamingLoader(AheadLoader):
             if outcome.decoder is None:
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
         return out
+
+
+def check_size(loader: str, request: LoadRequest) -> None:
+    """Raises GpufeedError for a dataset whose images have another size than their files."""
+    info = request.manifest.info
+    if info.resize is not None:
+        raise GpufeedError(
+            f"{info.dataset}, to be resized to {info.resize[0]} x {info.resize[1]} pixels, in loader {loader}",
+            "a dataset at the size of its files",
+            "use a loader that reads a cache, or one of the DataLoader's",
+        )
 
 
 class TorchvisionCudaLoader(StreamingLoader):

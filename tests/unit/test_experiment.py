@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell, impossible, plan, settle
-from gpufeed.registry import AUGMENTS, LOADERS
+from gpufeed.registry import AUGMENTS, DECODERS, LOADERS
 
 BASE = {
     "run": ["e"],
@@ -171,3 +171,11 @@ def test_planning_needs_the_standard_library_only():
 def test_augments_that_a_loader_has_no_place_for(loader, augment, sentence):
     assert sentence in impossible(Cell("e", "d", loader, augment=augment))
     assert impossible(Cell("e", "d", "dali_cpu", augment="dali")) is None
+
+
+@pytest.mark.parametrize("loader", sorted(set(LOADERS) & set(DECODERS)))
+def test_loaders_with_a_decoder_of_their_own_resize_nothing(loader):
+    source = {"layout": "synthetic", "files": {}, "options": {}}
+    assert impossible(Cell("e", "d", loader, source=source)) is None
+    assert "size of their files" in impossible(Cell("e", "d", loader, source={**source, "resize": [8, 8]}))
+    assert impossible(Cell("e", "d", "dataloader_sync", source={**source, "resize": [8, 8]})) is None

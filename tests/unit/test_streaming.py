@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -65,6 +66,13 @@ def test_there_is_a_decoder_of_its_name(name):
 @pytest.mark.parametrize("name", ON_GPU)
 def test_without_a_gpu_it_skips_with_a_sentence(manifest, name):
     with pytest.raises(Skip, match=f"Loader {name} decodes on a CUDA GPU, and this cell's device is cpu"):
+        load("loader", name)(request(manifest, None))
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_what_it_would_have_to_resize_is_refused(manifest, name):
+    manifest.info = replace(manifest.info, resize=(16, 16))
+    with pytest.raises(GpufeedError, match="to be resized to 16 x 16 pixels"):
         load("loader", name)(request(manifest, None))
 
 

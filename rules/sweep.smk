@@ -15,7 +15,7 @@ rule measure_decoder:
     resources:
         gpu=GPU_JOBS,
     params:
-        settings=lambda wildcards: sweep_settings(config, wildcards.experiment),
+        settings=settings_of_sweep,
         device=config["device"],
         attempt=lambda wildcards: attempt(
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json", node_name()

@@ -262,10 +262,18 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 
 
 def _plain_rates(axis) -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5, in plain numbers."""
+    """Ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def short(value: float) -> str:
+    """`200`, `20k`, `1M`: a tick that leaves room for its neighbours."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def _dataset(rows: pd.DataFrame) -> str:

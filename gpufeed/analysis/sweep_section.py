@@ -10,9 +10,9 @@ from gpufeed.analysis import crossover, style, sweep_figures, sweeps, wording
 from gpufeed.analysis.crossover import Rate, Size
 
 CROSSOVER = (
-    "Decoders alone: pixels a second from JPEG files in the page cache to tensors on the device, "
-    "reading and copying included. Solid lines: decoders on the GPU, with all cores to help. Dashed: the best "
-    "CPU decoder on so many cores. Where a solid line passes a dashed one, the GPU begins to pay. Points are "
+    "Decoders alone: pixels a second from JPEG files in the page cache to tensors on the device, reading "
+    "and copying included. Solid lines: decoders on the GPU, with all cores to help. Dashed: the best CPU "
+    "decoder on so many cores. Where a solid line passes a dashed one, the GPU begins to pay. Points are "
     "medians over the passes, bars reach from the slowest to the fastest."
 )
 DECODING = (
@@ -43,7 +43,7 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     """Sentences, pictures and tables of one machine's points."""
     first, found = rows.iloc[0], crossover.sizes(rows)
     cores = wording.plural(int(first["node_cores"]), "core")
-    pictures = []
+    pictures, sentences = [], crossover.answer(rows)
     if found:
         pictures.append(_picture(sweep_figures.draw_crossover(rows), f"{prefix}-crossover", CROSSOVER))
     if sweep_figures.has_decoding(rows):
@@ -51,7 +51,8 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     counts = sorted({cores for size in found for cores in size.cpu})
     return {
         "title": f"{first['hardware']}, {cores} on {first['node']}",
-        "sentences": crossover.answer(rows),
+        "sentences": sentences,
+        "headline": " ".join([sentences[0], *(text for text in sentences[1:] if text.startswith("Strips"))]),
         "pictures": pictures,
         "cores": [wording.plural(cores, "core") for cores in counts],
         "rows": [_row(size, counts, rows) for size in found],

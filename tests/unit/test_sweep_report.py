@@ -78,7 +78,11 @@ def test_few_sweeps_are_drawn_too(tmp_path, gpu):
 def test_the_page_answers_when_gpu_decoding_pays(results):
     folder, _ = results
     html = report_of(folder)
-    assert html.count("On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays") == 2
+    for words in (
+        "On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays",
+        "Strips change this",
+    ):
+        assert html.count(words) == 2  # in the answer and in the section
     for words in (
         "Strips change this: decoded on the GPU",
         "mosaic_64, quality 90, 0.50 bytes a pixel",
@@ -137,3 +141,10 @@ def test_names_beside_the_axis_keep_their_order_and_distance(places):
     assert (np.diff(moved) >= 0.05 - 1e-9).all()
     if (np.diff(places) >= 0.05).all():
         assert moved == pytest.approx(places)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.5, "0.5"), (200, "200"), (2_000, "2k"), (50_000, "50k"), (2_000_000, "2M")]
+)
+def test_ticks_are_short(value, words):
+    assert sweep_figures.short(value) == words

@@ -1,0 +1,52 @@
+"""The sweep as Snakemake runs it: from mosaics to the figure, and nothing a second time."""
+
+import copy
+
+import torch
+from workflow_fixtures import TINY
+
+from gpufeed.sweep import record
+
+CONFIG = copy.deepcopy(TINY) | {"repeats": 1, "use_instead": {"tiny_imagenet": "synthetic"}}
+CONFIG["sources"] |= {
+    f"mosaic_{size}": {"layout": "mosaic", "options": {"of": "tiny_imagenet", "size": size, "count": 24}}
+    for size in (32, 128)
+}
+CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
+CONFIG["experiments"]["tiny"]["sweep"] = {
+    "datasets": ["mosaic_32", "mosaic_128"],
+    "decoders": ["simplejpeg", "strips"],
+    "cores": [1],
+    "batch_size": 8,
+    "seconds": 0.01,
+    "rounds": 2,
+}
+if torch.cuda.is_available():
+    CONFIG["device"] = "cuda"
+
+
+FIGURE, TABLE = "results/figures/tiny/crossover.svg", "results/tables/tiny/decoders.csv"
+
+
+def test_from_mosaics_to_the_figure_then_one_decoder_more(workflow):
+    flow = workflow(CONFIG)
+    flow.run(FIGURE)
+    for decoder in ("simplejpeg", "strips"):
+        sweep = record.read(flow.folder / f"results/sweeps/tiny/{decoder}.json")
+        assert sweep["status"] == "done", sweep["sentence"]
+        assert {point["dataset"] for point in sweep["points"]} == {"mosaic_32", "mosaic_128"}
+        assert {point["status"] for point in sweep["points"]} == {"done"}
+    figure = (flow.folder / FIGURE).read_text()
+    assert "simplejpeg" in figure
+    assert "strips on" in figure
+    assert "Nothing to be done" in flow.run(FIGURE)
+
+    more = copy.deepcopy(CONFIG)
+    more["experiments"]["tiny"]["sweep"]["decoders"] = ["simplejpeg", "strips", "torchvision_cuda"]
+    flow.configure(more)
+    said = flow.run("-n", TABLE)
+    assert said.count("rule measure_decoder") == 1
+    assert "rule tabulate_sweep" in said
+    said = flow.run("-n", "tiny")  # the report waits for the table and both figures
+    assert "rule plot_sweep" in said
+    assert "rule assemble_report" in said

@@ -125,8 +125,8 @@ NAN = float("nan")
         (["repeats"], 3.0, "repeats: 3.0", "correct repeats"),
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),
         (["use_instead"], {"cifar10": "cifar11"}, "dataset 'cifar11'", "'cifar10'"),
-        (["cache_decoder"], "dali", "decoder 'dali'", "'dali_cpu'"),
-        (["max_quarantined_share"], 0.6, "max_quarantined_share: 0.6", "at most 0.5"),
+        (["cache_decoder"], "dali", "decoder 'dali'", "'dali_gpu'"),
+        (["max_quarantined_share"], 0.6, "max_quarantined_share: 0.6", "correct max_quarantined_share"),
         (["run"], [], "run: []", "correct run"),
     ],
 )

@@ -28,8 +28,8 @@ class StreamingLoader(AheadLoader):
     decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
 
     def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for what the loader cannot do, and Skip if it decodes on CUDA and the request's
-        device is another."""
+        """Raises GpufeedError for what the loader cannot do, and Skip if its device is CUDA alone and the
+        request's another."""
         super().__init__(request)
         self.check_transform()
         check_size(self.decoder, request)
@@ -103,8 +103,9 @@ def check_size(loader: str, request: LoadRequest) -> None:
     """Raises GpufeedError for a dataset whose images have another size than their files."""
     info = request.manifest.info
     if info.resize is not None:
+        height, width = info.resize
         raise GpufeedError(
-            f"{info.dataset}, to be resized to {info.resize[0]} x {info.resize[1]} pixels, in loader {loader}",
+            f"{info.dataset}, to be resized to {height} x {width} pixels, in loader {loader}",
             "a dataset at the size of its files",
             "use a loader that reads a cache, or one of the DataLoader's",
         )

@@ -10,6 +10,7 @@ from gpufeed.augment.dali import DRAWN, DaliAugment
 from gpufeed.augment.plain import Normalise
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders import dali
+from gpufeed.measure import example_batch
 from gpufeed.registry import load
 
 STILL = {"size": None, **dict.fromkeys(DRAWN, 0.0)}
@@ -187,3 +188,11 @@ def test_impossible_amounts_are_refused(options):
 def test_transforms_of_single_samples_are_refused(manifest, loader):
     with pytest.raises(GpufeedError, match="a transform for each sample"):
         load("loader", loader)(request(manifest, None, sample_transform=lambda image, i, epoch: image))
+
+
+@pytest.mark.parametrize(("size", "expected"), [(None, (24, 32)), (16, (16, 16))])
+def test_warm_up_has_the_shape_of_what_will_come(manifest, size, expected):
+    augment = DaliAugment(MEAN, STD, 3, {**STILL, "size": size})
+    example = example_batch(request(manifest, None, sample_transform=augment))
+    assert example.shape == (5, 3, *expected)
+    assert example.dtype == torch.float32

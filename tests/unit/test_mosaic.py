@@ -7,7 +7,9 @@ import pytest
 from data_fixtures import files_below
 from image_fixtures import encode, write_dataset
 from PIL import Image
+from test_config import broken
 
+from gpufeed.config import planned, source_options, validator
 from gpufeed.data.mosaic import colour_ids, parse_options, plan, reorganise
 from gpufeed.data.mosaic import encode as encode_tiles
 from gpufeed.data.synthetic import reorganise as synthetic
@@ -129,3 +131,49 @@ def test_tile_pixels_survive_at_the_best_quality(tmp_path):
 
     data = encode_tiles([Tile(path, 0, 0, 0, 0)], parse_options({**OPTIONS, "size": 16}))
     assert np.abs(np.asarray(Image.open(io.BytesIO(data))).astype(int) - pixels).max() <= 2
+
+
+MOSAIC = ["sources", "mosaic_32"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "found"),
+    [
+        (
+            [*MOSAIC, "options", "of"],
+            "tiny_imagnet",
+            "dataset 'tiny_imagnet' in sources.mosaic_32",
+        ),
+        ([*MOSAIC, "options", "of"], "mosaic_128", "dataset 'mosaic_128' in sources.mosaic_32.options.of"),
+        (["use_instead"], {"tiny_imagenet": "mosaic_128"}, "dataset 'mosaic_128'"),
+        ([*MOSAIC, "options", "size"], 40, "size: 40"),
+        ([*MOSAIC, "options", "grayscale_share"], 0.1, "key 'grayscale_share'"),
+        ([*MOSAIC, "options"], {"of": "tiny_imagenet", "size": 32}, "no 'count'"),
+        (MOSAIC, {"layout": "mosaic"}, "no options in sources.mosaic_32"),
+        ([*MOSAIC, "files"], [{"name": "a.zip", "sha256": "0" * 64}], "files in sources.mosaic_32"),
+        (["experiments", "pipelining", "sweep"], {"datasets": ["mosaic_32"]}, "no 'decoders'"),
+        (
+            ["experiments", "vit_lite", "common", "dataset"],
+            "mosaic_32",
+            "trains whole epochs on 'mosaic_32', which holds no image out",
+        ),
+    ],
+)
+def test_a_wrong_mosaic_stops_before_the_plan(path, value, found):
+    with pytest.raises(GpufeedError) as error:
+        planned(broken(path, value))
+    assert found in error.value.found
+
+
+def test_the_tiles_come_from_the_stand_in():
+    config = broken(["use_instead"], {"tiny_imagenet": "tiny_imagenet_40"})
+    assert source_options(config, "mosaic_32")["of"] == "tiny_imagenet_40"
+    assert config["sources"]["mosaic_32"]["options"]["of"] == "tiny_imagenet"
+    assert source_options(config, "cifar10") == {}
+
+
+def test_defaults_of_the_schema_are_those_of_the_layout():
+    described = validator("config").schema["$defs"]["mosaic"]["properties"]
+    choice = parse_options({"of": "tiny", "size": 16, "count": 1})
+    for key in ("quality", "seed"):
+        assert described[key]["default"] == getattr(choice, key)

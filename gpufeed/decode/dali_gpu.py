@@ -20,7 +20,8 @@ class DaliGpuDecoder(DeviceDecoder):
 
     name = "dali_gpu"
     needs = NEEDS
-    tolerance = Tolerance(16, 2.0)
+    # on 22,000 real JPEGs of 64 x 64 pixels up to 3, and 0.03 in the mean over all (DALI 2.4, H200)
+    tolerance = Tolerance(16, 1.0)
 
     def open(self) -> None:
         from nvidia.dali.plugin.pytorch import feed_ndarray

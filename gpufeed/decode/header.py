@@ -18,7 +18,12 @@ class Header:
     width: int
 
 
-JPEG_KINDS = frozenset({"jpeg YCbCr", "jpeg Gray"})
+SCALED_GRAY = "jpeg Gray with sampling factors"
+# What nvJPEG decodes. On an H200 its JPEG engines gave wrong pixels, without an error, for grayscale files
+# whose one component says 2 x 2; for libjpeg such a factor has no meaning, and its encoders do write it.
+NVJPEG_KINDS = frozenset({"jpeg YCbCr", "jpeg Gray"})
+JPEG_KINDS = NVJPEG_KINDS | {SCALED_GRAY}
+FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # SOF0 to SOF15 without DHT, JPG and DAC
 PNG_KINDS = frozenset({f"png {bits}" for bits in (1, 2, 4, 8)})
 
 
@@ -50,7 +55,23 @@ def jpeg_header(data: bytes) -> Header | None:
         height, width, colour, _ = decode_jpeg_header(data)
     except (ValueError, MemoryError):
         return None
-    return Header(f"jpeg {colour}", height, width)
+    kind = SCALED_GRAY if colour == "Gray" and gray_factors(data) != b"\x11" else f"jpeg {colour}"
+    return Header(kind, height, width)
+
+
+def gray_factors(data: bytes) -> bytes:
+    """The byte of sampling factors of a JPEG's first component; empty if there is no frame header.
+
+    Source: ITU-T T.81, B.2.2: after the marker come length, precision, height, width, the number of
+    components, and of each its id, its factors and its table.
+    """
+    place = 2
+    while place + 4 <= len(data) and data[place] == 0xFF:
+        marker, length = data[place + 1], int.from_bytes(data[place + 2 : place + 4], "big")
+        if marker in FRAMES:
+            return data[place + 11 : place + 12]
+        place += 2 + length
+    return b""
 
 
 def png_header(data: bytes) -> Header | None:

@@ -31,7 +31,7 @@ class StripsDecoder(FallbackDecoder):
     takes = JPEG_KINDS
     # Where colour is subsampled vertically, it is smoothed over the seams: an image's upper- and lowermost
     # row differ, by up to 91 on the real JPEGs of 64 x 64 pixels; the smaller it is, the more in the mean.
-    tolerance = Tolerance(140, 9.0)
+    tolerance = Tolerance(140, 4.0)
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)

@@ -44,7 +44,8 @@ class StripReader:
         several image sizes, and Skip if `backend` is named and cannot run here."""
         self.manifest, self.device = manifest, device
         self.size = manifest.image_size()
-        self.strips: StripSet = open_strips(path, manifest)
+        # every byte is checked, since not every GPU decoder notices damage
+        self.strips: StripSet = open_strips(path, manifest, verify=True)
         self.backend = open_backend(device, threads, backend)
         self.files = manifest.paths()
         # copy on write: torch wraps no read-only memory; nobody writes. An empty file cannot be mapped.

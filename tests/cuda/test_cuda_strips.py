@@ -89,8 +89,7 @@ def test_reader_gives_every_sample_of_a_mixed_set(tmp_path, backend):
 
 def test_a_damaged_strip_does_not_take_the_others_with_it(backend):
     good, strip = strip_of(files("4:2:0", 4, height=SIDE, width=SIDE))
-    bad = good.copy()
-    bad[2:40] = 0  # no header that anybody could read
+    bad = np.zeros_like(good)  # no header that anybody could read
     out = torch.zeros((8, SIDE, SIDE, 3), dtype=torch.uint8, device=DEVICE)
     assert backend.decode_into([bad, good], [strip, strip], out) == [0]
     again = torch.zeros_like(out[:4])

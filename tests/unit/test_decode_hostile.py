@@ -6,7 +6,7 @@ from hostile_fixtures import available, hostile_files, photo, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.decode.header import JPEG_KINDS, PNG_KINDS, read_header
+from gpufeed.decode.header import JPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.registry import DECODERS
 
@@ -96,6 +96,7 @@ def test_header_of_any_bytes(data):
 def test_headers_say_what_pillow_finds():
     kinds = {name: header.kind for name, file in FILES.items() if (header := read_header(file.data))}
     assert kinds["gray JPEG"] == "jpeg Gray"
+    assert kinds["gray JPEG with factors 2x2"] == SCALED_GRAY
     assert kinds["CMYK JPEG"] == "jpeg CMYK"
     assert kinds["16-bit RGB PNG"] == "png 16"
     assert kinds["1-bit PNG"] == "png 1"

@@ -84,15 +84,24 @@ def test_what_the_backend_refuses_is_decoded_all_the_same(reader, manifest):
     assert np.array_equal(images.numpy()[:, 1:-1], file_pixels(manifest, ids)[:, 1:-1])
 
 
-def test_a_damaged_strip_is_an_error(reader, tmp_path):
+def test_damaged_strips_are_not_opened(reader, tmp_path):
     strip = reader.units("train")[0].strip
-    data = np.fromfile(tmp_path / "strips.bin", np.uint8)
-    data[strip.offset + strip.length - 40 : strip.offset + strip.length] = 0
-    data.tofile(tmp_path / "strips.bin")
-    again = StripReader(reader.manifest, tmp_path / "strips.bin", CPU, threads=1)
+    damage(tmp_path / "strips.bin", strip)
+    with pytest.raises(GpufeedError, match="sha256"):
+        StripReader(reader.manifest, tmp_path / "strips.bin", CPU, threads=1)
+
+
+def test_a_strip_that_is_damaged_later_is_an_error(reader, tmp_path):
+    strip = reader.units("train")[0].strip
+    damage(tmp_path / "strips.bin", strip)  # the reader has the file mapped
     with pytest.raises(GpufeedError, match=f"strip at byte {strip.offset} is damaged"):
-        again.read(again.units("train"))
-    again.close()
+        reader.read(reader.units("train"))
+
+
+def damage(path, strip) -> None:
+    with path.open("r+b") as file:
+        file.seek(strip.offset + strip.length - 40)
+        file.write(bytes(40))
 
 
 def test_a_left_over_file_that_went_away_is_an_error(reader, manifest):

@@ -29,6 +29,8 @@ rule measure_decoder:
                 "decode/parallel.py",
                 "decode/worker.py",
             ),
+            *("decode/cores.py", "decode/device.py", "decode/header.py", "decode/transfer.py"),
+            *("decode/dali_pipeline.py",) * wildcards.decoder.startswith("dali"),
             *("strips/**/*.py",) * (wildcards.decoder == "strips"),
         ),
     script:

@@ -15,6 +15,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.gate.variants import settings_of, variant
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
+from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
 
 try:
@@ -33,7 +34,7 @@ ALL_CORES = workflow.cores or 8  # None with an executor that counts jobs
 
 wildcard_constraints:
     dataset="|".join(config["sources"]),
-    decoder="|".join(DECODERS),
+    decoder="|".join({**DECODERS, **STRIP_SETS}),
     experiment="|".join(PLAN.cells),
     loader="|".join(LOADERS),
     variant="[a-z0-9-]+",
@@ -179,7 +180,8 @@ def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
     cell = cell_of(wildcards)
     own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
-    shared = ("measure.py", "timing.py", "devices.py", "augment/base.py", "augment/draws.py", "trainers/*.py")
+    shared = ("measure.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py")
+    shared += ("augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py")
     return digest(*own, *shared, *code_of_loader(cell.loader))
 
 
@@ -237,7 +239,7 @@ def manifests_of_sweep(wildcards):
 
 def strips_of_sweep(wildcards):
     """In the order of the datasets; nothing for a decoder that reads files."""
-    datasets = sweep_of(wildcards)["datasets"] if wildcards.decoder == "strips" else []
+    datasets = sweep_of(wildcards)["datasets"] if wildcards.decoder in STRIP_SETS else []
     return [f"{DATA}/{name}/strips/strips.bin" for name in datasets]
 
 

@@ -21,7 +21,7 @@ rule measure_decoder:
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json", node_name()
         ),
         code=lambda wildcards: digest(
-            source_file("decoder", wildcards.decoder),
+            source_file("decoder", "strips" if wildcards.decoder in STRIP_SETS else wildcards.decoder),
             *(
                 "sweep/*.py",
                 "decode/base.py",
@@ -31,7 +31,7 @@ rule measure_decoder:
             ),
             *("decode/cores.py", "decode/device.py", "decode/header.py", "decode/transfer.py"),
             *("decode/dali_pipeline.py",) * wildcards.decoder.startswith("dali"),
-            *("strips/**/*.py",) * (wildcards.decoder == "strips"),
+            *("strips/**/*.py",) * (wildcards.decoder in STRIP_SETS),
         ),
     script:
         "../workflow/scripts/measure_decoder.py"

@@ -38,6 +38,7 @@ class Size:
     strips: Rate | None
     strips_on: str  # where strips decode: "the GPU" or "16 cores"
     cpu: dict[int, Rate]
+    strips_cpu: dict[int, Rate]  # strips without the GPU, by cores
 
     @property
     def worth(self) -> tuple[str, float] | None:
@@ -82,7 +83,7 @@ def sizes(points: pd.DataFrame) -> list[Size]:
     rows = rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
     found = []
     for (side, dataset), ours in rows.groupby(["side", "dataset"], sort=True):
-        of = {kind: ours[ours["kind"] == kind] for kind in ("gpu", "cpu", sweeps.STRIPS)}
+        of = {kind: ours[ours["kind"] == kind] for kind in ("gpu", "cpu", sweeps.STRIPS, sweeps.STRIPS_CPU)}
         strips = of[sweeps.STRIPS]
         on_gpu = bool((strips["device"] == "cuda").any())
         most = int(strips["cores"].max()) if len(strips) else 0
@@ -94,6 +95,7 @@ def sizes(points: pd.DataFrame) -> list[Size]:
                 strips=best(strips),
                 strips_on="the GPU" if on_gpu else plural(most, "core"),
                 cpu={int(cores): best(some) for cores, some in of["cpu"].groupby("cores")},
+                strips_cpu={int(cores): best(some) for cores, some in of[sweeps.STRIPS_CPU].groupby("cores")},
             )
         )
     return found
@@ -202,7 +204,22 @@ def _strips(found: Sequence[Size]) -> list[str]:
     return [
         f"Strips change this: decoded on {on} they are faster than every decoder of single files "
         f"{_where(wins)}; at {most.side:g} pixels a side they reach {count(most.strips.median)} images/s, "
-        f"{listing(others)}."
+        f"{listing(others)}.",
+        *_strips_without_gpu(most),
+    ]
+
+
+def _strips_without_gpu(size: Size) -> list[str]:
+    """What strips reach on the CPU's cores, at one image size."""
+    if not size.strips_cpu or not size.cpu:
+        return []
+    cores = max(size.strips_cpu)
+    ours, theirs = size.strips_cpu[cores], size.cpu[max(size.cpu)]
+    verdict = "faster" if ours.beats(theirs) else "slower" if theirs.beats(ours) else "not told apart"
+    return [
+        f"Without the GPU, strips on {plural(cores, 'core')} reach {count(ours.median)} images/s there, "
+        f"{ratio(ours.median / theirs.median)} {theirs.decoder} on {plural(max(size.cpu), 'core')} "
+        f"({verdict})."
     ]
 
 

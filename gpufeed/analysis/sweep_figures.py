@@ -97,6 +97,11 @@ def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[floa
         grey = CPU_GREYS[max(0, len(CPU_GREYS) - len(counts) + rank)]
         drawn.append((series, words, {"color": grey, "marker": "D", "lw": 1.4, "ls": "--"}))
     drawn += _gpu_series(rows)
+    strips_cpu = [(size.side, size.strips_cpu[max(size.strips_cpu)]) for size in found if size.strips_cpu]
+    if strips_cpu:
+        most = max(cores for size in found for cores in size.strips_cpu)
+        look = {"color": style.ORANGE, "marker": "P", "lw": 1.6, "ls": "--"}
+        drawn.append((strips_cpu, f"strips on {wording.plural(most, 'core')}", look))
     strips = [(size.side, size.strips) for size in found if size.strips]
     if strips:
         on = next(size.strips_on for size in found if size.strips)

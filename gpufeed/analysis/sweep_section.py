@@ -49,13 +49,15 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     if sweep_figures.has_decoding(rows):
         pictures.append(_picture(sweep_figures.draw_decoding(rows), f"{prefix}-decoding", DECODING))
     counts = sorted({cores for size in found for cores in size.cpu})
+    without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
     return {
         "title": f"{first['hardware']}, {cores} on {first['node']}",
         "sentences": sentences,
         "headline": " ".join([sentences[0], *(text for text in sentences[1:] if text.startswith("Strips"))]),
         "pictures": pictures,
         "cores": [wording.plural(cores, "core") for cores in counts],
-        "rows": [_row(size, counts, rows) for size in found],
+        "strips_cpu": wording.plural(without_gpu, "core") if without_gpu else None,
+        "rows": [_row(size, counts, without_gpu, rows) for size in found],
         "buffers": _buffers(rows),
         "versions": sorted(set(rows["version"].dropna())),
     }
@@ -65,7 +67,7 @@ def _picture(figure, prefix: str, caption: str) -> dict:
     return {"svg": Markup(style.inline_svg(style.to_svg(figure), prefix, caption)), "caption": caption}
 
 
-def _row(size: Size, counts: list[int], rows: pd.DataFrame) -> dict:
+def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFrame) -> dict:
     of = rows[rows["dataset"] == size.dataset].iloc[0]
     quality = "" if pd.isna(of["quality"]) else f", quality {of['quality']:.0f}"
     return {
@@ -75,6 +77,7 @@ def _row(size: Size, counts: list[int], rows: pd.DataFrame) -> dict:
         "gpu": _rate(size.gpu),
         "worth": crossover.say_worth(size.worth),
         "strips": _rate(size.strips),
+        "strips_cpu": [_rate(size.strips_cpu.get(without_gpu))] if without_gpu else [],
     }
 
 

@@ -9,7 +9,7 @@ from gpufeed.analysis.wording import plural
 from gpufeed.errors import GpufeedError
 from gpufeed.sweep import record
 
-STRIPS = "strips"
+STRIPS, STRIPS_CPU = "strips", "strips_cpu"
 COLUMNS = [
     "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
     "bytes_per_pixel", "cores", "batch_size", "main", "cache", "status", "sentence", "n", "images_per_s",
@@ -22,8 +22,8 @@ TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
 
-    kind: `gpu` for a decoder that decodes on one, `strips`, else `cpu`. main: whether the batch has the size
-    that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are none.
+    kind: `gpu` for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the
+    batch has the size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are none.
     troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
     left out, each with its sentence.
     """
@@ -65,8 +65,8 @@ def _rows(sweep: dict) -> list[dict]:
 
 
 def _kind(sweep: dict) -> str:
-    if sweep["decoder"] == STRIPS:
-        return STRIPS
+    if sweep["decoder"] in (STRIPS, STRIPS_CPU):
+        return sweep["decoder"]
     return "gpu" if sweep["parallel"] == "device" else "cpu"
 
 

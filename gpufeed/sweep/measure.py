@@ -21,12 +21,11 @@ from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip, one_line
 from gpufeed.registry import load
 from gpufeed.sweep.page_cache import evict, evicted_share, read_in
-from gpufeed.sweep.plan import Images, Point, core_counts, points
+from gpufeed.sweep.plan import STRIP_SETS, Images, Point, core_counts, points
 from gpufeed.sweep.record import SCHEMA_VERSION
 from gpufeed.sweep.strips import StripsBulk
 from gpufeed.timing import synchronise
 
-STRIPS = "strips"
 COLD = 0.9  # share of the pages that must be out for a pass to count as cold
 log = logging.getLogger("gpufeed")
 
@@ -52,7 +51,8 @@ def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
     """Reads a manifest; raises GpufeedError unless all its images have one size."""
     manifest = Manifest.read(manifest_path)
     height, width = manifest.image_size()
-    ids = np.random.default_rng(0).permutation(manifest.ids("train"))[:most]
+    everyone = manifest.ids("train")
+    ids = np.random.default_rng(0).permutation(everyone)[:most]
     everything = manifest.paths()
     paths = [os.fspath(everything[id]) for id in ids]
     size = sum(os.path.getsize(path) for path in paths)
@@ -60,7 +60,7 @@ def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
         manifest_path,
         strips,
         paths,
-        Images(height, width, len(paths)),
+        Images(height, width, len(paths), len(everyone)),
         size / (len(paths) * height * width),
         manifest.info.source.get("quality"),
     )
@@ -122,7 +122,7 @@ def run(decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: 
         settings["cores"], allowed, spreads=parallel != "device", restricts=can_restrict()
     )
     planned = points(
-        settings, {name: source.images for name, source in sources.items()}, counts, decoder == STRIPS
+        settings, {name: source.images for name, source in sources.items()}, counts, decoder in STRIP_SETS
     )
     for source in sources.values():
         read_in(source.paths)
@@ -154,8 +154,9 @@ def run(decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: 
 
 def how(decoder: str, device: torch.device) -> str:
     """How the decoder uses cores; raises Skip for one that decodes on a GPU if the device is none."""
-    if decoder == STRIPS:
-        return "device" if device.type == "cuda" else "own threads"
+    if decoder in STRIP_SETS:
+        on_gpu = device.type == "cuda" and STRIP_SETS[decoder] is None
+        return "device" if on_gpu else "own threads"
     try:
         parallel = load("decoder", decoder).parallel
     except ModuleNotFoundError as error:
@@ -176,8 +177,8 @@ class Bench:
     def open(self, files: Files) -> Bulk:
         """The bulk, ready for these files; raises Skip if the node lacks what the decoder needs."""
         if self.bulk is None:
-            if self.decoder == STRIPS:
-                self.bulk = StripsBulk(self.cores, self.device)
+            if self.decoder in STRIP_SETS:
+                self.bulk = StripsBulk(self.cores, self.device, STRIP_SETS[self.decoder])
             else:
                 self.bulk = open_bulk(self.decoder, self.cores, self.device, self.core_ids)
         self.bulk.open(files)

@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass
 from gpufeed.errors import unknown
 from gpufeed.registry import DECODERS
 
+# Entries of a sweep that read strips.bin, and the backend that decodes it; None: the best for the device.
+STRIP_SETS = {"strips": None, "strips_cpu": "cpu"}
+STRIP_PIXELS = 2**28  # of the strips in one call: 805 MB of decoded pixels
 DEFAULTS = {
     "cores": [1, 4, 8, 16],
     "batch_size": 256,
@@ -30,8 +33,8 @@ def check_sweep(config: Mapping, experiment: str) -> None:
         if name not in config["sources"]:
             raise unknown("dataset", name, config["sources"], f"{where}.datasets")
     for name in sweep["decoders"]:
-        if name not in DECODERS:
-            raise unknown("decoder", name, DECODERS, f"{where}.decoders")
+        if name not in DECODERS and name not in STRIP_SETS:
+            raise unknown("decoder", name, {**DECODERS, **STRIP_SETS}, f"{where}.decoders")
     for key in ("batch_sizes", "cold"):
         for name in sweep.get(key, []):
             if name not in sweep["datasets"]:
@@ -59,7 +62,8 @@ class Images:
 
     height: int
     width: int
-    count: int
+    count: int  # that the sweep uses
+    all: int  # of the training split
 
 
 @dataclass(frozen=True)
@@ -108,18 +112,23 @@ def points(
     """All points of a decoder, grouped by cores.
 
     counts: from `core_counts`; batch sizes and cold caches are measured on the most cores. whole: the decoder
-    takes as many images a call as `batch_pixels` allows, whatever the batch size.
+    takes the whole training split in one call, as far as STRIP_PIXELS allow, whatever the batch size.
     """
     pixels, found = settings["batch_pixels"], []
-    usual = 2**62 if whole else settings["batch_size"]
+
+    def usual(images: Images) -> int:
+        if whole:
+            return max(1, min(images.all, STRIP_PIXELS // (images.height * images.width)))
+        return batch_of(settings["batch_size"], images, pixels)
+
     for cores in counts:
         for name, images in sizes.items():
-            found.append(Point(name, cores, batch_of(usual, images, pixels)))
+            found.append(Point(name, cores, usual(images)))
     most = counts[-1]
     if not whole:
         for name, wanted in settings["batch_sizes"].items():
             for size in wanted:
                 found.append(Point(name, most, batch_of(size, sizes[name], pixels)))
     for name in settings["cold"]:
-        found.append(Point(name, most, batch_of(usual, sizes[name], pixels), "cold"))
+        found.append(Point(name, most, usual(sizes[name]), "cold"))
     return list(dict.fromkeys(found))

@@ -15,9 +15,10 @@ SPLIT = "train"
 class StripsBulk(Bulk):
     """All strips of a dataset, and its files that fit into no strip, which count as fallen back."""
 
-    def __init__(self, cores: int, device: torch.device):
+    def __init__(self, cores: int, device: torch.device, backend: str | None = None):
+        """backend: of gpufeed.strips.backends; None: the best for the device."""
         super().__init__(device)
-        self.cores, self.reader = cores, None
+        self.cores, self.backend, self.reader = cores, backend, None
 
     def open(self, files: Files) -> None:
         if files.manifest is None or files.strips is None:
@@ -25,7 +26,7 @@ class StripsBulk(Bulk):
         self.close()
         self.files = files
         self.manifest = Manifest.read(files.manifest)
-        self.reader = StripReader(self.manifest, files.strips, self.device, self.cores)
+        self.reader = StripReader(self.manifest, files.strips, self.device, self.cores, self.backend)
         units = self.reader.units(SPLIT)
         self.left_over = [id for unit in units if unit.strip is None for id in unit.ids.tolist()]
         self.groups: list[list] = [[]]  # units of one call, at most files.batch_size images
@@ -49,7 +50,7 @@ class StripsBulk(Bulk):
             yield batch
 
     def version(self) -> str:
-        return f"strips ({self.reader.backend.version()})" if self.reader else "strips"
+        return self.reader.backend.version() if self.reader else "strips"
 
     def close(self) -> None:
         if self.reader is not None:

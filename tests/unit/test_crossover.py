@@ -126,6 +126,15 @@ def test_nothing_measured():
         assert answer(rows) == ["No decoder has a finished measurement, so there is nothing to compare."]
 
 
+def test_strips_without_the_gpu_are_compared_with_single_files_on_as_many_cores():
+    on_cores = [row("strips_cpu", 64, 25_000 * cores, "strips_cpu", cores) for cores in (1, 4, 16)]
+    found = answer(table(*CROSSING, row("strips", 64, 1_200_000, "strips", 16), *on_cores))
+    assert found[-1] == (
+        "Without the GPU, strips on 16 cores reach 400,000 images/s there, 1.25x simplejpeg on 16 cores "
+        "(faster)."
+    )
+
+
 def test_strips_change_it_by_the_true_ratio():
     found = answer(
         table(*CROSSING, row("strips", 64, 1_200_000, "strips", 16), row("strips", 256, 9_000, "strips", 16))
@@ -188,4 +197,4 @@ def test_worth_in_cores(rate, expected, words):
 def test_worth_without_the_one_or_the_other():
     assert cores_worth(Rate("b", 1.0, 1, 1, 5), {}) is None
     assert say_worth(None) == "-"
-    assert crossover.rival(crossover.Size(64, "a", None, None, "", {})) is None
+    assert crossover.rival(crossover.Size(64, "a", None, None, "", {}, {})) is None

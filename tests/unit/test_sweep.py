@@ -63,19 +63,20 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
     assert record.read(tmp_path / "a.json") == json.loads(json.dumps(sweep))
 
 
-def test_strips_decode_the_same_images(data, monkeypatch):
+@pytest.mark.parametrize("decoder", ["strips", "strips_cpu"])
+def test_strips_decode_the_same_images(data, decoder):
     from gpufeed.data.manifest import Manifest
 
     strips = {}
     for name, path in data.items():
         strips[name] = path.parent / "strips/strips.bin"
         build(Manifest.read(path), strips[name])
-    chosen = {**SMALL, "datasets": list(data), "decoders": ["strips"], "batch_sizes": {"mosaic_16": [4]}}
-    sweep = measure_decoder("tiny", "strips", chosen, data, planned_on="here", device="cpu", strips=strips)
+    chosen = {**SMALL, "datasets": list(data), "decoders": [decoder], "batch_sizes": {"mosaic_16": [4]}}
+    sweep = measure_decoder("tiny", decoder, chosen, data, planned_on="here", device="cpu", strips=strips)
     assert sweep["status"] == "done", sweep["sentence"]
     assert {point["status"] for point in sweep["points"]} == {"done"}
     assert {(point["dataset"], point["batch_size"]) for point in sweep["points"]} == {
-        ("mosaic_16", 24),
+        ("mosaic_16", 40),  # the whole set
         ("mosaic_48", 10),
     }
     assert all(count % 40 == 0 for point in sweep["points"][:1] for count in point["images"])  # whole strips
@@ -180,7 +181,7 @@ def test_a_pass_is_never_longer_than_it_may_be(monkeypatch):
 
 
 def test_points_of_a_node():
-    sizes = {"small": Images(64, 64, 5000), "large": Images(1024, 1024, 20)}
+    sizes = {"small": Images(64, 64, 5000, 9000), "large": Images(1024, 1024, 20, 20)}
     chosen = {**DEFAULTS, "batch_sizes": {"small": [32, 256]}, "cold": ["large"], "batch_pixels": 2**24}
     assert points(chosen, sizes, [1, 4]) == [
         Point("small", 1, 256),
@@ -190,12 +191,16 @@ def test_points_of_a_node():
         Point("small", 4, 32),
         Point("large", 4, 16, "cold"),
     ]
-    assert points(chosen, sizes, [4], whole=True)[:2] == [Point("small", 4, 4096), Point("large", 4, 16)]
+    assert points(chosen, sizes, [4], whole=True) == [
+        Point("small", 4, 9000),
+        Point("large", 4, 20),
+        Point("large", 4, 20, "cold"),
+    ]
 
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 10**6))
 def test_a_batch_fits_its_bounds(wanted, height, width, count):
-    batch = batch_of(wanted, Images(height, width, count), 2**20)
+    batch = batch_of(wanted, Images(height, width, count, count), 2**20)
     assert 1 <= batch <= min(wanted, count)
     assert batch == 1 or batch * height * width <= 2**20
 

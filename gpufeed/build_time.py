@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ import numpy as np
 import yaml
 from jsonschema import Draft202012Validator
 
-from gpufeed.cache import build
+from gpufeed.cache import CacheInfo, build
 from gpufeed.cache.builder import threads_of
 from gpufeed.cache.fill import decoder
 from gpufeed.data.manifest import Manifest
@@ -32,6 +32,8 @@ from gpufeed.errors import GpufeedError, Skip, one_line
 from gpufeed.registry import DECODERS
 
 SCHEMA_VERSION = 1
+STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart
+HEADER_BYTES = 128  # of a .npy file
 SCHEMAS = Path(__file__).parent / "schemas"
 LARGE = 20_000  # images; a set above it is built twice, others three times
 LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a decoder takes longer
@@ -118,7 +120,6 @@ def measure_build(
 
     from gpufeed.environment import environment
 
-    on_device = DECODERS[decoder_name].device == "cuda" and torch.cuda.is_available()
     return BuildTimes(
         experiment=experiment,
         dataset=manifest.info.dataset,
@@ -129,7 +130,9 @@ def measure_build(
         started_at=started_at,
         finished_at=now(),
         environment=environment(
-            torch.device("cuda", torch.cuda.current_device()) if on_device else torch.device("cpu")
+            torch.device("cuda", torch.cuda.current_device())
+            if on_device(decoder_name)
+            else torch.device("cpu")
         ),
         **found,
     )
@@ -137,22 +140,28 @@ def measure_build(
 
 def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], folder: Path) -> dict:
     """The fields of BuildTimes that a decoder which can run has; raises Skip for one that cannot."""
-    on_device = DECODERS[decoder_name].device == "cuda"
-    before = used_mib() if on_device and has_device() else None
-    version = decoder(decoder_name, threads_of(decoder_name, cores)).version()
-    builds = []
+    before = used_mib() if on_device(decoder_name) else None
+    if decoder_name != STRIPS:
+        decoder(decoder_name, threads_of(decoder_name, cores))  # raises Skip before anything is prepared
+    builds, version = [], None
     for count in counts:
         subset = repeats(manifest, count)
         read_once(subset)
-        with peak_mib(before) as peak:
-            rounds = [timed_round(subset, decoder_name, cores, folder) for _ in range(rounds_of(count))]
+        with (
+            prepared(subset, decoder_name, cores, folder) as (build_once, strips_s),
+            peak_mib(before) as peak,
+        ):
+            rounds = [timed_round(build_once) for _ in range(rounds_of(count))]
+        infos = [info for _, info in rounds]
+        version = infos[0].decoder_version
         builds.append(
             {
                 "count": count,
                 "files": min(count, len(manifest)),
                 "rounds_s": [seconds for seconds, _ in rounds],
+                "strips_s": strips_s,
                 "images_per_s": count / median(seconds for seconds, _ in rounds),
-                "bytes_written": rounds[0][1],
+                "bytes_written": int(np.prod(infos[0].shape)) + HEADER_BYTES,
                 "gpu_buffers_mib": peak.mib,
             }
         )
@@ -184,19 +193,42 @@ def read_once(manifest: Manifest) -> None:
         path.read_bytes()
 
 
-def timed_round(manifest: Manifest, decoder_name: str, cores: int, folder: Path) -> tuple[float, int]:
-    """(seconds, bytes of the array) of one build with a decoder made anew; nothing of it is left."""
-    decoder.cache_clear()
+@contextmanager
+def prepared(
+    manifest: Manifest, decoder_name: str, cores: int, folder: Path
+) -> Iterator[tuple[Callable[[], CacheInfo], float | None]]:
+    """(what builds the cache once, seconds in which its strips were made before); nothing of it is left.
+
+    The seconds are None for a decoder that reads the files themselves.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as place:
         path = Path(place) / f"{decoder_name}.npy"
-        start = time.perf_counter()
-        build(manifest, decoder_name, path, cores)
-        return time.perf_counter() - start, path.stat().st_size
+        if decoder_name != STRIPS:
+            yield lambda: build(manifest, decoder_name, path, cores), None
+            return
+        from gpufeed.devices import resolve_device  # here: a CPU decoder's processes do without torch
+        from gpufeed.strips.build import build as build_strips
+        from gpufeed.strips.to_cache import build_from_strips
+
+        strips, device, start = Path(place) / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
+        build_strips(manifest, strips, workers=cores)
+        strips_s = time.perf_counter() - start
+        yield lambda: build_from_strips(manifest, strips, path, device, cores), strips_s
 
 
-def has_device() -> bool:
-    """Whether torch finds a CUDA GPU."""
+def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
+    """(seconds, sidecar) of one build with a decoder made anew."""
+    decoder.cache_clear()
+    start = time.perf_counter()
+    info = build_once()
+    return time.perf_counter() - start, info
+
+
+def on_device(decoder_name: str) -> bool:
+    """Whether the decoder decodes on this node's GPU."""
+    if decoder_name != STRIPS and DECODERS[decoder_name].device != "cuda":
+        return False
     import torch
 
     return torch.cuda.is_available()

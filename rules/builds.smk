@@ -14,10 +14,10 @@ rule measure_build:
         "../envs/gpufeed.yaml"
     threads: config.get("cores_per_cell") or ALL_CORES  # also where one core decodes: nothing may run beside it
     resources:
-        gpu=lambda wildcards: GPU_JOBS if DECODERS[wildcards.decoder].device == "cuda" else 0,
+        gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:
         counts=lambda wildcards: BUILDS[wildcards.experiment].counts,
         attempt=lambda wildcards: attempt(builds_path(**wildcards), node_name()),
-        code=lambda wildcards: digest("build_time.py", "cache/*.py", "decode/*.py"),
+        code=lambda wildcards: digest("build_time.py", "cache/*.py", "decode/*.py", "strips/**/*.py"),
     script:
         "../workflow/scripts/measure_build.py"

@@ -21,6 +21,7 @@ class BuildRow:
     decoder: str
     cores: str
     seconds: str  # median, and the range
+    strips: str  # seconds of making the strips before, where it builds from strips
     n: int
     images_per_s: float
     mib: float
@@ -65,6 +66,7 @@ def row(times: BuildTimes, one: dict) -> BuildRow:
         decoder=times.decoder_version,
         cores=plural(times.cores, "core"),
         seconds=f"{median(rounds):.2f} ({min(rounds):.2f} to {max(rounds):.2f})",
+        strips="" if one["strips_s"] is None else f"{one['strips_s']:.2f}",
         n=len(rounds),
         images_per_s=one["images_per_s"],
         mib=mib or 0.0,

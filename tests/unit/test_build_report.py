@@ -22,6 +22,7 @@ def one(count: int, files: int, rounds: list[float], mib: float | None = None) -
         "images_per_s": speed,
         "bytes_written": 12288 * count,
         "gpu_buffers_mib": mib,
+        "strips_s": None,
     }
 
 

@@ -51,6 +51,7 @@ def test_a_decoder_on_all_cores(measured, tmp_path):
         assert len(build["rounds_s"]) == 3
         assert build["images_per_s"] == pytest.approx(build["count"] / np.median(build["rounds_s"]))
         assert build["gpu_buffers_mib"] is None
+        assert build["strips_s"] is None
         assert build["bytes_written"] == 128 + build["count"] * 8 * 8 * 3
     assert times.environment["gpu"] is None
     assert list((tmp_path / "out").iterdir()) == []
@@ -62,6 +63,16 @@ def test_the_decoder_of_notebooks_on_one_core(measured, monkeypatch):
     times = measured("opencv", "one", threads=8)
     assert times.cores == 1
     assert set(started) == {1}
+
+
+def test_strips_are_made_before_and_timed_apart(measured, tmp_path):
+    times = measured("strips", counts=[40])
+    assert (times.status, times.sentence) == ("done", None)
+    assert times.decoder_version.startswith("strips by simplejpeg")
+    (build,) = times.builds
+    assert build["strips_s"] > 0
+    assert len(build["rounds_s"]) == 3
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_every_round_makes_its_decoder_anew(measured, monkeypatch):

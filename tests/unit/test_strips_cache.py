@@ -21,17 +21,17 @@ def test_rows_are_the_samples(tmp_path, monkeypatch, call_bytes):
     monkeypatch.setattr(to_cache, "CALL_BYTES", call_bytes)
     manifest = dataset(tmp_path, KINDS, ("train", "test"))
     build(manifest, tmp_path / "strips.bin", images_per_strip=4)
-    build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "strips.npy", CPU, threads=2)
-    images = open_cache(tmp_path / "strips.npy", manifest, verify=True)
+    build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU, threads=2)
+    images = open_cache(tmp_path / "cache/strips.npy", manifest, verify=True)
     expected = np.stack([rgb(path.read_bytes()) for path in manifest.paths()])
     assert np.array_equal(images[:, 1:-1], expected[:, 1:-1])
-    assert read_info(tmp_path / "strips.npy").decoder == "strips"
-    assert read_info(tmp_path / "strips.npy").decoder_version.startswith("strips by simplejpeg")
+    assert read_info(tmp_path / "cache/strips.npy").decoder == "strips"
+    assert read_info(tmp_path / "cache/strips.npy").decoder_version.startswith("strips by simplejpeg")
 
 
 def test_strips_of_one_split_do_not_make_a_whole_cache(tmp_path):
     manifest = dataset(tmp_path, KINDS, ("train", "test"))
     build(manifest, tmp_path / "strips.bin", splits=["train"])
     with pytest.raises(GpufeedError):
-        build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "strips.npy", CPU)
-    assert not (tmp_path / "strips.npy").exists()
+        build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
+    assert not (tmp_path / "cache/strips.npy").exists()

@@ -101,6 +101,8 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:
         return homeless(cell)
+    if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
+        return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
     if cell.cuda_graphs and cell.device in ("cpu", "mps"):
         return f"CUDA graphs need device cuda, and the config says {cell.device}"
     if cell.cuda_graphs and cell.synchronise == "step":

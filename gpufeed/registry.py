@@ -24,11 +24,19 @@ class DecoderEntry(Entry):
 
 
 @dataclass(frozen=True)
+class AugmentEntry(Entry):
+    device: str = "any"  # any | cuda
+
+
+ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
+
+
+@dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
     reads: str = "files"  # files | cache | strips
     device: str = "any"  # any | cuda
-    augments: tuple[str, ...] = ("none", "cpu", "torch")
+    augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
 
@@ -58,31 +66,31 @@ LOADERS = {
     "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader"),
     "dataloader_workers": LoaderEntry("gpufeed.loaders.dataloader:WorkersLoader", workers="required"),
     "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional"),
-    "resident": LoaderEntry(
-        "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=("none", "torch")
-    ),
+    "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
     "host_cache": LoaderEntry(
-        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=("none", "torch")
+        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
     ),
     "torchvision_cuda": LoaderEntry(
-        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", augments=("none", "torch")
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", augments=ON_DEVICE
     ),
     "nvimgcodec": LoaderEntry(
-        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", augments=("none", "torch")
+        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", augments=ON_DEVICE
     ),
     "dali_gpu": LoaderEntry(
-        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=("none", "torch", "dali")
+        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali")
     ),
-    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=("none", "torch", "dali")),
-    "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=("none", "torch")),
+    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
+    "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=ON_DEVICE),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }
 
 AUGMENTS = {
-    "none": Entry("gpufeed.augment.plain:Normalise"),
-    "cpu": Entry("gpufeed.augment.cpu:CpuAugment"),
-    "torch": Entry("gpufeed.augment.reference:TorchAugment"),
-    "dali": Entry("gpufeed.augment.dali:DaliAugment"),
+    "none": AugmentEntry("gpufeed.augment.plain:Normalise"),
+    "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment"),
+    "torch": AugmentEntry("gpufeed.augment.reference:TorchAugment"),
+    "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment"),
+    "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
+    "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
 }
 
 MODELS = {

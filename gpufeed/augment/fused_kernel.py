@@ -106,15 +106,9 @@ def augment_tiles(
     WHOLE: tl.constexpr = QUADS % (BLOCK * TILES) == 0
     n = tl.program_id(0)
     part = tl.program_id(1)
-    if ROWS:
-        row = tl.load(rows + n)
-    else:
-        row = n.to(tl.int64)
+    row = tl.load(rows + n) if ROWS else n.to(tl.int64)
     sample = tl.load(ids + n).to(tl.uint32)
-    if EPOCH_AT:
-        epoch_word = tl.load(epoch).to(tl.uint32)
-    else:
-        epoch_word = epoch.to(tl.uint32)
+    epoch_word = tl.load(epoch).to(tl.uint32) if EPOCH_AT else epoch.to(tl.uint32)
 
     # the draws of this sample
     drawn = fold(fold(state.to(tl.uint32), epoch_word), sample)

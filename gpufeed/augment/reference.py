@@ -129,7 +129,7 @@ def noise(seed: int, epoch: int | torch.Tensor, ids: torch.Tensor, height: int, 
 
 
 def salt_pepper(values: torch.Tensor, words: torch.Tensor, probability: float) -> torch.Tensor:
-    """Pixels with the lowest words become 0 and with the highest 255. values (N, H, W, 3), words (N, H, W)."""
+    """Pixels with the lowest words become 0, with the highest 255. values (N, H, W, 3), words (N, H, W)."""
     pepper, salt = amounts.pepper_and_salt(probability)
     words = words[..., None]
     values = values.masked_fill(words < pepper, 0)

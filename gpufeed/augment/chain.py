@@ -1,0 +1,299 @@
+"""The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
+
+Tensors change hands by DLPack: the same addresses, no copy. Every kernel runs on torch's current stream,
+all memory is torch's, and nothing waits for the device. The steps and options are those of the reference
+(amounts.py). What it costs beside `fused` is a round trip through the device's memory for each step.
+"""
+
+import functools
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+import torch
+from cuda.core.utils import StridedMemoryView
+from numba import cuda
+
+from gpufeed.augment import amounts, draws
+from gpufeed.augment.base import DeviceAugment
+from gpufeed.augment.chain_kernels import (
+    EACH,
+    THREADS,
+    TILE,
+    brightness_kernel,
+    contrast_kernel,
+    draw_kernel,
+    rotation_kernel,
+    salt_pepper_kernel,
+    window_kernel,
+)
+from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
+from gpufeed.errors import GpufeedError
+
+MOST_PIXELS = 2**20  # of an image: chain_kernels.place
+DRAWS_BLOCK = 128
+
+
+def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
+    """The CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
+
+    The capsule is asked for without a stream, since both sides run on torch's current one.
+    """
+    check_addresses(tensor)
+    return cupy.from_dlpack(tensor.detach().__dlpack__(stream=-1))
+
+
+def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
+    """The tensor at the same address."""
+    with on_stream():
+        return torch.from_dlpack(array)
+
+
+@functools.lru_cache(maxsize=64)
+def _cupy_stream(pointer: int, device: int) -> cupy.cuda.Stream:
+    return cupy.cuda.Stream.from_external(torch.cuda.ExternalStream(pointer, device))
+
+
+def on_stream() -> cupy.cuda.Stream:
+    """A context in which CuPy uses torch's current stream."""
+    return _cupy_stream(torch.cuda.current_stream().cuda_stream, torch.cuda.current_device())
+
+
+@functools.lru_cache(maxsize=64)
+def _numba_stream(pointer: int, device: int) -> Any:
+    return cuda.external_stream(pointer)
+
+
+@functools.lru_cache(maxsize=256)
+def _configured(kernel: Any, grid: tuple[int, ...], block: int, pointer: int, device: int) -> Any:
+    """The kernel ready to be launched: Numba compiles and looks things up anew for each configuration."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Grid size")  # small batches have small grids
+        return kernel[grid, block, _numba_stream(pointer, device)]
+
+
+def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
+    """Starts a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
+    pointer, device = torch.cuda.current_stream().cuda_stream, torch.cuda.current_device()
+    views = [
+        StridedMemoryView.from_dlpack(argument, stream_ptr=-1)
+        if isinstance(argument, torch.Tensor)
+        else argument
+        for argument in arguments
+    ]
+    _configured(kernel, grid, block, pointer, device)(*views)
+
+
+# Without the toolkit's headers, which CuPy's wheel need not have: half types are their bits.
+NORMALISE = r"""
+struct Half { unsigned short bits; };
+struct Bfloat { unsigned short bits; };
+
+__device__ void put(float& to, float value) { to = value; }
+__device__ void put(Half& to, float value) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(value));
+}
+__device__ void put(Bfloat& to, float value) {  // to the nearest, ties to even; no NaN comes here
+    const unsigned bits = __float_as_uint(value);
+    to.bits = (unsigned short)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+template <typename T> struct alignas(4 * sizeof(T)) Four { T at[4]; };
+struct Three { float at[3]; };
+
+// channel: of the first of the four values
+template <typename In, typename Out>
+__device__ Four<Out> normalised(const Four<In>& in, unsigned channel,
+                                const Three& scale, const Three& shift) {
+    Four<Out> out;
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+        const unsigned c = (channel + k) % 3;
+        const float s = c == 0 ? scale.at[0] : c == 1 ? scale.at[1] : scale.at[2];
+        const float t = c == 0 ? shift.at[0] : c == 1 ? shift.at[1] : shift.at[2];
+        put(out.at[k], float(in.at[k]) * s + t);
+    }
+    return out;
+}
+
+// Twice four neighbouring values a thread, so that two reads are under way. 4 leaves 1 when divided by 3:
+// the channel of the first value of the t-th four is t % 3.
+template <typename In, typename Out>
+__global__ void normalise(const In* in, Out* out, unsigned long long size,
+                          float s0, float s1, float s2, float t0, float t1, float t2) {
+    const Three scale = {{s0, s1, s2}}, shift = {{t0, t1, t2}};
+    const unsigned long long fours = size / 4;
+    const unsigned long long t = blockIdx.x * (unsigned long long)(2 * blockDim.x) + threadIdx.x;
+    const unsigned long long u = t + blockDim.x;
+    const Four<In>* from = reinterpret_cast<const Four<In>*>(in);
+    Four<Out>* to = reinterpret_cast<Four<Out>*>(out);
+    Four<In> a, b;
+    if (t < fours) a = from[t];
+    if (u < fours) b = from[u];
+    if (t < fours) to[t] = normalised<In, Out>(a, unsigned(t % 3), scale, shift);
+    if (u < fours) to[u] = normalised<In, Out>(b, unsigned(u % 3), scale, shift);
+    if (t < size % 4) {
+        const unsigned long long at = 4 * fours + t;
+        const unsigned c = unsigned(at % 3);
+        put(out[at], float(in[at]) * scale.at[c] + shift.at[c]);
+    }
+}
+"""
+C_NAMES = {
+    torch.uint8: "unsigned char",
+    torch.float32: "float",
+    torch.float16: "Half",
+    torch.bfloat16: "Bfloat",
+}
+NORMALISE_THREADS = 256
+
+
+@functools.cache
+def _normalise_kernel(given: torch.dtype, wanted: torch.dtype) -> cupy.RawKernel:
+    name = f"normalise<{C_NAMES[given]}, {C_NAMES[wanted]}>"
+    module = cupy.RawModule(code=NORMALISE, options=("--std=c++17",), name_expressions=[name])
+    return module.get_function(name)
+
+
+def gpu_normalize_images(
+    images: torch.Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """(value / 255 - mean) / std by CuPy. images: uint8 or float32 (N, H, W, 3), values in 0..255.
+
+    Returns (N, 3, H, W), channels_last, of float32, float16 or bfloat16. Raises GpufeedError for other
+    types, for tensors that are not on the current device, not contiguous or empty.
+    """
+    if images.dtype not in (torch.uint8, torch.float32):
+        raise GpufeedError(f"images of {images.dtype}", "torch.uint8 or torch.float32", "convert them")
+    if dtype not in amounts.DTYPES.values():
+        raise GpufeedError(f"dtype {dtype}", f"one of {', '.join(amounts.DTYPES)}", "choose one of them")
+    check_shape(images)
+    check_addresses(images)
+    out = torch.empty(images.shape, dtype=dtype, device=images.device)
+    scale = [np.float32(1 / (255 * value)) for value in std]
+    shift = [np.float32(-m / s) for m, s in zip(mean, std, strict=True)]
+    if images.data_ptr() % (4 * images.itemsize):
+        raise GpufeedError(
+            "images that begin at an address that four values do not divide",
+            "a batch that begins at one that they do",
+            "call .clone()",
+        )
+    size = images.numel()
+    blocks = max(1, -(-size // (8 * NORMALISE_THREADS)))
+    # CuPy has no bfloat16: the result goes over as bytes, and the kernel knows what they are
+    arrays = torch_to_cupy(images), torch_to_cupy(out.view(torch.uint8))
+    kernel = _normalise_kernel(images.dtype, dtype)
+    with on_stream():
+        kernel((blocks,), (NORMALISE_THREADS,), (*arrays, np.uint64(size), *scale, *shift))
+    return out.permute(0, 3, 1, 2)
+
+
+def check_shape(images: torch.Tensor) -> None:
+    """Raises GpufeedError unless images are (N, H, W, 3), with N > 0."""
+    if images.ndim != 4 or images.shape[3] != 3 or 0 in images.shape:
+        raise GpufeedError(
+            f"images of shape {tuple(images.shape)}",
+            "(N, H, W, 3), at least one",
+            "permute channels to the end",
+        )
+
+
+class ChainAugment(DeviceAugment):
+    """One kernel a step: draws, window, rotation, brightness, contrast, salt and pepper, normalisation."""
+
+    defaults = amounts.DEFAULTS
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
+        """Raises Skip without a CUDA GPU."""
+        super().__init__(mean, std, seed, options)
+        amounts.check(self.options)
+        require_cuda("chain")
+        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
+        self.key = low, high
+        self.state = draws.fold(draws.fold(0, low), high)
+
+    def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
+        """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        return self.preprocess_batch(images, ids, epoch)
+
+    def preprocess_batch(
+        self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
+        """All steps whose amount is not 0, one after the other, on torch's current stream."""
+        check_batch(images, ids)
+        check_addresses(images, ids)
+        n, height, width = images.shape[:3]
+        if height * width >= MOST_PIXELS:
+            raise GpufeedError(
+                f"images of {height} x {width} pixels", "fewer than 2**20", "use augment torch"
+            )
+        options, values_of = self.options, height * width * 3
+        when = (
+            epoch.reshape(1)
+            if isinstance(epoch, torch.Tensor)
+            else torch.full((1,), epoch, device=ids.device)
+        )
+        drawn = self.draw(ids, when)
+        flat = images.view(n, values_of)
+        tiles, blocks = (n, -(-height * width // TILE)), (n, -(-values_of // (THREADS * EACH)))
+        if self._moves() or images.data_ptr() % 4:  # normalisation reads four bytes at once
+            values = torch.empty((n, values_of), dtype=torch.float32, device=images.device)
+            window = drawn, options["crop_padding"], height, width
+            launch(window_kernel, tiles, THREADS, flat, *window, values)
+            flat = values
+        if options["rotate_degrees"]:
+            turned = torch.empty_like(flat)
+            launch(rotation_kernel, tiles, THREADS, flat, drawn[3], drawn[4], height, width, turned)
+            flat = turned
+        if options["brightness"]:
+            launch(brightness_kernel, blocks, THREADS, flat, drawn[5], flat)
+        if options["contrast"]:
+            pivot = np.float32(255 * options["contrast_pivot"])
+            launch(contrast_kernel, blocks, THREADS, flat, drawn[6], pivot, flat)
+        if options["salt_pepper"]:
+            pepper, salt = amounts.pepper_and_salt(options["salt_pepper"])
+            noise = ids, when, *self.key, amounts.NOISE_TAG, pepper, 2**32 - salt
+            launch(salt_pepper_kernel, tiles, THREADS, flat, *noise, flat)
+        return gpu_normalize_images(
+            flat.view(n, height, width, 3), self.mean, self.std, amounts.DTYPES[options["dtype"]]
+        )
+
+    def _moves(self) -> bool:
+        """Whether there is anything to do between decoding and normalisation."""
+        steps = (
+            "crop_padding",
+            "flip_probability",
+            "rotate_degrees",
+            "brightness",
+            "contrast",
+            "salt_pepper",
+        )
+        return any(self.options[step] for step in steps)
+
+    def draw(self, ids: torch.Tensor, when: torch.Tensor) -> torch.Tensor:
+        """What is drawn for each sample, float32 (7, N): see draw_kernel. when: the epoch, int64 (1,)."""
+        options = self.options
+        drawn = torch.empty((7, len(ids)), dtype=torch.float32, device=ids.device)
+        sizes = [np.float32(options[name]) for name in ("rotate_degrees", "brightness", "contrast")]
+        numbers = self.state, options["crop_padding"], round(options["flip_probability"] * 2**32), *sizes
+        blocks = (-(-len(ids) // DRAWS_BLOCK),)
+        launch(draw_kernel, blocks, DRAWS_BLOCK, ids, when, *numbers, drawn)
+        return drawn
+
+
+def preprocess_batch(
+    images: torch.Tensor,
+    ids: torch.Tensor,
+    epoch: int | torch.Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    seed: int = 0,
+    **options: Any,
+) -> torch.Tensor:
+    """ChainAugment made and called once, for a script or a notebook."""
+    return ChainAugment(mean, std, seed, options)(images, ids, epoch)

@@ -43,7 +43,7 @@ class DecodePipeline:
         )
         with pipeline:
             files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
-            output = fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
+            output = self.images(files)
             if self.graph is not None:
                 values = {
                     name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0)
@@ -53,6 +53,10 @@ class DecodePipeline:
             pipeline.set_outputs(output)
         pipeline.build()
         return pipeline
+
+    def images(self, files: DataNode) -> DataNode:
+        """The node that decodes encoded files, in a pipeline of this one's device: uint8 (H, W, 3) each."""
+        return fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
 
     def decode(self, files: list[bytes], unpack: Callable) -> list:
         """All images, as `unpack` makes them from each TensorList; raises RuntimeError for a bad file."""
@@ -88,11 +92,21 @@ class DecodePipeline:
     ) -> bool:
         """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
         shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
-        stream = torch.cuda.current_stream(out.device) if out.device.type == "cuda" else None
         for places, output in self.runs(files, values):
-            if not output.is_dense_tensor() or output[0].shape() != list(out.shape[1:]):
+            if not copy_output(output, out[places]):
                 return False
-            feed_ndarray(output.as_tensor(), out[places], cuda_stream=stream)
-            if stream is not None:
-                stream.synchronize()  # sync point: DALI reuses its memory in the next run
         return True
+
+
+def copy_output(output, out: torch.Tensor) -> bool:
+    """Copies a TensorList to `out`, contiguous, (n, ...) on its device, n being the images in it.
+
+    False if their shapes differ from the rows of `out`.
+    """
+    if not output.is_dense_tensor() or output[0].shape() != list(out.shape[1:]):
+        return False
+    stream = torch.cuda.current_stream(out.device) if out.device.type == "cuda" else None
+    feed_ndarray(output.as_tensor(), out, cuda_stream=stream)
+    if stream is not None:
+        stream.synchronize()  # sync point: DALI reuses its memory in a later run
+    return True

@@ -1,6 +1,16 @@
-"""DALI as a loader: its pipeline, fed with the bytes of each batch; augment `dali` becomes a part of it."""
+"""DALI as a loader: its pipeline reads and decodes by itself; augment `dali` becomes a part of it.
+
+Where a split has files that DALI does not take, the pipeline is fed with the bytes of each batch, so that
+others can decode those files.
+"""
+
+from __future__ import annotations
 
 import io
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -8,10 +18,22 @@ from PIL import Image
 
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, epoch_order
 from gpufeed.loaders.files import FileBatch
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.transfer import empty_batch
+
+if TYPE_CHECKING:
+    from gpufeed.decode.dali_pipeline import DecodePipeline
+    from gpufeed.loaders.dali_reader import ReadingPipeline
+
+# A list of files for DALI takes 1.2 us and about 400 bytes a file: as much as the epochs of a usual run,
+# so that only a long one has to lay out another
+MOST_LISTED = 400_000
+MOST_EPOCHS, FEWEST_EPOCHS = 32, 2
+CHUNK = 256  # files a task, when all are looked at
+
+log = logging.getLogger("gpufeed")
 
 
 class DaliLoader(StreamingLoader):
@@ -20,36 +42,128 @@ class DaliLoader(StreamingLoader):
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.augment: DaliAugment | None = request.sample_transform
-        self.pipeline = None  # decoder and augment in one, if there is an augment
+        self.reads = False  # whether DALI reads the files itself
+        self.reading: ReadingPipeline | None = None
+        self.fed: DecodePipeline | None = None  # decoder and augment in one, fed with bytes
 
     def check_transform(self) -> None:
         if not isinstance(self.request.sample_transform, DaliAugment):
             super().check_transform()
 
     def open(self) -> None:
+        """As any loader's; looks at every file of the split, whether DALI takes it."""
         super().open()
-        if self.augment is not None:
-            self.pipeline = self.library.new_pipeline(graph=self.augment.graph, inputs=self.augment.inputs)
+        strange = self.not_taken()
+        self.reads = strange is None
+        if self.reads:
+            self.reading = self.laid_out(self.order(), self.epoch)
+        else:
+            log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
 
     def close(self) -> None:
         super().close()
-        self.pipeline = None
+        self.reading = self.fed = None
+
+    def not_taken(self) -> str | None:
+        """The path of a file of the split that DALI does not take, or that cannot be read; None if all are."""
+        chunks = [self.split_ids[start : start + CHUNK] for start in range(0, len(self.split_ids), CHUNK)]
+        with ThreadPoolExecutor(self.request.threads, "gpufeed-headers") as pool:
+            for found in pool.map(self._not_taken, chunks):
+                if found is not None:
+                    pool.shutdown(cancel_futures=True)
+                    return found
+        return None
+
+    def _not_taken(self, ids: np.ndarray) -> str | None:
+        for sample_id in ids.tolist():
+            try:
+                data = self.reader.read(sample_id)
+            except GpufeedError:
+                return self.reader.paths[sample_id]
+            if not self.library.takes_all([data], self.shape[:2]):
+                return self.reader.paths[sample_id]
+        return None
+
+    def laid_out(self, order: np.ndarray, epoch: int) -> ReadingPipeline:
+        """A pipeline for the rest of an epoch, `order`, and some whole epochs behind it."""
+        from gpufeed.loaders.dali_reader import ReadingPipeline, Stretch
+
+        r = self.request
+        share = len(self.split_ids[r.rank :: r.world_size])
+        count = max(FEWEST_EPOCHS, min(MOST_EPOCHS, MOST_LISTED // share))
+        later = range(epoch + 1, epoch + count)
+        orders = (epoch_order(self.split_ids, r.seed, e, r.shuffle, r.rank, r.world_size) for e in later)
+        stretches = [Stretch(epoch, order), *map(Stretch, later, orders)]
+        batch_size = min(r.batch_size, share)
+        return ReadingPipeline(self.library.pipeline, self.reader.paths, stretches, batch_size, self.augment)
+
+    def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
+        if self.reads and not (self.reading and self.reading.continues(epoch, order)):
+            self.reading = None  # ends its threads, before others begin
+            self.reading = self.laid_out(order, epoch)
+        return super()._made(order, epoch)
+
+    def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
+        """The ids of each batch alone if DALI reads the files, else their bytes too."""
+        if not self.reads:
+            return super()._files(order)
+        size = self.request.batch_size
+        return (FileBatch(order[start : start + size], []) for start in range(0, len(order), size))
 
     def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
+        if files.encoded:
+            return self.from_bytes(files, epoch, device)
+        images = self.from_reader(files.ids, device)
+        if images is not None:
+            return images
+        # whatever has happened to a file is told, or made good, by those who decode it alone
+        encoded = [self.reader.read(sample_id) for sample_id in files.ids.tolist()]
+        return self.from_bytes(FileBatch(files.ids, encoded), epoch, device)
+
+    def from_reader(self, ids: np.ndarray, device: torch.device) -> torch.Tensor | None:
+        """The next batch that DALI has read; None, then and from then on, if it could not."""
+        if self.reading is None:
+            return None
+        shape, dtype = self.output()
+        out = empty_batch((self.reading.batch_size, *shape), dtype, device, self.request)
+        try:
+            if self.reading.fill(ids, out):
+                return out[: len(ids)]
+            reason = "images of other sizes than the manifest says"
+        except RuntimeError as error:
+            self.check_device(error)
+            reason = what_dali_says(error)
+        log.warning("%s is fed with bytes from now on: its own reader found %s", self.decoder, reason)
+        self.reads, self.reading = False, None
+        return None
+
+    def check_device(self, error: RuntimeError) -> None:
+        """Raises what is no file's fault."""
+
+    def output(self) -> tuple[tuple[int, ...], torch.dtype]:
+        """Shape and dtype of one sample."""
+        if self.augment is None:
+            return self.shape, torch.uint8
+        height, width, channels = self.shape
+        return (channels, *self.augment.output_size(height, width)), torch.float32
+
+    def from_bytes(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
+        """As `pixels`, for files of which some may be no files for DALI."""
         if self.augment is None:
             return super().pixels(files, epoch, device)
-        height, width, channels = self.shape
-        shape = (len(files.ids), channels, *self.augment.output_size(height, width))
-        out = empty_batch(shape, torch.float32, device, self.request)
+        if self.fed is None:
+            self.fed = self.library.new_pipeline(graph=self.augment.graph, inputs=self.augment.inputs)
+        shape, dtype = self.output()
+        out = empty_batch((len(files.ids), *shape), dtype, device, self.request)
         values = self.augment.values(files.ids, epoch)
-        taken = self.library.takes_all(files.encoded, (height, width))
-        if taken and self.library.fill_by(self.pipeline, files.encoded, out, **values):
+        taken = self.library.takes_all(files.encoded, self.shape[:2])
+        if taken and self.library.fill_by(self.fed, files.encoded, out, **values):
             return out
         # a file that DALI does not take: all of them go in as PNG, which loses nothing
         decoded = super().pixels(files, epoch, device).cpu().numpy()
-        if not self.library.fill_by(self.pipeline, [png(image) for image in decoded], out, **values):
+        if not self.library.fill_by(self.fed, [png(image) for image in decoded], out, **values):
             raise GpufeedError(
-                f"DALI takes no PNG of {height} x {width} pixels",
+                f"DALI takes no PNG of {self.shape[0]} x {self.shape[1]} pixels",
                 "an augmented batch",
                 "use augment none or torch",
             )
@@ -66,6 +180,15 @@ class DaliGpuLoader(DaliLoader):
     """DALI with Huffman decoding on the request's threads and the rest on the GPU."""
 
     decoder = "dali_gpu"
+
+    def check_device(self, error: RuntimeError) -> None:
+        self.library.check_device(error)
+
+
+def what_dali_says(error: RuntimeError) -> str:
+    """The sentence in an error of DALI, which stands behind where it happened."""
+    lines = [line.strip() for line in str(error).rpartition("encountered:")[2].splitlines()]
+    return next((line for line in lines if line), "an error without a message")
 
 
 def png(image: np.ndarray) -> bytes:

@@ -11,11 +11,13 @@ import psutil
 import pytest
 import torch
 from hostile_fixtures import available, photo, saved
-from image_fixtures import request, write_dataset, write_files
+from image_fixtures import request as wanted
+from image_fixtures import write_dataset, write_files
 from PIL import Image
 
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders import dali
 from gpufeed.loaders.ahead import Ahead
 from gpufeed.loaders.files import PIECE, FileReader, read_file
 from gpufeed.registry import DECODERS, LOADERS, load
@@ -26,17 +28,29 @@ COUNT = 60
 
 
 def our_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("gpufeed-")]
+    """Of loaders: a job's watch over snakemake (gpufeed-orphan) stays as long as its process."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("gpufeed-") and name != "gpufeed-orphan"]
 
 
 def photos(count: int = COUNT) -> list[bytes]:
-    """JPEGs of 24 x 32 pixels of different shades; some are gray, one is a CMYK file, one a PNG."""
-    shades = [photo(24, 32) // 2 + np.uint8(2 * i) for i in range(count)]
-    files = [saved("JPEG", shade, quality=90) for shade in shades]
-    files[5], files[6] = (saved("JPEG", Image.fromarray(shades[i]).convert("L")) for i in (5, 6))
+    """As `taken`, but for a CMYK file, which DALI does not take, and a PNG."""
+    files, shades = taken(count), shaded(count)
     files[7] = saved("JPEG", Image.fromarray(shades[7]).convert("CMYK"))
     files[8] = saved("PNG", shades[8])
     return files
+
+
+def taken(count: int = COUNT) -> list[bytes]:
+    """JPEGs of 24 x 32 pixels of different shades; some are gray."""
+    shades = shaded(count)
+    files = [saved("JPEG", shade, quality=90) for shade in shades]
+    files[5], files[6] = (saved("JPEG", Image.fromarray(shades[i]).convert("L")) for i in (5, 6))
+    return files
+
+
+def shaded(count: int) -> list[np.ndarray]:
+    return [photo(24, 32) // 2 + np.uint8(2 * i % 128) for i in range(count)]
 
 
 @pytest.fixture
@@ -44,15 +58,25 @@ def manifest(tmp_path):
     return write_files(tmp_path / "photos", photos(), "jpg", (24, 32))
 
 
-def test_every_kind_of_file_in_three_epochs(manifest):
+@pytest.fixture
+def clean(tmp_path):
+    """A split that DALI's own reader can have."""
+    return write_files(tmp_path / "clean", taken(), "jpg", (24, 32))
+
+
+@pytest.mark.parametrize("files", ["manifest", "clean"])
+def test_every_kind_of_file_in_three_epochs(files, request):
     available("dali_cpu")
+    manifest = request.getfixturevalue(files)
     expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images)
-    with load("loader", "dali_cpu")(request(manifest, None, batch_size=8)) as loader:
+    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=8)) as loader:
+        assert loader.reads == (files == "clean")
         for _ in range(3):
             order = loader.order()
             batches = list(loader)
             assert torch.cat([batch.ids for batch in batches]).tolist() == order.tolist()
             assert np.array_equal(torch.cat([batch.images for batch in batches]).numpy(), expected[order])
+        assert loader.reads == (files == "clean")
 
 
 @pytest.mark.parametrize("name", STREAMING)
@@ -66,29 +90,34 @@ def test_there_is_a_decoder_of_its_name(name):
 @pytest.mark.parametrize("name", ON_GPU)
 def test_without_a_gpu_it_skips_with_a_sentence(manifest, name):
     with pytest.raises(Skip, match=f"Loader {name} decodes on a CUDA GPU, and this cell's device is cpu"):
-        load("loader", name)(request(manifest, None))
+        load("loader", name)(wanted(manifest, None))
 
 
 @pytest.mark.parametrize("name", STREAMING)
 def test_what_it_would_have_to_resize_is_refused(manifest, name):
     manifest.info = replace(manifest.info, resize=(16, 16))
     with pytest.raises(GpufeedError, match="to be resized to 16 x 16 pixels"):
-        load("loader", name)(request(manifest, None))
+        load("loader", name)(wanted(manifest, None))
 
 
 def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
     available("dali_cpu")
-    loader = load("loader", "dali_cpu")(request(manifest, None))
+    loader = load("loader", "dali_cpu")(wanted(manifest, None))
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
     with pytest.raises(Skip, match="Decoder dali_cpu needs nvidia-dali"):
         loader.open()
 
 
-def test_memory_does_not_grow_over_epochs(tmp_path):
+@pytest.mark.parametrize("path", ["fed", "read", "read, listed anew"])
+def test_memory_does_not_grow_over_epochs(tmp_path, monkeypatch, path):
     available("dali_cpu")
-    manifest = write_files(tmp_path / "many", photos() * 10, "jpg", (24, 32))
+    if path == "read, listed anew":
+        monkeypatch.setattr(dali, "MOST_LISTED", 0)  # each list has but two epochs
+    files = photos() if path == "fed" else taken()
+    manifest = write_files(tmp_path / "many", files * 10, "jpg", (24, 32))
     process = psutil.Process()
-    with load("loader", "dali_cpu")(request(manifest, None, batch_size=64, threads=2)) as loader:
+    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=64, threads=2)) as loader:
+        assert loader.reads == (path != "fed")
         for _ in range(4):
             assert sum(len(batch.ids) for batch in loader) == len(manifest)
         gc.collect()
@@ -108,7 +137,8 @@ def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
     read: list[int] = []
     plain = FileReader.read
     monkeypatch.setattr(FileReader, "read", lambda self, i: read.append(i) or plain(self, i))
-    with load("loader", "dali_cpu")(request(manifest, None, batch_size=1)) as loader:
+    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=1)) as loader:
+        read.clear()  # `open` looks at files
         iterator = iter(loader)
         next(iterator)
         # one taken; two decoded batches and two read ones wait; each thread has one in its hands
@@ -127,12 +157,23 @@ def wait_until(condition, seconds: float = 10) -> None:
     assert condition()
 
 
-def test_batches_before_a_bad_file_come_whole(manifest):
+@pytest.mark.parametrize("files", ["manifest", "clean"])
+@pytest.mark.parametrize("damage", ["no image", "cut", "gone", "resized"])
+def test_batches_before_a_bad_file_come_whole(files, damage, request):
+    """Whoever reads the files, and whether they were right when the loader was opened."""
     available("dali_cpu")
-    made = request(manifest, None, batch_size=4, shuffle=False)
+    manifest = request.getfixturevalue(files)
     bad = manifest.paths()[13]
-    bad.write_bytes(b"no image")
-    with load("loader", "dali_cpu")(made) as loader:
+    contents = {
+        "no image": b"no image",
+        "cut": bad.read_bytes()[:300],
+        "resized": saved("JPEG", photo(16, 16)),
+    }
+    with load("loader", "dali_cpu")(wanted(manifest, None, batch_size=4, shuffle=False)) as loader:
+        if damage == "gone":
+            bad.unlink()
+        else:
+            bad.write_bytes(contents[damage])
         iterator = iter(loader)
         seen = [i for _ in range(3) for i in next(iterator).ids.tolist()]
         with pytest.raises(GpufeedError) as error:
@@ -141,6 +182,99 @@ def test_batches_before_a_bad_file_come_whole(manifest):
     assert seen == list(range(12))
     assert str(bad) in error.value.found
     assert not our_threads()
+
+
+def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
+    available("dali_cpu")
+    for damage in (lambda path: path.write_bytes(b"no image"), lambda path: path.unlink()):
+        damage(clean.paths()[13])
+        with load("loader", "dali_cpu")(wanted(clean, None)) as loader:
+            assert not loader.reads
+            assert loader.not_taken() == str(clean.paths()[13])
+            with pytest.raises(GpufeedError, match=str(clean.paths()[13])):
+                list(loader)
+
+
+def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
+    available("dali_cpu")
+    late = clean.paths()[50]  # DALI has read the first batches ahead
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+        list(loader)
+        late.write_bytes(saved("GIF", shaded(COUNT)[50]))
+        expected = PillowDecoder().decode([late.read_bytes()]).images[0]
+        for _ in range(2):
+            batches = list(loader)
+            assert [i for batch in batches for i in batch.ids.tolist()] == list(range(COUNT))
+            assert np.array_equal(batches[6].images[2].numpy(), expected)
+    (record,) = caplog.records
+    assert (
+        "dali_cpu is fed with bytes from now on: its own reader found nvImageCodec failure" in record.message
+    )
+
+
+def test_dalis_list_is_laid_out_anew_only_when_it_must_be(clean, monkeypatch):
+    available("dali_cpu")
+    from gpufeed.loaders.dali_reader import ReadingPipeline
+
+    built: list[int] = []
+    plain = ReadingPipeline._build
+    monkeypatch.setattr(ReadingPipeline, "_build", lambda self, *args: built.append(1) or plain(self, *args))
+    monkeypatch.setattr(dali, "MOST_LISTED", 3 * COUNT)
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+        for count in (1, 1, 1, 2, 2, 2, 3):  # three epochs a list
+            order = loader.order().tolist()
+            assert [i for batch in loader for i in batch.ids.tolist()] == order
+            assert len(built) == count
+        state = loader.state_dict()
+        for _ in loader:
+            break
+        list(loader)  # the rest
+        assert len(built) == 4
+        loader.load_state_dict(state)
+        list(loader)
+        assert len(built) == 5
+        list(loader)
+        assert len(built) == 5
+
+
+def test_other_samples_than_the_promised_ones_are_an_error(clean):
+    available("dali_cpu")
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+        out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
+        assert loader.reading.continues(0, order)
+        assert loader.reading.fill(order[:8], out)
+        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+            loader.reading.fill(order[:8], out)
+        assert not loader.reading.continues(0, order)
+        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+            loader.reading.fill(order[16:24], out)
+        assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()  # by a new list
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9])
+def test_batches_of_dalis_list_are_padded_by_the_last_sample(count):
+    available("dali_cpu")
+    from gpufeed.loaders.dali_reader import Stretch
+
+    rows = Stretch(0, np.arange(count)).rows(8)
+    assert rows.shape == (-(-count // 8), 8)
+    assert rows.ravel().tolist() == list(range(count)) + [count - 1] * (rows.size - count)
+
+
+def test_dalis_threads_end_with_the_loader(clean):
+    available("dali_cpu")
+    process = psutil.Process()
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3)) as loader:
+        list(loader)
+    before = process.num_threads()
+    for batches in (1, 3, COUNT):
+        loader = load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3))
+        loader.open()
+        for _, _ in zip(range(batches), loader, strict=False):
+            pass
+        assert process.num_threads() > before
+        loader.close()
+        wait_until(lambda: process.num_threads() <= before)
 
 
 def counted(count: int, ended: list[str]):
@@ -233,7 +367,7 @@ def test_a_usual_batch_is_one_call_and_one_copy(monkeypatch):
 
 def test_labels_and_ids_are_no_views_of_the_loaders_own(tmp_path):
     available("dali_cpu")
-    with load("loader", "dali_cpu")(request(write_dataset(tmp_path / "tiny"), None, shuffle=False)) as loader:
+    with load("loader", "dali_cpu")(wanted(write_dataset(tmp_path / "tiny"), None, shuffle=False)) as loader:
         expected = loader.order().tolist()
         for batch in loader:
             batch.ids.fill_(-1)

@@ -23,6 +23,7 @@ include: "rules/gate.smk"
 include: "rules/measure.smk"
 include: "rules/sweep.smk"
 include: "rules/builds.smk"
+include: "rules/kernels.smk"
 include: "rules/report.smk"
 
 

@@ -30,7 +30,7 @@ RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
     *("measure_cell", "measure_build", "measure_kernel", "gate"),
     *("tabulate", "plot", "assemble_report", "report"),
-    *("measure_decoder", "tabulate_sweep", "plot_sweep"),
+    *("measure_decoder", "tabulate_sweep", "plot_sweep", "measure_kernel"),
     *("export", "compare"),
 )
 FASHION_MNIST_FILES = (

@@ -12,6 +12,7 @@ from gpufeed.builds import planned_builds
 from gpufeed.code import digest
 from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
+from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant
 from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
@@ -72,6 +73,7 @@ def plan_info():
                 "question": config["experiments"][name]["question"],
                 "repeats": PLAN.repeats[name],
                 "cells": list(cells),
+                "kernels": kernel_settings(config, name) is not None,
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -210,6 +212,16 @@ def parts_of(experiments):
             yield f"{RESULTS}/tables/{experiment}/decoders.csv"
             yield f"{RESULTS}/figures/{experiment}/crossover.svg"
             yield f"{RESULTS}/figures/{experiment}/decoding.svg"
+        if kernel_settings(config, experiment):
+            yield f"{RESULTS}/kernels/{experiment}.json"
+
+
+def kernels_of(experiment):
+    """What the kernel benchmark of an experiment measures; without one its path is an error."""
+    settings = kernel_settings(config, experiment)
+    if settings is None:
+        raise WorkflowError(f"found: no kernels in experiment {experiment}\nexpected: `kernels:` in it")
+    return settings
 
 
 def sweep_of(wildcards):

@@ -15,6 +15,7 @@ from gpufeed.analysis import (
     figures,
     gates,
     interactive,
+    kernel_section,
     learning,
     records,
     style,
@@ -78,7 +79,7 @@ def page(found: records.Found, plan_info: Mapping) -> str:
 def _shown_experiments(found: records.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
     """Experiments with a record or a gap, in the order of the plan."""
     present = {*table["experiment"], *(missing.experiment for missing in found.missing)}
-    present |= {path.parent.name for path in found.sweeps}
+    present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
     return [name for name in plan_info["experiments"] if name in present]
 
 
@@ -107,6 +108,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name),
+        "kernels": kernel_section.section(found.kernels, name, plan.get("kernels", False)),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],

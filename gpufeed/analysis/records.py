@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -172,6 +172,7 @@ class Found:
     gates: list[Path] = field(default_factory=list)  # verdicts of the gate
     builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
     sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
+    kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -199,6 +200,7 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
         known = set(paths)
         stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
     beside = {"gates": find_gates(results_dir), "builds": find_builds(results_dir)}
+    beside["kernels"] = find_kernels(results_dir)
     return Found(paths, missing, stale, **beside, sweeps=find_sweeps(results_dir))
 
 
@@ -210,6 +212,11 @@ def find_gates(results_dir: str | Path) -> list[Path]:
 def find_builds(results_dir: str | Path) -> list[Path]:
     """The build times in a folder of results."""
     return sorted(Path(results_dir).glob("builds/*/*.json"))
+
+
+def find_kernels(results_dir: str | Path) -> list[Path]:
+    """The kernel benchmarks in a folder of results."""
+    return sorted(Path(results_dir).glob("kernels/*.json"))
 
 
 def find_sweeps(results_dir: str | Path) -> list[Path]:
@@ -236,4 +243,5 @@ def find_reference(results_dir: str | Path, experiments: Iterable[str], planned:
     gates = [gate for folder in folders for gate in find_gates(folder)]
     builds = [path for folder in folders for path in find_builds(folder)]
     sweeps = [path for folder in folders for path in find_sweeps(folder)]
-    return Found(paths, missing, reference=bool(paths), gates=gates, builds=builds, sweeps=sweeps)
+    found = Found(paths, missing, reference=bool(paths), gates=gates, builds=builds, sweeps=sweeps)
+    return replace(found, kernels=[path for folder in folders for path in find_kernels(folder)])

@@ -1,0 +1,58 @@
+"""How long work takes on the device: events around each launch, with its data out of the L2 cache."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
+SPIN_CYCLES = 4_000_000  # about 2 ms: the host queues a launch of many kernels while the device is busy
+WARMUP = 3
+MOST_SECONDS = 2.0  # of the launches of one row
+FEWEST = 5
+CALLS = 20
+
+
+class Clock:
+    """Times work on the current stream of a CUDA device."""
+
+    def __init__(self, device: torch.device, launches: int):
+        self.launches = launches
+        self.flush = torch.empty(FLUSH_MIB * 2**20, dtype=torch.uint8, device=device)
+
+    def device_ms(self, run: Callable[[], object]) -> list[float]:
+        """Milliseconds on the device of each launch, fewer launches if they are slow."""
+        for _ in range(WARMUP):
+            run()
+        (first,) = self._time(run, 1)
+        return self._time(run, max(FEWEST, min(self.launches, int(MOST_SECONDS * 1e3 / max(first, 1e-3)))))
+
+    def _time(self, run: Callable[[], object], launches: int) -> list[float]:
+        marks = []
+        for _ in range(launches):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            self.flush.zero_()
+            torch.cuda._sleep(SPIN_CYCLES)
+            start.record()
+            run()
+            end.record()
+            marks.append((start, end))
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in marks]
+
+    def call_ms(self, run: Callable[[], object]) -> float:
+        """Milliseconds a call when the host does nothing else: for small batches, the cost of launching."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            run()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e3 / CALLS
+
+
+def copy_of(size: int, device: torch.device) -> Callable[[], object]:
+    """A device-to-device copy that moves `size` bytes: half of them read, half written."""
+    source = torch.empty(max(1, size // 2), dtype=torch.uint8, device=device)
+    source.random_()
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)

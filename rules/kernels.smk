@@ -1,0 +1,20 @@
+# The kernels of the augments, alone -> times, bytes and shares of the copy bandwidth.
+
+
+rule measure_kernel:
+    output:
+        f"{RESULTS}/kernels/{{experiment}}.json",
+    log:
+        f"{RESULTS}/logs/measure_kernel/{{experiment}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: ALL_CORES
+    resources:
+        gpu=GPU_JOBS,
+    params:
+        settings=lambda wildcards: kernels_of(wildcards.experiment),
+        device=config["device"],
+        attempt=lambda wildcards: attempt(f"{RESULTS}/kernels/{wildcards.experiment}.json", node_name()),
+        code=lambda wildcards: digest("kernels/*.py", "augment/*.py"),
+    script:
+        "../workflow/scripts/measure_kernel.py"

@@ -1,0 +1,59 @@
+"""The kernel benchmark on a GPU: the same pixels by all, times that are of the device, bytes that fit."""
+
+import pytest
+import torch
+
+from gpufeed.kernels import measure, record
+from gpufeed.kernels.clock import Clock, copy_of
+from gpufeed.kernels.plan import STEPS, WORKS
+from gpufeed.kernels.works import MAKERS, Batch
+
+OURS = ("fused", "chain", "torch", "torchvision")
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+@pytest.mark.parametrize("size", [32, 30])
+@pytest.mark.parametrize("work", WORKS)
+def test_chain_and_fused_do_the_work_of_the_reference(device, work, size):
+    pytest.importorskip("cupy")
+    batch = Batch(33, size, torch.float32, device)
+    want = MAKERS["torch"](work, batch)()
+    by = ["chain"] if work in STEPS else ["chain", "fused"]
+    for name in by:
+        out = MAKERS[name](work, batch)().view_as(want) if work in STEPS else MAKERS[name](work, batch)()
+        # values of steps reach to 255, and a rotated pixel's place is exact to 1e-5
+        torch.testing.assert_close(out, want, atol=5e-2 if work == "rotation" else 1e-3, rtol=0)
+
+
+def test_the_clock_times_the_device_and_not_the_host(device):
+    clock = Clock(device, 7)
+    times = clock.device_ms(lambda: torch.cuda._sleep(2_000_000))  # 1 ms at 2 GHz
+    assert len(times) == 7
+    assert all(0.5 < time < 4 for time in times)
+    assert min(clock.device_ms(lambda: None)) < 0.1
+    assert clock.call_ms(lambda: torch.cuda._sleep(2_000_000)) > 0.5
+
+
+def test_a_copy_of_twice_the_bytes_takes_twice_as_long(device):
+    clock = Clock(device, 20)
+    one, two = (sorted(clock.device_ms(copy_of(size, device)))[10] for size in (2**30, 2**31))
+    assert 1.8 < two / one < 2.2
+
+
+def test_a_small_benchmark_is_whole(device, tmp_path):
+    pytest.importorskip("cupy")
+    settings = {"batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}
+    found = measure.measure_kernels("e", settings, "here")
+    record.write(found, tmp_path / "e.json")
+    assert found["status"] == "done"
+    for row in found["rows"]:
+        if row["implementation"] in OURS:
+            assert row["status"] == "done", row["sentence"]
+            assert row["ms_q1"] <= row["ms_median"] <= row["ms_q3"]
+            assert 0 < row["share_of_copy"] < 2
+        assert row["status"] != "failed", row["sentence"]
+    assert {row["work"] for row in found["rows"] if row["implementation"] == "chain"} == set(WORKS)

@@ -1,0 +1,25 @@
+"""Measures the kernels of the augments beside a copy of as many bytes."""
+
+import sys
+
+from gpufeed import attempts, orphan
+from gpufeed.kernels.measure import measure_kernels
+from gpufeed.kernels.record import write
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+
+if __name__ == "__main__":
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        found = measure_kernels(
+            job.wildcards.experiment,
+            job.params.settings,
+            planned_on=node_name(),
+            device=job.params.device,
+            attempt=job.params.attempt,
+        )
+        attempts.ended(job.output[0], found["attempt"])
+        write(found, job.output[0])
+        if found["sentence"]:
+            print(f"kernels {found['status']}: {found['sentence']}", file=sys.stderr)

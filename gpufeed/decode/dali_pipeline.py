@@ -92,10 +92,7 @@ class DecodePipeline:
     ) -> bool:
         """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
         shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
-        for places, output in self.runs(files, values):
-            if not copy_output(output, out[places]):
-                return False
-        return True
+        return all(copy_output(output, out[places]) for places, output in self.runs(files, values))
 
 
 def copy_output(output, out: torch.Tensor) -> bool:

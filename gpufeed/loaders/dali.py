@@ -65,7 +65,7 @@ class DaliLoader(StreamingLoader):
         self.reading = self.fed = None
 
     def not_taken(self) -> str | None:
-        """The path of a file of the split that DALI does not take, or that cannot be read; None if all are."""
+        """The path of a file of the split that DALI does not take or nobody can read, or None."""
         chunks = [self.split_ids[start : start + CHUNK] for start in range(0, len(self.split_ids), CHUNK)]
         with ThreadPoolExecutor(self.request.threads, "gpufeed-headers") as pool:
             for found in pool.map(self._not_taken, chunks):

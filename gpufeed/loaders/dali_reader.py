@@ -70,6 +70,7 @@ class ReadingPipeline:
             num_threads=decoder.threads,
             device_id=decoder.device_id,
             prefetch_queue_depth=DEPTH,
+            exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
         listed = self.ids.ravel().tolist()
         with pipeline:

@@ -12,6 +12,7 @@ from test_dali_augment import STILL, by_id
 
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.errors import Skip
+from gpufeed.loaders.dali import DaliLoader
 from gpufeed.registry import load
 
 CUDA = torch.device("cuda")
@@ -51,13 +52,17 @@ def test_gpu_and_cpu_give_the_same_pictures(tmp_path, options):
         assert (difference > 2.1 * one_step).float().mean() < 0.01
 
 
-def test_no_wrong_batch_beside_a_busy_stream(tmp_path, name):
+@pytest.mark.parametrize("way", ["read", "fed"])
+def test_no_wrong_batch_beside_a_busy_stream(tmp_path, name, way, monkeypatch):
+    if way == "fed":
+        monkeypatch.setattr(DaliLoader, "not_taken", lambda self: "a file")
     files = [saved("JPEG", photo(24, 32) // 2 + np.uint8(2 * (i % 60))) for i in range(120)]
     manifest = write_files(tmp_path / "photos", files, "jpg", (24, 32))
     augment = DaliAugment(MEAN, STD, 3, STILL)
     made = request(manifest, None, sample_transform=augment, device=CUDA, batch_size=8)
     try:
         with load("loader", name)(made) as loader:
+            assert loader.reads == (way == "read")
             expected = torch.stack([image for _, image in sorted(by_id(loader).items())]).to(CUDA)
             wrong = torch.zeros((), dtype=torch.int64, device=CUDA)
             for _ in range(10):

@@ -15,10 +15,14 @@ from test_loader_contract import *  # noqa: F403
 
 from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders import dali
 from gpufeed.loaders.base import Loader
+from gpufeed.loaders.dali import DaliLoader
 from gpufeed.registry import DECODERS, LOADERS, load
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
+DALI = [name for name in STREAMING if name.startswith("dali")]
+WAYS = [*STREAMING, *(f"{name}, {way}" for name in DALI for way in ("fed", "listed anew"))]
 SIZE = 64
 COUNT = 600
 SLEEP_CYCLES = 1_000_000_000  # about half a second
@@ -56,12 +60,21 @@ def many(tmp_path_factory):
     return write_files(tmp_path_factory.mktemp("many") / "files", shades(COUNT), "jpg", (SIZE, SIZE))
 
 
-@pytest.fixture(params=STREAMING)
-def loader(request, many, device):
-    """An open loader over 600 JPEGs in batches of 32, warmed up by one epoch."""
+@pytest.fixture(params=WAYS)
+def loader(request, many, device, monkeypatch):
+    """An open loader over 600 JPEGs in batches of 32, warmed up by one epoch.
+
+    DALI's in three ways: its reader has them all in one list, or two epochs a list, or is not used.
+    """
+    name, _, way = request.param.partition(", ")
+    if way == "fed":
+        monkeypatch.setattr(DaliLoader, "not_taken", lambda self: "a file")
+    if way == "listed anew":
+        monkeypatch.setattr(dali, "MOST_LISTED", 0)
     made = usual(many, device)
     try:
-        with load("loader", request.param)(made) as loader:
+        with load("loader", name)(made) as loader:
+            assert getattr(loader, "reads", False) == (name in DALI and way != "fed")
             assert sum(len(batch.ids) for batch in loader) == COUNT
             torch.cuda.synchronize()
             yield loader
@@ -160,6 +173,42 @@ def test_bad_file_is_named(tmp_path, device, name, damage):
     except Skip as skip:
         pytest.skip(str(skip))
     assert str(bad) in error.value.found
+
+
+@pytest.mark.parametrize("name", DALI)
+@pytest.mark.parametrize("damage", ["cut", "gone", "resized", "gif"])
+def test_file_that_dalis_reader_finds_changed(tmp_path, device, name, damage):
+    """Right when the loader was opened, and DALI has not come to it yet: named, or decoded by Pillow."""
+    manifest = write_files(tmp_path / "files", shades(300), "jpg", (SIZE, SIZE))
+    bad = manifest.paths()[290]
+    contents = {
+        "cut": bad.read_bytes()[:200],
+        "resized": saved("JPEG", photo(40, 40)),
+        "gif": saved("GIF", photo(SIZE, SIZE)),
+    }
+    try:
+        with load("loader", name)(usual(manifest, device, shuffle=False)) as loader:
+            assert loader.reads
+            if damage == "gone":
+                bad.unlink()
+            else:
+                bad.write_bytes(contents[damage])
+            iterator = iter(loader)
+            before = [i for _ in range(9) for i in next(iterator).ids.tolist()]
+            assert before == list(range(288))
+            if damage == "gif":
+                last = next(iterator)
+                expected = np.asarray(Image.open(bad).convert("RGB"))
+                assert np.array_equal(last.images[2].cpu().numpy(), expected)
+                assert sum(len(batch.ids) for batch in loader) == 300
+            else:
+                with pytest.raises(GpufeedError) as error:
+                    next(iterator)
+                assert str(bad) in error.value.found
+            assert not loader.reads
+    except Skip as skip:
+        pytest.skip(str(skip))
+    torch.cuda.synchronize()  # raises if the GPU itself has failed
 
 
 @pytest.mark.parametrize("name", STREAMING)

@@ -25,6 +25,8 @@ PACKAGES = (
     "pytorch-lightning",
     "numba",
     "numba-cuda",
+    "triton",
+    "kornia",
     "cupy-cuda12x",
     "cupy-cuda13x",
     "nvidia-cudnn-cu12",

@@ -52,38 +52,38 @@ def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def _cupy_stream(pointer: int, device: int) -> cupy.cuda.Stream:
-    return cupy.cuda.Stream.from_external(torch.cuda.ExternalStream(pointer, device))
+def _cupy_stream(stream: torch.cuda.Stream) -> cupy.cuda.Stream:
+    return cupy.cuda.Stream.from_external(stream)
 
 
 def on_stream() -> cupy.cuda.Stream:
     """A context in which CuPy uses torch's current stream."""
-    return _cupy_stream(torch.cuda.current_stream().cuda_stream, torch.cuda.current_device())
+    return _cupy_stream(torch.cuda.current_stream())
 
 
 @functools.lru_cache(maxsize=64)
-def _numba_stream(pointer: int, device: int) -> Any:
-    return cuda.external_stream(pointer)
+def _numba_stream(stream: torch.cuda.Stream) -> Any:
+    return cuda.external_stream(stream.cuda_stream)
 
 
 @functools.lru_cache(maxsize=256)
-def _configured(kernel: Any, grid: tuple[int, ...], block: int, pointer: int, device: int) -> Any:
-    """The kernel ready to be launched: Numba compiles and looks things up anew for each configuration."""
+def _configured(kernel: Any, grid: tuple[int, ...], block: int, stream: torch.cuda.Stream) -> Any:
+    """The kernel ready to be launched: Numba looks things up anew for each stream object and grid."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Grid size")  # small batches have small grids
-        return kernel[grid, block, _numba_stream(pointer, device)]
+        return kernel[grid, block, _numba_stream(stream)]
 
 
 def launch(kernel: Any, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
     """Starts a Numba kernel on torch's current stream; tensors among the arguments go by DLPack."""
-    pointer, device = torch.cuda.current_stream().cuda_stream, torch.cuda.current_device()
+    # -1: no stream to wait for, since both sides run on the same one
     views = [
         StridedMemoryView.from_dlpack(argument, stream_ptr=-1)
         if isinstance(argument, torch.Tensor)
         else argument
         for argument in arguments
     ]
-    _configured(kernel, grid, block, pointer, device)(*views)
+    _configured(kernel, grid, block, torch.cuda.current_stream())(*views)
 
 
 # Without the toolkit's headers, which CuPy's wheel need not have: half types are their bits.

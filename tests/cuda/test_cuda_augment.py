@@ -7,6 +7,7 @@ import pytest
 import torch
 from augment_fixtures import EVERYTHING, ONE_PASS, expected
 from image_fixtures import MEAN, STD
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from gpufeed.augment.reference import TorchAugment
@@ -181,7 +182,8 @@ def waits_of(step) -> list[str]:
             step()
         torch.cuda._sleep(1000)
     events = profiled.events()
-    own = next(event for event in events if event.name == "the step").time_range
+    mark = [event for event in events if event.name == "the step" and event.device_type == DeviceType.CPU]
+    own = mark[0].time_range
     return [
         event.name
         for event in events
@@ -238,8 +240,9 @@ def test_the_host_is_ahead_of_a_busy_device(device, name):
 def wrong_of_a_thousand(augment, device, launch_on=None) -> int:
     """Values that differ from the default stream's result in 1000 steps on a busy side stream.
 
-    The batch is made on the side stream behind a delay, so that a kernel on another stream reads the last
-    one. launch_on: the stream on which the augment is made to run, its own fault.
+    The batch is made on the side stream behind a delay of half a millisecond, more than the host needs for
+    a launch, so that a kernel on another stream reads what stood there before. launch_on: the stream on
+    which the augment is made to run, by mistake.
     """
     images, ids = batch_of(16, (32, 32), device)
     want = augment(images, ids, EPOCH)
@@ -250,7 +253,7 @@ def wrong_of_a_thousand(augment, device, launch_on=None) -> int:
     with torch.cuda.stream(side):
         for _ in range(1000):
             given.fill_(9)
-            torch.cuda._sleep(20_000)
+            torch.cuda._sleep(1_000_000)
             given.copy_(images)
             if launch_on is None:
                 out = augment(given, ids, EPOCH)

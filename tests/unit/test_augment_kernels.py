@@ -91,6 +91,17 @@ def test_the_kernels_of_the_chain_against_float64():
     assert float(run(CHAIN, NUMBA_ENABLE_CUDASIM="1")) < 2e-5
 
 
+@pytest.mark.parametrize("augment", ["chain", "fused"])
+def test_planned_where_a_gpu_may_be_and_left_out_where_none_can(augment):
+    from gpufeed.experiment import Cell, impossible
+
+    assert impossible(Cell("e", "d", "resident", augment=augment)) is None
+    assert impossible(Cell("e", "d", "dataloader_sync", augment=augment, device="cuda")) is None
+    for device in ("cpu", "mps"):
+        sentence = impossible(Cell("e", "d", "replay", augment=augment, device=device))
+        assert sentence == f"augment {augment} runs CUDA kernels, and the config says device {device}"
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
 @pytest.mark.parametrize(("name", "package"), [("chain", "cupy"), ("fused", "triton")])
 def test_without_a_gpu_the_sentence_says_so(name, package):

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from gpufeed.analysis import kernel_section
+from gpufeed.analysis.page import page
+from gpufeed.analysis.records import Found, Missing
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.kernels import measure, record
 from gpufeed.kernels.plan import IMPLEMENTATIONS, STEPS, WORKS, settings
@@ -136,8 +138,9 @@ def test_the_report_tells_what_one_pass_is_worth(tmp_path):
     (machine,) = kernel_section.section([tmp_path / "e.json"], "e", True)["machines"]
     assert machine["sentences"] == [
         "8 px, batch 4: all in one pass takes 1 ms, 50% of the speed of a copy of as many bytes; the chain "
-        "of kernels moves 7.4 times the bytes and takes 8.0 times as long; torchvision 20.0 times. At batch 2, "
-        "where launching decides, a call of the chain takes 8.0 times as long as a call of the one kernel."
+        "of kernels moves 7.4 times the bytes and takes 8.0 times as long; torchvision 20.0 times. "
+        "At batch 2, where launching decides, a call of the chain takes 8.0 times as long as a call of the "
+        "one kernel."
     ]
     assert [table["batch_size"] for table in machine["tables"]] == [2, 4]
     assert [row["implementation"] for row in machine["tables"][0]["rows"]] == [
@@ -157,3 +160,15 @@ def test_settings_have_defaults():
     assert settings(config, "a")["size"] == [16]
     assert settings(config, "a")["launches"] == 50
     assert settings(config, "b") is None
+
+
+def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
+    record.write(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
+    plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": True}
+    info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
+    shown = page(Found([], kernels=[tmp_path / "e.json"]), info)
+    assert "Kernels alone" in shown
+    assert "Images per second at batch 4" in shown
+    assert "takes 8.0 times as long" in shown
+    missing = page(Found([], missing=[Missing("e", "c", 0)]), info)
+    assert "Not measured yet" in missing

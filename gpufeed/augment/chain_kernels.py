@@ -31,6 +31,8 @@ MIX_1, MIX_2 = np.uint64(0x7FEB352D), np.uint64(0x846CA68B)
 MULTIPLY_0, MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 S15, S16 = np.uint64(15), np.uint64(16)
+# what is added to an index of an array: with Python's own 1 it would be signed, and checked for below 0
+NEXT, NEXT_BUT_ONE, PIXEL = np.uint64(1), np.uint64(2), np.uint64(3)
 THIRD, THIRD_SHIFT = np.uint64(0xAAAAAAAB), np.uint64(33)
 UNIT = np.float32(2.0**-32)
 
@@ -111,7 +113,9 @@ def window_kernel(images, drawn, padding, height, width, values):
         a, b, c = ZERO, ZERO, ZERO
         if row >= 0 and row < height and column >= 0 and column < width:
             at = np.uint64((row * width + column) * 3)
-            a, b, c = np.float32(images[n, at]), np.float32(images[n, at + 1]), np.float32(images[n, at + 2])
+            a = np.float32(images[n, at])
+            b = np.float32(images[n, at + NEXT])
+            c = np.float32(images[n, at + NEXT_BUT_ONE])
         tile[3 * own], tile[3 * own + 1], tile[3 * own + 2] = a, b, c
     write(tile, values, n, 3 * first)
 
@@ -148,27 +152,33 @@ def rotation_kernel(values, cosines, sines, height, width, turned):
         left, top = np.int32(floor_x), np.int32(floor_y)
         right_share, low_share = from_x - np.float32(floor_x), from_y - np.float32(floor_y)
         left_share, top_share = ONE - right_share, ONE - low_share
-        a, b, c = ZERO, ZERO, ZERO
         at = np.int64(top * width + left) * 3
-        if top >= 0 and top < height:
-            if left >= 0 and left < width:
-                a, b, c = add(values, n, at, left_share * top_share, a, b, c)
-            if left >= -1 and left < width - 1:
-                a, b, c = add(values, n, at + 3, right_share * top_share, a, b, c)
-        if top >= -1 and top < height - 1:
-            if left >= 0 and left < width:
-                a, b, c = add(values, n, at + 3 * width, left_share * low_share, a, b, c)
-            if left >= -1 and left < width - 1:
-                a, b, c = add(values, n, at + 3 * width + 3, right_share * low_share, a, b, c)
+        below = at + 3 * width
+        a, b, c = ZERO, ZERO, ZERO
+        if top >= 0 and top < height - 1 and left >= 0 and left < width - 1:  # most pixels: no more tests
+            high, low = np.uint64(at), np.uint64(below)
+            a, b, c = add(values, n, high, left_share * top_share, a, b, c)
+            a, b, c = add(values, n, high + PIXEL, right_share * top_share, a, b, c)
+            a, b, c = add(values, n, low, left_share * low_share, a, b, c)
+            a, b, c = add(values, n, low + PIXEL, right_share * low_share, a, b, c)
+        else:
+            for row in range(2):
+                for column in range(2):
+                    inside_rows = top + row >= 0 and top + row < height
+                    if inside_rows and left + column >= 0 and left + column < width:
+                        share = low_share if row else top_share
+                        share = share * right_share if column else share * left_share
+                        start = np.uint64((below if row else at) + 3 * column)
+                        a, b, c = add(values, n, start, share, a, b, c)
         tile[3 * own], tile[3 * own + 1], tile[3 * own + 2] = a, b, c
     write(tile, turned, n, 3 * first)
 
 
 @cuda.jit(device=True)
 def add(values, n, at, share, a, b, c):
-    """A share of the three values of a pixel, added to a, b and c."""
-    at = np.uint64(at)
-    return a + values[n, at] * share, b + values[n, at + 1] * share, c + values[n, at + 2] * share
+    """A share of the three values of a pixel, added to a, b and c. at: uint64."""
+    red, green, blue = values[n, at], values[n, at + NEXT], values[n, at + NEXT_BUT_ONE]
+    return a + red * share, b + green * share, c + blue * share
 
 
 @cuda.jit

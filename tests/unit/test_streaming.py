@@ -19,6 +19,7 @@ from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders import dali
 from gpufeed.loaders.ahead import Ahead
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.files import PIECE, FileReader, read_file
 from gpufeed.registry import DECODERS, LOADERS, load
 
@@ -77,6 +78,29 @@ def test_every_kind_of_file_in_three_epochs(files, request):
             assert torch.cat([batch.ids for batch in batches]).tolist() == order.tolist()
             assert np.array_equal(torch.cat([batch.images for batch in batches]).numpy(), expected[order])
         assert loader.reads == (files == "clean")
+
+
+@pytest.mark.parametrize("files", ["manifest", "clean"])
+@pytest.mark.parametrize("batch_size", [7, 20, 64])  # with a smaller last batch, whole ones, one for all
+def test_ranks_and_state_whoever_reads(files, batch_size, request):
+    available("dali_cpu")
+    manifest = request.getfixturevalue(files)
+    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images)
+    for rank in range(2):
+        made = wanted(manifest, None, batch_size=batch_size, rank=rank, world_size=2)
+        with load("loader", "dali_cpu")(made) as loader:
+            orders = [epoch_order(loader.split_ids, made.seed, epoch, True, rank, 2) for epoch in range(3)]
+            came = [next(iter(loader))]  # given up after one batch, which may be the whole epoch
+            while loader.epoch < 2:
+                came += loader
+            state = loader.state_dict()
+        with load("loader", "dali_cpu")(made) as fresh:
+            fresh.load_state_dict(state)
+            came += fresh
+        assert torch.cat([batch.ids for batch in came]).tolist() == np.concatenate(orders).tolist()
+        for batch in came:
+            assert np.array_equal(batch.images.numpy(), expected[batch.ids.tolist()])
+            assert batch.images.is_contiguous()
 
 
 @pytest.mark.parametrize("name", STREAMING)
@@ -368,6 +392,7 @@ def test_a_usual_batch_is_one_call_and_one_copy(monkeypatch):
 def test_labels_and_ids_are_no_views_of_the_loaders_own(tmp_path):
     available("dali_cpu")
     with load("loader", "dali_cpu")(wanted(write_dataset(tmp_path / "tiny"), None, shuffle=False)) as loader:
+        assert loader.reads  # PNG files too, such as those of the contract's tests
         expected = loader.order().tolist()
         for batch in loader:
             batch.ids.fill_(-1)

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpufeed.decode.worker import Opening, Task, check_image, read_file, serve
+from gpufeed.decode.base import bad_file
+from gpufeed.decode.worker import Opening, Task, read_file, serve
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
 
@@ -321,15 +322,18 @@ class CallBulk(Bulk):
 
     def _decode(self, paths: list[str], data: list[bytes], slot: int) -> torch.Tensor:
         on_device = self.decoder.parallel == "device"
-        decoded = self.decoder.decode_to(data, self.device) if on_device else self.decoder.decode(data)
-        for image, outcome, path in zip(decoded.images, decoded.outcomes, paths, strict=True):
-            check_image(image, outcome.reason, path, self.files.shape)
-        self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in decoded.outcomes)
-        if on_device:
-            return torch.stack(decoded.images)
-        images = [torch.from_numpy(np.require(image, requirements="W")) for image in decoded.images]
-        torch.stack(images, out=self.slots.free(slot))
-        return self.slots.deliver(slot)
+        shape = (len(data), *self.files.shape)
+        out = (
+            torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
+            if on_device
+            else self.slots.free(slot)
+        )
+        outcomes = self.decoder.decode_into(data, out)
+        for outcome, path in zip(outcomes, paths, strict=True):
+            if outcome.decoder is None:
+                raise bad_file(Path(path), str(outcome.reason))
+        self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in outcomes)
+        return out if on_device else self.slots.deliver(slot)
 
     def version(self) -> str:
         return self.decoder.version()

@@ -1,14 +1,15 @@
 """Measures one decoder over all points of a sweep."""
 
-import sys
+if __name__ == "__main__":
+    # here, since every decoding process imports this file again, and torch would take each of them 3 s
+    import sys
 
-from gpufeed import attempts, orphan
-from gpufeed.log import job_log
-from gpufeed.node import node_name
-from gpufeed.sweep.measure import measure_decoder
-from gpufeed.sweep.record import write
+    from gpufeed import attempts, orphan
+    from gpufeed.log import job_log
+    from gpufeed.node import node_name
+    from gpufeed.sweep.measure import measure_decoder
+    from gpufeed.sweep.record import write
 
-if __name__ == "__main__":  # decoding processes import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()

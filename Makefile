@@ -25,7 +25,7 @@ demo: setup
 	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
 test: setup
-	$(BIN)/python -m pytest -m "not system and not slurm"
+	$(BIN)/python -m pytest -m "not system and not slurm and not long"
 
 test-all: setup lint
 	$(BIN)/python -m pytest

@@ -271,6 +271,7 @@ def test_a_damaged_sweep_is_an_error(tmp_path):
 def test_a_decoding_process_does_not_import_torch_with_its_script():
     """It imports the script of the job again, as `__mp_main__`; 16 processes took a minute for it once."""
     script = str(REPOSITORY / "workflow/scripts/measure_decoder.py")
-    code = f"import runpy, sys; runpy.run_path({script!r}, run_name='__mp_main__'); print('torch' in sys.modules)"
+    code = f"import runpy, sys; runpy.run_path({script!r}, run_name='__mp_main__')"
+    code += "; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

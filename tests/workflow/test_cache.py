@@ -4,6 +4,7 @@ import copy
 import hashlib
 import json
 
+import pytest
 import torch
 from data_fixtures import jpeg, write_zip
 from hostile_fixtures import huge_jpeg
@@ -11,6 +12,9 @@ from workflow_fixtures import TINY
 
 from gpufeed.build_time import BuildTimes
 from gpufeed.data.manifest import Manifest
+
+pytestmark = pytest.mark.long
+
 
 BROKEN = {
     "train/n01/images/n01_cut.JPEG": jpeg(1, side=16)[:-200],

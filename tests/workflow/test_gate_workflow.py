@@ -12,6 +12,9 @@ from dataclasses import replace
 
 from gpufeed.loaders.resident import ResidentLoader
 
+pytestmark = pytest.mark.long
+
+
 
 class Planted(ResidentLoader):
     """resident with every label shifted by one, from the second epoch on."""

@@ -2,10 +2,14 @@
 
 import copy
 
+import pytest
 import torch
 from workflow_fixtures import TINY
 
 from gpufeed.sweep import record
+
+pytestmark = pytest.mark.long
+
 
 CONFIG = copy.deepcopy(TINY) | {"repeats": 1, "use_instead": {"tiny_imagenet": "synthetic"}}
 CONFIG["sources"]["mosaic_32"] = {

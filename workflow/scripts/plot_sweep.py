@@ -1,7 +1,6 @@
 """Sweeps of an experiment -> its two figures."""
 
 from gpufeed.analysis.publish_sweeps import plot
-
 from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]):  # noqa: F821

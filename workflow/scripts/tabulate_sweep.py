@@ -1,7 +1,6 @@
 """Sweeps of an experiment -> the table of decoders."""
 
 from gpufeed.analysis.publish_sweeps import tabulate
-
 from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]):  # noqa: F821

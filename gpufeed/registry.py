@@ -66,6 +66,7 @@ LOADERS = {
     "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader"),
     "dataloader_workers": LoaderEntry("gpufeed.loaders.dataloader:WorkersLoader", workers="required"),
     "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional"),
+    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional"),
     "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
     "host_cache": LoaderEntry(
         "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE

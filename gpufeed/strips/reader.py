@@ -72,6 +72,7 @@ class StripReader:
         for a damaged strip and for a file that nobody can decode.
         """
         whole = [unit for unit in units if unit.strip is not None]
+        whole.sort(key=lambda unit: unit.strip.components)  # backends decode one kind after the other
         ids = [unit.ids for unit in whole] + [unit.ids for unit in units if unit.strip is None]
         ids = np.concatenate(ids) if ids else np.empty(0, np.int64)
         out = torch.empty((len(ids), *self.size, 3), dtype=torch.uint8, device=self.device)

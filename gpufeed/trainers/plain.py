@@ -5,23 +5,20 @@ read, and losses fetched, at its end. With `step` the host waits once the batch 
 after the step, as a loop does that prints the time of every step.
 """
 
-import logging
-import math
 import time
 import warnings
 from contextlib import closing
 
 import torch
 
-from gpufeed.errors import GpufeedError
 from gpufeed.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
+from gpufeed.trainers.epochs import check_images, log_epoch, summarise
 from gpufeed.trainers.graph import GraphedStep
 from gpufeed.trainers.optim import learning_rates, set_learning_rate
 from gpufeed.trainers.step import Snapshot, TrainStep
 
 WARMUP_STEPS = 3  # what the PyTorch notes on CUDA graphs use before a capture
-log = logging.getLogger("gpufeed")
 
 
 class PlainTrainer(Trainer):
@@ -75,10 +72,7 @@ class PlainTrainer(Trainer):
             entry, added = self._epoch(len(epochs), len(rows))
             epochs.append(entry)
             rows += added
-            log.info(
-                "epoch %d: %d steps, %.2f s, %.0f images/s, loss %.4f",
-                *(entry[key] for key in ("epoch", "steps", "epoch_s", "images_per_s", "train_loss")),
-            )
+            log_epoch(entry)
         return TrainResult(rows, epochs, self.first_batch_s)
 
     def _epoch(self, epoch: int, first_step: int) -> tuple[dict, list[dict]]:
@@ -88,21 +82,8 @@ class PlainTrainer(Trainer):
         start = Mark(device)
         marks, losses = self._train(epoch, first_step, start)
         synchronise(device)  # the one wait of an epoch: from here on events and losses may be read
-        self._check_images(epoch, first_step, marks)
-        rows = [
-            mark.row(loss) for mark, loss in zip(marks, torch.stack(losses).float().tolist(), strict=True)
-        ]
-        check_losses(rows)
-        images, epoch_s = sum(row["images"] for row in rows), Span(start, marks[-1].train.end).ms() / 1e3
-        entry = {
-            "epoch": epoch,
-            "steps": len(rows),
-            "images": images,
-            "epoch_s": epoch_s,
-            "images_per_s": images / epoch_s,
-            "train_loss": sum(row["loss"] * row["images"] for row in rows) / images,
-        }
-        return entry, rows
+        check_images(self.job, epoch, first_step, marks)
+        return summarise(epoch, start, marks, losses)
 
     def _train(self, epoch: int, first_step: int, start: Mark) -> tuple[list[StepMarks], list[torch.Tensor]]:
         """Trains on the batches of an epoch, up to the last step of the run; waits only if asked to."""
@@ -129,26 +110,3 @@ class PlainTrainer(Trainer):
                 if len(marks) == len(rates):
                     break
         return marks, losses
-
-    def _check_images(self, epoch: int, first_step: int, marks: list[StepMarks]) -> None:
-        """Raises GpufeedError if a whole epoch lost or repeated samples."""
-        images = sum(mark.images for mark in marks)
-        cut_short = self.job.steps is not None and first_step + len(marks) == self.job.steps
-        if images == self.images_in_epoch or (cut_short and 0 < images < self.images_in_epoch):
-            return
-        raise GpufeedError(
-            f"{images} images from {type(self.job.loader).__name__} in epoch {epoch}",
-            f"{self.images_in_epoch}, each sample once",
-            "choose another loader and report this one",
-        )
-
-
-def check_losses(rows: list[dict]) -> None:
-    """Raises GpufeedError at the first loss that is not finite."""
-    for row in rows:
-        if not math.isfinite(row["loss"]):
-            raise GpufeedError(
-                f"training loss {row['loss']} at step {row['step']} (epoch {row['epoch']})",
-                "a finite loss",
-                "lower trainer.learning_rate, or choose precision bf16 or fp32",
-            )

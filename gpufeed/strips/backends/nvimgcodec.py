@@ -47,7 +47,7 @@ class NvImageCodecStrips(StripBackend):
         self, encoded: Sequence[np.ndarray], strips: Sequence[Strip], out: torch.Tensor
     ) -> list[int]:
         where, stream = rows_of(strips), torch.cuda.current_stream(self.device)
-        refused = []
+        refused: list[int] = []
         for kind in {strip.components for strip in strips}:
             places = [place for place, strip in enumerate(strips) if strip.components == kind]
             images = self.codec.decode(
@@ -55,11 +55,15 @@ class NvImageCodecStrips(StripBackend):
                 params=self.params,
                 cuda_stream=stream.cuda_stream,
             )
-            for place, image in zip(places, images, strict=True):
-                if image is None:
-                    refused.append(place)
-                else:
-                    tall(out[where[place]]).copy_(torch.from_dlpack(image))
+            refused += [place for place, image in zip(places, images, strict=True) if image is None]
+            decoded = [torch.from_dlpack(image) for image in images if image is not None]  # each (rows, W, 3)
+            whole = len(decoded) == len(places) == places[-1] - places[0] + 1
+            if whole:  # one copy for all of them
+                torch.cat(decoded, out=tall(out[where[places[0]].start : where[places[-1]].stop]))
+            else:
+                kept = [place for place in places if place not in refused]
+                for place, image in zip(kept, decoded, strict=True):
+                    tall(out[where[place]]).copy_(image)
             stream.synchronize()  # sync point: the copies are done before the library gets its memory back
         return sorted(refused)
 

@@ -6,35 +6,30 @@ context, the first reading of the files (they are in the page cache) and the dis
 array (nobody waits for it here).
 """
 
-import json
 import logging
-import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from statistics import median
 
 import numpy as np
-import yaml
-from jsonschema import Draft202012Validator
 
 from gpufeed.cache import CacheInfo, build
 from gpufeed.cache.builder import threads_of
 from gpufeed.cache.fill import decoder
 from gpufeed.data.manifest import Manifest
-from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.document import Document, now
+from gpufeed.errors import Skip, one_line
 from gpufeed.registry import DECODERS
 
 SCHEMA_VERSION = 1
 STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart
 HEADER_BYTES = 128  # of a .npy file
-SCHEMAS = Path(__file__).parent / "schemas"
+DOCUMENT = Document("build", "record of build times")
 LARGE = 20_000  # images; a set above it is built twice, others three times
 LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a decoder takes longer
 
@@ -65,28 +60,12 @@ class BuildTimes:
 
     def write(self, path: str | Path) -> None:
         """Writes it as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        path = Path(path)
-        data = json.loads(json.dumps(asdict(self), allow_nan=False))
-        check(data, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n")
-        os.replace(partial, path)
+        DOCUMENT.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "BuildTimes":
         """Reads what `write` wrote; raises GpufeedError if it is damaged or of another schema version."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise GpufeedError(
-                f"no readable build times at {path} ({error})",
-                "the JSON of one decoder",
-                "delete the file and run snakemake",
-            ) from error
-        check(data, path)
-        return cls(**data)
+        return cls(**DOCUMENT.read(path))
 
 
 def measure_build(
@@ -275,27 +254,3 @@ def peak_mib(before: float | None) -> Iterator[Peak]:
     finally:
         stop.set()
         watch.join()
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-@cache
-def _validator() -> Draft202012Validator:
-    schema, record = (
-        yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in ("build", "record")
-    )
-    schema["properties"]["environment"] = record["properties"]["environment"]
-    return Draft202012Validator(schema)
-
-
-def check(data: dict, path: Path) -> None:
-    """Raises GpufeedError at the first field of `data` that breaks the schema."""
-    for error in _validator().iter_errors(data):
-        raise GpufeedError(
-            f"{path}: {error.json_path}: {error.message}",
-            "build times as gpufeed/schemas/build.schema.yaml describes them",
-            "delete the file and run snakemake to measure them again",
-        )

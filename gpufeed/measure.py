@@ -5,7 +5,6 @@ import resource
 import sys
 import time
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from gpufeed import gpu, registry
 from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision, resolve_device, resolve_precision
+from gpufeed.document import now
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import Skip, first_line, one_line
 from gpufeed.experiment import Cell
@@ -283,8 +283,3 @@ def peak_host_mib() -> float:
     """Largest resident set of this process so far, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

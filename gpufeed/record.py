@@ -3,19 +3,13 @@
 `gpufeed/schemas/record.schema.yaml` describes every field with its unit.
 """
 
-import json
-import os
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 
-import yaml
-from jsonschema import Draft202012Validator
-
-from gpufeed.errors import GpufeedError
+from gpufeed.document import Document
 
 SCHEMA_VERSION = 1
-SCHEMA = Path(__file__).parent / "schemas/record.schema.yaml"
+DOCUMENT = Document("record", "record")
 
 
 @dataclass
@@ -46,42 +40,9 @@ class Record:
 
     def write(self, path: str | Path) -> None:
         """Writes the record as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        path = Path(path)
-        data = asdict(self)
-        check(data, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("w") as file:
-            json.dump(data, file, indent=1, sort_keys=True, allow_nan=False)
-            file.write("\n")
-        os.replace(partial, path)
+        DOCUMENT.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Record":
         """Reads a record; raises GpufeedError if it is damaged or of another schema version."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise GpufeedError(
-                f"no readable record at {path} ({error})",
-                "the JSON of one repeat",
-                "delete it and run snakemake",
-            ) from error
-        check(data, path)
-        return cls(**data)
-
-
-@cache
-def _validator() -> Draft202012Validator:
-    return Draft202012Validator(yaml.safe_load(SCHEMA.read_text()))
-
-
-def check(data: dict, path: Path) -> None:
-    """Raises GpufeedError at the first field of `data` that breaks the schema."""
-    for error in _validator().iter_errors(data):
-        raise GpufeedError(
-            f"{path}: {error.json_path}: {error.message}",
-            "a record as gpufeed/schemas/record.schema.yaml describes it",
-            "delete the record and run snakemake to measure it again",
-        )
+        return cls(**DOCUMENT.read(path))

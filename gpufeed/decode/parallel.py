@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 from gpufeed.decode.base import bad_file
-from gpufeed.decode.worker import Opening, Task, read_file, serve
+from gpufeed.decode.files import read_file
+from gpufeed.decode.worker import Opening, Task, serve
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
 

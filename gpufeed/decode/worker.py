@@ -13,10 +13,9 @@ from multiprocessing.reduction import recv_handle
 import numpy as np
 
 from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.decode.files import read_file
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
-
-PIECE = 64 * 2**10  # bytes asked for at first: most small images come whole
 
 
 @dataclass(frozen=True)
@@ -110,21 +109,3 @@ def check_image(image, reason: str | None, path: str, shape: tuple[int, ...]) ->
         raise bad_file(path, str(reason))
     if tuple(image.shape) != tuple(shape):
         raise bad_file(path, f"decoded to {tuple(image.shape)}, the manifest says {tuple(shape)}")
-
-
-def read_file(path: str) -> bytes:
-    """A whole file by open, read and close; raises GpufeedError if it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.read(descriptor, PIECE)
-            if len(data) < PIECE:  # a regular file gives less than was asked for at its end only
-                return data
-            pieces = [data]
-            while data := os.read(descriptor, os.fstat(descriptor).st_size):
-                pieces.append(data)
-            return b"".join(pieces)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise bad_file(path, error.strerror or str(error)) from error

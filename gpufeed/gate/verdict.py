@@ -1,19 +1,13 @@
 """The verdict on one loader, dataset and setting, to and from JSON (gpufeed/schemas/gate.schema.yaml)."""
 
-import json
-import os
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 
-import yaml
-from jsonschema import Draft202012Validator
-
-from gpufeed.errors import GpufeedError, Skip
+from gpufeed.document import Document
+from gpufeed.errors import Skip
 
 SCHEMA_VERSION = 1
-SCHEMAS = Path(__file__).parents[1] / "schemas"
-REMEDY = "delete the file and run snakemake to judge the loader again"
+DOCUMENT = Document("gate", "verdict")
 
 
 @dataclass
@@ -47,26 +41,12 @@ class Verdict:
 
     def write(self, path: str | Path) -> None:
         """Writes the verdict as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        path = Path(path)
-        data = asdict(self)
-        check(data, path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n")
-        os.replace(partial, path)
+        DOCUMENT.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Verdict":
         """Reads a verdict; raises GpufeedError if it is missing, damaged or of another schema version."""
-        path = Path(path)
-        try:
-            data = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise GpufeedError(
-                f"no readable verdict at {path} ({error})", "the JSON of one gate", REMEDY
-            ) from error
-        check(data, path)
-        return cls(**data)
+        return cls(**DOCUMENT.read(path))
 
 
 class NotPassed(Exception):
@@ -83,22 +63,3 @@ def admit(path: str | Path) -> None:
         raise NotPassed(f"{verdict.loader} did not pass the equivalence gate: {verdict.sentence}")
     if verdict.status == "skipped":
         raise Skip(verdict.sentence)
-
-
-@cache
-def _validator() -> Draft202012Validator:
-    schema, record = (
-        yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in ("gate", "record")
-    )
-    schema["properties"]["environment"] = record["properties"]["environment"]
-    return Draft202012Validator(schema)
-
-
-def check(data: dict, path: Path) -> None:
-    """Raises GpufeedError at the first field of `data` that breaks the schema."""
-    for error in _validator().iter_errors(data):
-        raise GpufeedError(
-            f"{path}: {error.json_path}: {error.message}",
-            "a verdict as gpufeed/schemas/gate.schema.yaml describes it",
-            REMEDY,
-        )

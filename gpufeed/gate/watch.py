@@ -9,13 +9,13 @@ import signal
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import psutil
 
 from gpufeed import orphan
+from gpufeed.document import now
 from gpufeed.errors import GpufeedError
 from gpufeed.gate.task import Task
 from gpufeed.gate.verdict import Verdict
@@ -149,8 +149,3 @@ def end(child: multiprocessing.Process) -> None:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
     child.join()
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from gpufeed.augment.amounts import DTYPES
 from gpufeed.devices import resolve_device
+from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.errors import Skip, one_line
 from gpufeed.kernels.clock import FLUSH_MIB, WARMUP, Clock, copy_of
@@ -126,8 +126,3 @@ def against(found: dict, images: int, moved: int) -> dict:
         "gb_per_s": moved / median / 1e6,
         "share_of_copy": found["copy_ms"] / median,
     }
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpufeed.data.manifest import Manifest
-from gpufeed.decode.base import bad_file
-
-PIECE = 64 * 2**10  # bytes asked for at first: most small images come whole
+from gpufeed.decode.files import read_file
 
 
 @dataclass(frozen=True)
@@ -34,22 +32,4 @@ class FileReader:
 
     def read(self, sample_id: int) -> bytes:
         """The whole file of one sample; raises GpufeedError if it cannot be read."""
-        try:
-            return read_file(self.paths[sample_id])
-        except OSError as error:
-            raise bad_file(self.paths[sample_id], error.strerror or str(error)) from error
-
-
-def read_file(path: str) -> bytes:
-    """A whole file by open, read and close: Path.read_bytes makes a file object and asks for the size too."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(descriptor, PIECE)
-        if len(data) < PIECE:  # a regular file gives less than was asked for at its end only
-            return data
-        pieces = [data]
-        while data := os.read(descriptor, os.fstat(descriptor).st_size):
-            pieces.append(data)
-        return b"".join(pieces)
-    finally:
-        os.close(descriptor)
+        return read_file(self.paths[sample_id])

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.decode.cores import can_restrict, on_cores
 from gpufeed.decode.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.devices import resolve_device
+from gpufeed.document import now
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip, one_line
 from gpufeed.registry import load
@@ -316,8 +316,3 @@ def timed(bulk: Bulk, images: int) -> tuple[int, float]:
     count = sum(len(batch) for batch in bulk.run(images))
     synchronise(bulk.device)
     return count, time.perf_counter() - start
-
-
-def now() -> str:
-    """UTC, ISO 8601, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -9,7 +9,7 @@ import mmap
 import os
 from collections.abc import Iterable
 
-from gpufeed.decode.worker import PIECE
+from gpufeed.decode.files import PIECE
 
 
 def read_in(paths: Iterable[str]) -> None:

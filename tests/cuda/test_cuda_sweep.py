@@ -7,9 +7,9 @@ from hostile_fixtures import available
 
 from gpufeed.data import mosaic, synthetic
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.files import read_file
 from gpufeed.decode.parallel import SLOTS, Files, open_bulk
 from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.decode.worker import read_file
 from gpufeed.registry import DECODERS, load
 from gpufeed.strips.build import build
 from gpufeed.sweep.measure import DeviceMemory, measure_decoder

@@ -7,14 +7,14 @@ from jsonschema import Draft202012Validator
 
 from gpufeed import environment as env
 from gpufeed import gpu
+from gpufeed.document import SCHEMAS
 from gpufeed.node import node_name
-from gpufeed.record import SCHEMA
 
 CPU = torch.device("cpu")
 
 
 def test_environment_is_what_the_schema_says():
-    schema = yaml.safe_load(SCHEMA.read_text())["properties"]["environment"]
+    schema = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"]
     found = env.environment(CPU)
     Draft202012Validator(schema).validate(found)
     assert found["gpu"] is None
@@ -32,7 +32,9 @@ def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
     found = env.gpu_description(torch.device("cuda", 0), gpu.NOTHING)
-    schema = yaml.safe_load(SCHEMA.read_text())["properties"]["environment"]["properties"]["gpu"]
+    schema = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"][
+        "properties"
+    ]["gpu"]
     Draft202012Validator(schema).validate(found)
     assert (found["compute_capability"], found["memory_gib"], found["uuid"]) == ("9.0", 16.0, None)
 

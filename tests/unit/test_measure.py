@@ -14,7 +14,7 @@ from gpufeed.cache import build
 from gpufeed.data.manifest import Manifest
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, Stores, dataset_facts, measure
-from gpufeed.record import Record, check
+from gpufeed.record import DOCUMENT, Record
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def run(tmp_path, monkeypatch):
 
     def run(repeat=0, **axes):
         record, steps = measure(toys.toy_cell(**axes), repeat, manifest, None, "login1")
-        check(asdict(record), tmp_path)
+        DOCUMENT.check(asdict(record), tmp_path)
         assert list(steps.columns) == list(COLUMNS)
         assert {name: str(dtype) for name, dtype in steps.dtypes.items()} == COLUMNS
         return record, steps

@@ -11,9 +11,9 @@ from hostile_fixtures import available
 
 from gpufeed.data.synthetic import reorganise
 from gpufeed.decode.cores import on_cores
+from gpufeed.decode.files import read_file
 from gpufeed.decode.parallel import CallBulk, Files, ProcessBulk, open_bulk, torch_threads
 from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.decode.worker import read_file
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpufeed.config import validator
 from gpufeed.data import mosaic, synthetic
-from gpufeed.decode.worker import read_file
+from gpufeed.decode.files import read_file
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
 from gpufeed.strips.build import build

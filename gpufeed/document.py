@@ -1,0 +1,72 @@
+"""JSON documents with closed schemas: written whole or not at all, checked when written and when read."""
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from gpufeed.errors import GpufeedError
+
+SCHEMAS = Path(__file__).parent / "schemas"
+
+
+@dataclass(frozen=True)
+class Document:
+    """One kind of document. schema: its name in gpufeed/schemas; word: what an error calls it."""
+
+    schema: str
+    word: str
+
+    def write(self, data: dict, path: str | Path) -> None:
+        """Writes it; raises GpufeedError if it breaks the schema, ValueError for NaN and infinity."""
+        path = Path(path)
+        text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
+        self.check(json.loads(text), path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".partial")
+        partial.write_text(text)
+        os.replace(partial, path)
+
+    def read(self, path: str | Path) -> dict:
+        """Reads it; raises GpufeedError if it is missing, damaged or of another schema version."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise GpufeedError(
+                f"no readable {self.word} at {path} ({error})",
+                f"the JSON of one {self.word}",
+                "delete it and run snakemake",
+            ) from error
+        self.check(data, path)
+        return data
+
+    def check(self, data: object, path: Path) -> None:
+        """Raises GpufeedError at the first field of `data` that breaks the schema."""
+        for error in validator(self.schema).iter_errors(data):
+            raise GpufeedError(
+                f"{path}: {error.json_path}: {error.message}",
+                f"a {self.word} as gpufeed/schemas/{self.schema}.schema.yaml describes it",
+                "delete it and run snakemake to make it again",
+            )
+
+
+@cache
+def validator(schema: str) -> Draft202012Validator:
+    """The validator of a schema; a document's `environment` is described once, in the schema of records."""
+    described, of_records = (
+        yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in (schema, "record")
+    )
+    if "environment" in described["properties"]:
+        described["properties"]["environment"] = of_records["properties"]["environment"]
+    return Draft202012Validator(described)
+
+
+def now() -> str:
+    """UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,85 @@
+"""fastai's own DataLoader, as a fastai script uses it: TfmdDL over our manifest, with workers or without."""
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from fastai.data.core import TfmdDL
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, to_device, told
+
+
+class ManifestDL(TfmdDL):
+    """[images, labels, ids] of each batch in host memory, or the GpufeedError of a bad file.
+
+    fastai starts its workers anew each epoch, persistent or not.
+    """
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(
+            Samples(request),
+            bs=request.batch_size,
+            num_workers=request.workers,
+            pin_memory=request.pin_memory and request.device.type == "cuda",
+            timeout=STUCK_S if request.workers else 0,
+        )
+        self.set(np.empty(0, dtype=np.int64), 0)
+        if request.workers:
+            self.fake_l.prefetch_factor = request.prefetch_factor or 2
+        # its own generator: each epoch draws a seed, and the model's must not depend on the loader
+        self.fake_l.generator = torch.Generator().manual_seed(request.seed)
+
+    def set(self, order: np.ndarray, epoch: int) -> None:
+        """What the next epoch yields: sample ids, int64."""
+        self.keys = [(sample_id, epoch) for sample_id in order.tolist()]
+
+    def get_idxs(self) -> list[tuple[int, int]]:
+        return self.keys
+
+    def create_batch(self, samples: list) -> list[torch.Tensor] | GpufeedError:
+        return collate(samples)
+
+    def retain(self, batch, samples):
+        """The batch as it is: fastai would give it the type of a sample."""
+        return batch
+
+
+class FastaiLoader(Loader):
+    """The batches of ManifestDL, copied when they are asked for."""
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        self.source = ManifestDL(request)
+        self.running: Iterator | None = None
+
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        self.source.set(order, self.epoch)
+        self.close()
+        running = self.running = iter(self.source)
+        try:
+            for host in self._host_batches(running):
+                yield to_device(host, self.request.device)
+        finally:
+            running.close()
+
+    def _host_batches(self, running: Iterator) -> Iterator[HostBatch]:
+        while True:
+            begin = time.perf_counter()
+            try:
+                found = next(running)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                raise told(error, self.request.workers) from error
+            if isinstance(found, GpufeedError):
+                raise found
+            yield HostBatch(*found, load_ms=(time.perf_counter() - begin) * 1e3)
+
+    def close(self) -> None:
+        """Ends the workers; safe to call twice."""
+        if self.running is not None:
+            self.running.close()
+        self.running = None

@@ -63,6 +63,7 @@ class Cell:
             self.augment,
             self.model,
         ]
+        parts += ["" if self.trainer == "plain" else self.trainer]
         parts += [self.precision, f"b{self.batch_size}", "graphs" if self.cuda_graphs else "", digest]
         return "-".join(part for part in parts if part)
 
@@ -109,6 +110,19 @@ def impossible(cell: Cell) -> str | None:
         return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
     if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
+    if cell.loader == "fastai" and cell.persistent_workers:
+        return "fastai starts its workers anew each epoch, so persistent_workers must be false"
+    if cell.trainer == "fastai":
+        return impossible_with_fastai(cell)
+    return None
+
+
+def impossible_with_fastai(cell: Cell) -> str | None:
+    """Why the trainer fastai cannot run the cell on any machine, as a sentence; None if it can."""
+    if cell.cuda_graphs:
+        return "trainer fastai calls Python between the parts of a step, so cuda_graphs must be false"
+    if cell.precision == "bf16" and cell.device in ("cpu", "mps"):
+        return f"trainer fastai has bf16 on CUDA GPUs only, and the config says device {cell.device}"
     return None
 
 

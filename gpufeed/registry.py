@@ -101,6 +101,7 @@ MODELS = {
 
 TRAINERS = {
     "plain": Entry("gpufeed.trainers.plain:PlainTrainer"),
+    "fastai": Entry("gpufeed.trainers.fastai:FastaiTrainer"),
 }
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -182,6 +182,7 @@ def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
     cell = cell_of(wildcards)
     own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
+    own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     shared = ("measure.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py")
     shared += ("augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py")
     return digest(*own, *shared, *code_of_loader(cell.loader))

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from traceback import walk_tb
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ from fastai.data.core import TfmdDL
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, to_device, told
+from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, end_workers, to_device, told
 
 
 class ManifestDL(TfmdDL):
@@ -62,6 +63,9 @@ class FastaiLoader(Loader):
         try:
             for host in self._host_batches(running):
                 yield to_device(host, self.request.device)
+        except Exception as error:
+            end_workers_behind(error)
+            raise
         finally:
             running.close()
 
@@ -83,3 +87,9 @@ class FastaiLoader(Loader):
         if self.running is not None:
             self.running.close()
         self.running = None
+
+
+def end_workers_behind(error: Exception) -> None:
+    """Ends the workers of the torch iterator that raised an error; fastai keeps it to itself."""
+    for frame, _ in walk_tb(error.__traceback__):
+        end_workers(frame.f_locals.get("self"))

@@ -26,6 +26,8 @@ FILE_READERS = [
     ("dataloader_workers", 2),
     ("overlap", 0),
     ("overlap", 2),
+    ("fastai", 0),
+    ("fastai", 2),
     ("replay", 0),
     ("dali_cpu", 0),
 ]
@@ -68,7 +70,7 @@ def kill_workers_after_first_batch(loader) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["dataloader_workers", "overlap"])
+@pytest.mark.parametrize("name", ["dataloader_workers", "overlap", "fastai"])
 def test_killed_worker_is_an_error_and_no_hang(manifest, name):
     slow = request(manifest, None, workers=1, prefetch_factor=1, batch_size=1, sample_transform=sleepy)
     loader = load("loader", name)(slow)

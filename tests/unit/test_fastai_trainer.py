@@ -1,0 +1,266 @@
+"""The trainer fastai: it learns, and its record is that of any trainer."""
+
+from dataclasses import asdict
+
+import measure_fixtures as toys
+import pytest
+import torch
+from fastai.callback.core import Callback
+from fastai_fixtures import FASTAI_OPTIONS, prepared, toy_job
+from measure_fixtures import CLASSES, SIDE, LossyLoader, NaNModel, SlowLoader, SlowModel, ToyLoader
+from torch import nn
+
+from gpufeed.augment.reference import TorchAugment
+from gpufeed.config import read_hyper
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.experiment import Cell, impossible
+from gpufeed.measure import COLUMNS, measure
+from gpufeed.record import DOCUMENT
+from gpufeed.timing import STEP_COLUMNS
+from gpufeed.trainers.fastai import FastaiTrainer
+from gpufeed.trainers.plain import PlainTrainer
+
+SMALL = (8, 16)
+
+
+@pytest.mark.parametrize("of", ["fastai", "torch"])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_learns_the_toy(tmp_path, optimiser, of):
+    rate = 0.1 if optimiser == "sgd" else 0.01
+    options = {"optimiser": optimiser, "learning_rate": rate, "optimiser_of": of}
+    result = prepared(toy_job(tmp_path, options=options, epochs=25)).run()
+    assert result.epochs[0]["train_loss"] > 0.7
+    assert result.epochs[-1]["train_loss"] < 0.05
+
+
+def test_rows_and_epochs_agree(tmp_path):
+    result = prepared(toy_job(tmp_path, epochs=3)).run()
+    assert [row["step"] for row in result.steps] == list(range(12))
+    assert [row["epoch"] for row in result.steps] == [0] * 4 + [1] * 4 + [2] * 4
+    assert [row["images"] for row in result.steps] == [8, 8, 8, 6] * 3
+    assert all(list(row) == list(STEP_COLUMNS) for row in result.steps)
+    for epoch in result.epochs:
+        rows = [row for row in result.steps if row["epoch"] == epoch["epoch"]]
+        assert sum(row["total_ms"] for row in rows) == pytest.approx(epoch["epoch_s"] * 1e3)
+        assert (epoch["steps"], epoch["images"]) == (4, 30)
+        assert epoch["images_per_s"] == pytest.approx(30 / epoch["epoch_s"])
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4, 5, 9])
+def test_stops_after_the_steps_asked_for(tmp_path, steps):
+    closed = []
+
+    class Watched(ToyLoader):
+        def batches(self, order):
+            try:
+                yield from super().batches(order)
+            finally:
+                closed.append(self.epoch)
+
+    result = prepared(toy_job(tmp_path, loader=Watched, steps=steps)).run()
+    assert len(result.steps) == steps == sum(epoch["steps"] for epoch in result.epochs)
+    assert [epoch["steps"] for epoch in result.epochs[:-1]] == [4] * (len(result.epochs) - 1)
+    assert len(closed) == len(result.epochs)
+
+
+class Seen(nn.Module):
+    """Keeps what the model got."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, CLASSES)
+        self.inputs = []
+
+    def forward(self, images):
+        self.inputs.append(images.detach().clone())
+        return self.head(images.mean((2, 3)))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_model_sees_the_pixels_that_it_sees_with_the_plain_trainer(tmp_path, channels_last):
+    seen = {}
+    for trainer in (PlainTrainer, FastaiTrainer):
+        augment = TorchAugment((0.5,) * 3, (0.25,) * 3, 7, {"crop_padding": 2, "salt_pepper": 0.1})
+        job = toy_job(tmp_path, model=Seen(), augment=augment, epochs=2, channels_last=channels_last)
+        prepared(job, trainer).run()
+        seen[trainer] = job.model.inputs
+    plain, fastai = seen[PlainTrainer], seen[FastaiTrainer]
+    assert len(plain) == len(fastai) == 8
+    for one, other in zip(plain, fastai, strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+    assert not torch.equal(plain[0], plain[4])
+
+
+def test_with_torchs_optimiser_it_takes_the_steps_of_the_plain_trainer(tmp_path):
+    """The two schedules differ a little after the first step, and so do the losses."""
+    options = {"optimiser_of": "torch", "optimiser": "sgd", "schedule": "one_cycle", "learning_rate": 0.01}
+    plain = prepared(toy_job(tmp_path, options=options, epochs=2), PlainTrainer).run().steps
+    fastai = prepared(toy_job(tmp_path, options=options, epochs=2)).run().steps
+    assert fastai[0]["loss"] == pytest.approx(plain[0]["loss"], rel=1e-5)
+    assert fastai[-1]["loss"] == pytest.approx(plain[-1]["loss"], rel=0.05)
+
+
+class Rates(Callback):
+    run_valid = False
+
+    def __init__(self):
+        super().__init__()
+        self.rates, self.momenta = [], []
+
+    def before_step(self):
+        self.rates.append(self.opt.hypers[0]["lr"])
+        self.momenta.append(self.opt.hypers[0]["mom"])
+
+
+@pytest.mark.parametrize("length", [{"epochs": 3}, {"steps": 10}])
+def test_one_cycle_rises_and_falls_over_the_whole_run(tmp_path, length):
+    trainer = prepared(toy_job(tmp_path, options={"learning_rate": 0.01}, **length))
+    watch = Rates()
+    trainer.learner.add_cb(watch)
+    trainer.run()
+    top = watch.rates.index(max(watch.rates))
+    assert 0.008 < watch.rates[top] <= 0.01
+    assert watch.rates[0] == pytest.approx(0.01 / 25)
+    assert watch.rates[:top] == sorted(watch.rates[:top])
+    assert watch.rates[top:] == sorted(watch.rates[top:], reverse=True)
+    assert watch.rates[-1] < 0.001
+    assert set(watch.momenta) == {0.9}
+
+
+@pytest.mark.parametrize("synchronise", ["epoch", "step"])
+def test_a_slow_loader_is_load_and_wait(tmp_path, synchronise):
+    result = prepared(toy_job(tmp_path, loader=SlowLoader, synchronise=synchronise, epochs=2)).run()
+    assert all(min(row["load_ms"], row["wait_ms"]) >= 30 for row in result.steps)
+    assert result.first_batch_s >= 0.03
+
+
+def test_a_slow_model_is_train(tmp_path):
+    result = prepared(toy_job(tmp_path, model=SlowModel(CLASSES, channels=SMALL))).run()
+    assert all(row["train_ms"] >= 30 for row in result.steps)
+
+
+def test_a_slow_augment_is_train(tmp_path):
+    """As with the plain trainer, though fastai runs it while it fetches the batch."""
+    slow = SlowModel(CLASSES, channels=SMALL)
+
+    def augment(images, ids, epoch):
+        slow(torch.zeros(1, 3, SIDE, SIDE))
+        return toys.Normalise((0.5,) * 3, (0.25,) * 3, 0, {})(images, ids, epoch)
+
+    result = prepared(toy_job(tmp_path, augment=augment)).run()
+    assert all(row["train_ms"] >= 30 for row in result.steps)
+
+
+@pytest.mark.parametrize("recorder", [True, False])
+def test_the_recorder_is_there_if_asked_for(tmp_path, recorder):
+    trainer = prepared(toy_job(tmp_path, options={"recorder": recorder}))
+    assert hasattr(trainer.learner, "recorder") == recorder
+    assert len(trainer.run().steps) == 4
+    if recorder:
+        assert len(trainer.learner.recorder.losses) == 4
+
+
+def test_nothing_is_printed(tmp_path, capsys):
+    prepared(toy_job(tmp_path, epochs=2)).run()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
+    with pytest.raises(GpufeedError, match=r"training loss nan at step 0 \(epoch 0\)") as error:
+        prepared(toy_job(tmp_path, model=NaNModel(CLASSES, channels=SMALL), epochs=3)).run()
+    assert error.value.found == "training loss nan at step 0 (epoch 0)"
+
+
+def test_a_lost_sample_ends_the_run(tmp_path):
+    with pytest.raises(GpufeedError, match="29 images from LossyLoader in epoch 0"):
+        prepared(toy_job(tmp_path, loader=LossyLoader, epochs=2)).run()
+
+
+def test_same_seed_same_losses(tmp_path):
+    first, second = (prepared(toy_job(tmp_path)).run().steps for _ in range(2))
+    assert [row["loss"] for row in first] == [row["loss"] for row in second]
+
+
+def test_what_it_cannot_do_is_told(tmp_path):
+    with pytest.raises(Skip, match="mixed precision on CUDA GPUs only, and this cell's device is cpu"):
+        FastaiTrainer(toy_job(tmp_path, precision="bf16"))
+    with pytest.raises(GpufeedError, match="CUDA graphs with trainer fastai"):
+        FastaiTrainer(toy_job(tmp_path, cuda_graphs=True))
+    with pytest.raises(GpufeedError, match=r"trainer\.optimiser 'adma'"):
+        prepared(toy_job(tmp_path, options={"optimiser": "adma"}))
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ({"trainer": "fastai", "cuda_graphs": True}, "trainer fastai calls Python between the parts"),
+        ({"trainer": "fastai", "precision": "bf16", "device": "cpu"}, "trainer fastai has bf16 on CUDA"),
+        ({"loader": "fastai", "workers": 2, "persistent_workers": True}, "fastai starts its workers anew"),
+        ({"trainer": "fastai"}, None),
+        ({"trainer": "fastai", "loader": "fastai", "workers": 2, "device": "cpu"}, None),
+    ],
+)
+def test_the_planner_leaves_out_what_is_impossible(axes, sentence):
+    found = impossible(Cell(**{"experiment": "e", "dataset": "d", "loader": "dataloader_sync", **axes}))
+    assert found == sentence or found.startswith(sentence)
+
+
+def test_a_cells_name_tells_its_trainer():
+    cell = Cell("e", "d", "dataloader_sync", trainer="fastai")
+    assert "-simple_cnn-fastai-auto-" in cell.id
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Measures a toy cell with the trainer fastai and checks its record against the schema."""
+    toys.register(monkeypatch)
+    manifest = toys.toy_manifest(tmp_path).write()
+    hyper = {"model": {"channels": [8, 16]}, "trainer": FASTAI_OPTIONS, "augment": {}}
+
+    def run(**axes):
+        cell = toys.toy_cell(trainer="fastai", hyper=hyper, **axes)
+        record, steps = measure(cell, 0, manifest, None, "login1")
+        DOCUMENT.check(asdict(record), tmp_path)
+        assert list(steps.columns) == list(COLUMNS)
+        return record, steps
+
+    return run
+
+
+def test_a_done_cell_fills_its_record(run):
+    record, steps = run(epochs=3)
+    assert (record.status, record.sentence) == ("done", None)
+    assert (record.warmup["steps"], record.steps["n"], len(steps)) == (4, 8, 12)
+    assert [epoch["images"] for epoch in record.epochs] == [30] * 3
+    assert (record.accuracy["split"], record.accuracy["images"]) == ("test", 12)
+    assert record.phases["first_batch_s"] > 0
+
+
+def test_samples_transformed_in_the_loader_give_the_same_training(run):
+    on_device, in_loader = (run(augment=name)[1]["loss"] for name in ("none", "sample"))
+    assert in_loader.to_numpy() == pytest.approx(on_device.to_numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("axes", "status", "sentence"),
+    [
+        ({"loader": "BreakingLoader"}, "failed", "OSError: the disk went away"),
+        ({"loader": "LossyLoader"}, "failed", "Found 29 images from LossyLoader in epoch 0"),
+        ({"model": "NaNModel"}, "failed", "Found training loss nan at step 0 (epoch 0)"),
+        ({"loader": "MissingLoader"}, "skipped", "The toy needs a machine"),
+        ({"precision": "bf16"}, "skipped", "Trainer fastai has mixed precision on CUDA GPUs only"),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence_in_the_record(run, axes, status, sentence):
+    record, steps = run(**axes)
+    assert record.status == status
+    assert record.sentence.startswith(sentence)
+    assert "\n" not in record.sentence
+    assert steps.empty
+
+
+def test_the_defaults_are_options_that_the_trainer_reads(tmp_path):
+    assert set(read_hyper("trainer", "fastai")) == set(FASTAI_OPTIONS) - {"schedule"}
+    result = prepared(toy_job(tmp_path, options=read_hyper("trainer", "fastai"))).run()
+    assert len(result.steps) == 4

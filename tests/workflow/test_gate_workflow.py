@@ -7,13 +7,12 @@ import pytest
 import torch
 from workflow_fixtures import TINY
 
+pytestmark = pytest.mark.long
+
 PLANTED = '''
 from dataclasses import replace
 
 from gpufeed.loaders.resident import ResidentLoader
-
-pytestmark = pytest.mark.long
-
 
 
 class Planted(ResidentLoader):

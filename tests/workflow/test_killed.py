@@ -9,6 +9,7 @@ import threading
 import time
 
 import psutil
+import pytest
 from workflow_fixtures import TINY, wait_until
 
 from gpufeed.record import Record
@@ -46,6 +47,7 @@ def test_killed_in_mid_cell(workflow):
     assert {record.status for record in valid(flow).values()} == {"done"}
 
 
+@pytest.mark.long
 def test_jobs_end_with_the_snakemake_that_started_them(workflow):
     flow = workflow(SHORT)
     process = flow.start()
@@ -64,6 +66,7 @@ def test_jobs_end_with_the_snakemake_that_started_them(workflow):
     assert not alive
 
 
+@pytest.mark.long
 def test_killed_in_mid_report(workflow):
     flow = workflow(SHORT)
     process = flow.start()
@@ -136,6 +139,7 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.long
 def test_killed_in_mid_download(workflow):
     server = SlowServer(cifar_archive())
     threading.Thread(target=server.serve_forever, daemon=True).start()

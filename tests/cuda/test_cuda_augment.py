@@ -114,6 +114,20 @@ def test_neither_batch_size_nor_order_matters(device, name):
     assert torch.equal(augment(images, ids, when), whole)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("name", OPTIONS)
+def test_two_gpus_give_the_pixels_of_one(device, name):
+    augment = made(name)
+    images, ids = batch_of(512, (32, 32), device)
+    whole = augment(images, ids, EPOCH)
+    other = torch.device("cuda", 1 - device.index)
+    with torch.cuda.device(other):
+        half = augment(images[256:].to(other), ids[256:].to(other), EPOCH)
+    assert half.device == other
+    assert torch.equal(half.to(device), whole[256:])
+    assert torch.equal(augment(images[:256], ids[:256], EPOCH), whole[:256])  # and back again
+
+
 @pytest.mark.parametrize("name", ["chain", "fused"])
 def test_noise_is_as_frequent_as_asked_for(device, name):
     off = {"brightness": 0.0, "contrast": 0.0, "salt_pepper": 0.1, "crop_padding": 0, "flip_probability": 0.0}

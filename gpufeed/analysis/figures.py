@@ -211,11 +211,9 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 
 def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
     """The numbers of a bar in words, on its right, out of the ceiling's way."""
-    words = f"{wording.count(row['images_per_s'])}"
-    if tables.below_ceiling(row):
-        words += f" ({wording.percent(row['ceiling_share'])} of ceiling)"
-    elif not pd.isna(row["ceiling_share"]):
-        words += " (not distinguishable\nfrom the ceiling)"
+    words = wording.count(row["images_per_s"])
+    if told := verdicts.short_ceiling(row).replace("the ceiling", "ceiling"):
+        words += " (" + textwrap.fill(told, 20) + ")"
     axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
 
 

@@ -16,6 +16,7 @@ SHOWN = {
     "max": ("images_per_s_max", 1),
     "n": ("n_repeats", None),
     "Ceiling (%)": ("ceiling_share", 1),
+    "To the ceiling": ("against_ceiling", None),
     "Wait (%)": ("wait_share", 1),
     "Wait at epoch start (%)": ("epoch_start_share", 1),
     "Within epoch (images/s)": ("within_epoch_images_per_s", 1),

@@ -147,7 +147,8 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list
         drawn["workers"] = figures.workers(cells)
     if figures.has_learning(cells, epochs):
         drawn["learning"] = figures.learning(cells, epochs)
-    found = {"breakdown": verdicts.shared_cores(cells), "learning": learning.difference(cells, epochs)}
+    found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
+    found["learning"] = learning.difference(cells, epochs)
     pictures = []
     for kind, figure in drawn.items():
         caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()

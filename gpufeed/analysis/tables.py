@@ -35,7 +35,8 @@ CEILING = [
 ]  # fmt: skip
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
-    *CEILING, "ceiling_share", *MEASURES, "wait_share_min", "wait_share_max", "commit", "variant",
+    *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max", "commit",
+    "variant",
 ]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -47,6 +48,9 @@ SAME_TASK = [
     "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
     "overrides", "device", "hardware", "stack", "torch",
 ]  # fmt: skip
+# By how much a pipeline may pass its ceiling before the measurement must have been disturbed: memory
+# layout, and a freed block that is not given back, are worth a few percent.
+FEW_PERCENT = 0.05
 BATCH_COLUMNS = {
     "load_ms": "Load(ms)",
     "transfer_ms": "Transfer(ms)",
@@ -61,6 +65,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     variant: the overrides that not all cells of its experiment share.
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    against_ceiling: see the function of that name.
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
@@ -137,6 +142,7 @@ def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
     table[CEILING] = found.astype(float)
     table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
     table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
+    table["against_ceiling"] = [against_ceiling(row) for _, row in table.iterrows()]
     return table
 
 
@@ -151,9 +157,21 @@ def _ceiling(replays: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def below_ceiling(row: pd.Series) -> bool:
-    """Whether a cell's whole range lies below that of its ceiling; False without a ceiling."""
-    return bool(row["images_per_s_max"] < row["ceiling_images_per_s_min"])
+def against_ceiling(row: pd.Series) -> str:
+    """How a pipeline's range lies to that of its ceiling; empty for a ceiling, and without one.
+
+    `below`: its whole range is lower. `above`, by FEW_PERCENT at most, and `disturbed`, by more: its whole
+    range is higher, and both have two repeats or more. `replay` does the same work without any input, so
+    that in a sound run no pipeline is above. `not distinguishable`: anything else.
+    """
+    if is_ceiling(row["loader"]) or pd.isna(row["ceiling_share"]):
+        return ""
+    if row["images_per_s_max"] < row["ceiling_images_per_s_min"]:
+        return "below"
+    apart = row["images_per_s_min"] > row["ceiling_images_per_s_max"]
+    if apart and min(row["n_repeats"], row["ceiling_n_repeats"]) > 1:
+        return "above" if row["ceiling_share"] <= 1 + FEW_PERCENT else "disturbed"
+    return "not distinguishable"
 
 
 def measured(cells: pd.DataFrame) -> pd.DataFrame:

@@ -47,7 +47,10 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
     ours = ours.assign(label=wording.labels(ours))
     about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
-    lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
+    if (ours["against_ceiling"] == "disturbed").any():
+        lead, parts = _disturbed(ours)
+    else:
+        lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
     subject = f"{wording.task(rows)}; {wording.machine(rows)}"
     return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
 
@@ -61,6 +64,26 @@ def _headlines(groups: list[pd.DataFrame]) -> set[int]:
         machine = wording.machine(rows)
         best[machine] = max(best.get(machine, rank), rank)
     return {-rank[2] for rank in best.values()}
+
+
+def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
+    """Lead and sentences on a task in which a pipeline lies far above its ceiling: nothing is ranked."""
+    bad = ours[ours["against_ceiling"] == "disturbed"].sort_values("ceiling_share", ascending=False)
+    worst = bad.iloc[0]
+    lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the ceiling"
+    more = f" {wording.listing(bad['label'][1:])}: above the ceiling too." if len(bad) > 1 else ""
+    told = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
+    return f"{lead}: the measurement was disturbed", [told, "Until then no order of the pipelines follows."]
+
+
+def disturbance(cells: pd.DataFrame) -> str:
+    """A sentence for each task with a pipeline far above its ceiling; empty if there is none."""
+    said = []
+    for rows in tables.tasks(cells):
+        ours = tables.pipelines(rows)
+        if (ours["against_ceiling"] == "disturbed").any():
+            said.append(_disturbed(ours.assign(label=wording.labels(ours)))[1][0])
+    return " ".join(said)
 
 
 def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
@@ -112,17 +135,21 @@ def _on_device(ours: pd.DataFrame) -> str:
 
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
     best = ours.iloc[0]
-    lead = f"{best['label']}: {wording.count(best['images_per_s'])} images/s{_short_ceiling(best)}"
+    rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
+    lead = ", ".join(part for part in (rate, short_ceiling(best)) if part)
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
     return lead, [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
 
 
-def _short_ceiling(row: pd.Series) -> str:
-    if pd.isna(row["ceiling_share"]):
-        return ""
-    if not tables.below_ceiling(row):
-        return ", not distinguishable from the ceiling"
-    return f", {wording.percent(row['ceiling_share'])} of the ceiling"
+def short_ceiling(row: pd.Series) -> str:
+    """How far a cell is from its ceiling, in a few words; empty without a ceiling."""
+    return {
+        "": "",
+        "below": f"{wording.percent(row['ceiling_share'])} of the ceiling",
+        "not distinguishable": "not distinguishable from the ceiling",
+        "above": f"{wording.percent(row['ceiling_share'] - 1)} above the ceiling",
+        "disturbed": f"{wording.percent(row['ceiling_share'])} of the ceiling: disturbed",
+    }[row["against_ceiling"]]
 
 
 def speed(row: pd.Series) -> str:
@@ -140,10 +167,18 @@ def to_ceiling(row: pd.Series) -> str:
         row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],
         int(row["ceiling_n_repeats"]),
     )  # fmt: skip
-    ceiling = f"the compute-only ceiling (replay), {bound}"
-    if not tables.below_ceiling(row):
-        return f"not distinguishable from {ceiling}"
-    return f"{wording.percent(row['ceiling_share'])} of {ceiling}"
+    ceiling, share = f"the compute-only ceiling (replay), {bound}", row["ceiling_share"]
+    again = "delete the records of both and run them again with nothing else on the machine"
+    return {
+        "below": f"{wording.percent(share)} of {ceiling}",
+        "not distinguishable": f"not distinguishable from {ceiling}",
+        "above": f"{wording.percent(share - 1)} above {ceiling}: one of the two was disturbed, or the "
+        "ceiling is not one here (new batches may lie better in memory than the one that is repeated); to "
+        f"know, {again}",
+        "disturbed": f"{wording.percent(share)} of {ceiling}, which is impossible in a sound run: replay "
+        "does the same work on the device and loads nothing. One of the two was disturbed, or measured on "
+        f"another machine of this kind: {again}",
+    }[row["against_ceiling"]]
 
 
 def epoch_start(row: pd.Series) -> str:

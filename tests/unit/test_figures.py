@@ -108,6 +108,18 @@ def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
     assert "ceiling: compute only (replay), median over n = 3, band: range" in said
 
 
+@pytest.mark.parametrize(
+    ("speeds", "words"),
+    [([580, 620], "(286 % of ceiling: disturbed)"), ([217, 218], "(3.6 % above ceiling)")],
+)
+def test_what_is_above_the_ceiling_is_not_called_indistinguishable(tmp_path, speeds, words):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
+    said = " ".join(text_of(figures.throughput(tables.cells(records.read_records(paths)))).split())
+    assert words in said
+    assert "not distinguishable" not in said
+
+
 def test_the_sweep_shows_the_rate_within_epochs_where_starts_matter(tmp_path):
     paths = []
     for workers in (1, 2, 4):

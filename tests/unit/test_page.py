@@ -136,3 +136,19 @@ def test_sharing_the_cores_is_said_once_in_the_answer_and_at_the_breakdown(tmp_p
     assert html[html.index('id="answer"') : html.index('id="cells"')].count(words) == 1
     captions = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)
     assert [words in caption for caption in captions] == [False, True]
+
+
+def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_path):
+    of, ceiling = made.cell("overlap", augment="cpu"), made.cell("replay", augment="cpu")
+    made.write_speeds(tmp_path, of, [2428, 2599, 2800])
+    made.write_speeds(tmp_path, ceiling, [699, 896, 946])
+    plan = made.plan_info({"pipelining": [of.id, ceiling.id]})
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    answer = html[html.index('id="answer"') : html.index('id="cells"')]
+    table = html[html.index('id="cells"') : html.index('id="same"')]
+    caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
+    assert "290 % of the ceiling: the measurement was disturbed" in answer
+    assert "disturbed" in table
+    assert "which is impossible" in caption
+    assert "not distinguishable from the" not in html[html.index('id="answer"') : html.index('id="words"')]

@@ -178,14 +178,19 @@ def code_of_loader(loader):
     return modules
 
 
-def code_of_cell(wildcards):
-    """A digest of the modules that decide what a cell measures: an edit measures it again."""
+def code_of_training(wildcards):
+    """The modules that decide how a cell is trained."""
     cell = cell_of(wildcards)
     own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
-    shared = ("measure.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py")
-    shared += ("augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py")
-    return digest(*own, *shared, *code_of_loader(cell.loader))
+    own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
+    own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
+    return (*own, *code_of_loader(cell.loader))
+
+
+def code_of_cell(wildcards):
+    """A digest of the modules that decide what a cell measures: an edit measures it again."""
+    return digest("measure.py", *code_of_training(wildcards))
 
 
 def attempt_of(wildcards):

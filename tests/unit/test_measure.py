@@ -13,8 +13,9 @@ from image_fixtures import write_dataset
 from gpufeed.cache import build
 from gpufeed.data.manifest import Manifest
 from gpufeed.log import job_log
-from gpufeed.measure import COLUMNS, Stores, dataset_facts, measure
+from gpufeed.measure import COLUMNS, dataset_facts, measure
 from gpufeed.record import DOCUMENT, Record
+from gpufeed.training import Stores
 
 
 @pytest.fixture

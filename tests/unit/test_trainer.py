@@ -22,7 +22,7 @@ from torch import nn
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.timing import STEP_COLUMNS
-from gpufeed.trainers.evaluate import evaluate
+from gpufeed.trainers.evaluate import answers
 from gpufeed.trainers.optim import learning_rates, make_optimiser, set_learning_rate
 from gpufeed.trainers.step import Snapshot
 
@@ -43,10 +43,10 @@ def test_evaluation_counts_every_held_out_sample(tmp_path):
     manifest = toy_manifest(tmp_path)
     loader = ToyLoader(LoadRequest(manifest, "test", batch_size=5, device=CPU, shuffle=False))
     normalise = Normalise(manifest.info.mean, manifest.info.std, 0, {})
-    before = evaluate(trainer.job.model, loader, normalise, CPU, "fp32")
+    before = answers(trainer.job.model, loader, normalise, CPU, "fp32").accuracy()
     trainer.job.model.train()
     trainer.run()
-    after = evaluate(trainer.job.model, loader, normalise, CPU, "fp32")
+    after = answers(trainer.job.model, loader, normalise, CPU, "fp32").accuracy()
     assert (after["split"], after["images"]) == ("test", 12)
     assert after["top1"] == after["correct"] / 12 > 0.9 > before["top1"]
     assert after["loss"] < before["loss"]
@@ -131,7 +131,7 @@ def test_a_lost_sample_ends_the_evaluation(tmp_path):
     normalise = Normalise(manifest.info.mean, manifest.info.std, 0, {})
     model = toy_trainer(tmp_path).job.model
     with pytest.raises(GpufeedError, match="11 images from LossyLoader in the evaluation"):
-        evaluate(model, loader, normalise, CPU, "fp32")
+        answers(model, loader, normalise, CPU, "fp32")
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])

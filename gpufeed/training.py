@@ -1,0 +1,217 @@
+"""A cell on its node: where it runs, what is built for it, and its training, whoever asks for it.
+
+Measuring a cell, keeping its model and evaluating that all begin here.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from gpufeed import gpu
+from gpufeed.data.manifest import Manifest
+from gpufeed.devices import apply_precision, resolve_device, resolve_precision
+from gpufeed.environment import cores_allowed
+from gpufeed.errors import Skip, first_line, one_line
+from gpufeed.experiment import Cell
+from gpufeed.gate.verdict import NotPassed, admit
+from gpufeed.heap import keep_freed_blocks
+from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.registry import fetch
+from gpufeed.timing import synchronise
+from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
+from gpufeed.trainers.evaluate import Answers, answers
+
+Made = TypeVar("Made")
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What was built from the dataset for its loader: the cache, the strips.bin; None if it reads none."""
+
+    cache: Path | None = None
+    strips: Path | None = None
+
+
+@dataclass
+class Place:
+    """Where a cell runs on this node; the CPU in fp32 until it is found."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "fp32"
+
+    def find(self, cell: Cell) -> None:
+        """Raises Skip if this node lacks what the cell asks for."""
+        self.device = resolve_device(cell.device)
+        self.precision = resolve_precision(cell.precision, self.device)
+        if cell.cuda_graphs and self.device.type != "cuda":
+            raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
+
+    def resolved(self) -> dict[str, Any]:
+        """The field `resolved` of a document."""
+        return {
+            "device": self.device.type,
+            "precision": self.precision,
+            "threads": torch.get_num_threads(),
+        }
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model after its training. batches: of an epoch. setup_s: all that came before the clock."""
+
+    model: nn.Module
+    request: LoadRequest
+    result: TrainResult
+    batches: int
+    setup_s: float
+
+
+def read_cell(cell: dict) -> Cell:
+    """The cell behind Cell.asdict."""
+    return Cell(**{**cell, "overrides": tuple(cell["overrides"])})
+
+
+def settle_process(threads: int | None) -> None:
+    """Makes this process one that trains. threads: as in measure."""
+    keep_freed_blocks()
+    if threads is not None:
+        torch.set_num_threads(max(1, min(threads, cores_allowed())))
+
+
+def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
+    """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
+
+    What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM goes on its way.
+    """
+    try:
+        return "done", None, work()
+    except Skip as skip:
+        log.info("skipped: %s", skip)
+        return "skipped", str(skip), None
+    except NotPassed as refusal:
+        log.error("not run: %s", refusal)
+        return "failed", str(refusal), None
+    except Exception as error:
+        log.exception("the cell failed")
+        return "failed", explain(error, cell), None
+
+
+def train(
+    cell: Cell, repeat: int, manifest: Path, stores: Stores, place: Place, gate: Path | None
+) -> Trained:
+    """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
+
+    repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
+    None for a ceiling, which has none.
+    """
+    if gate is not None:
+        admit(gate)
+    place.find(cell)
+    samples, seed = Manifest.read(manifest), cell.seed + repeat
+    torch.manual_seed(seed)
+    apply_precision(place.precision)
+    gpu.forget_peak(place.device)
+    setup_start = time.perf_counter()
+    augment = make_augment(cell.augment, cell, samples, seed)
+    request = load_request(cell, samples, stores, place.device, seed, augment)
+    model = make_model(cell, samples, place.device)
+    with fetch("loader", cell.loader)(request) as loader:
+        trainer = make_trainer(cell, model, loader, augment, place)
+        trainer.prepare(example_batch(request))
+        synchronise(place.device)
+        setup_s = time.perf_counter() - setup_start
+        batches = len(loader)
+        result = trainer.run()
+    return Trained(model, request, result, batches, setup_s)
+
+
+def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:
+    """What the model says of the evaluation split, through the cell's own loader and augment `none`.
+
+    request: of the training split.
+    """
+    normalise = make_augment("none", cell, request.manifest, request.seed)
+    split = request.manifest.info.evaluation_split
+    held_out = replace(request, split=split, shuffle=False, sample_transform=None)
+    with fetch("loader", cell.loader)(held_out) as loader:
+        return answers(model, loader, normalise, request.device, precision, cell.channels_last)
+
+
+def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
+    """The cell's model with one output a class, on the device."""
+    return fetch("model", cell.model)(len(manifest.info.classes), **cell.hyper.get("model", {})).to(device)
+
+
+def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
+    """An augment for the manifest's mean and std; the cell's options belong to the cell's own augment."""
+    options = cell.hyper.get("augment", {}) if name == cell.augment else {}
+    return fetch("augment", name)(manifest.info.mean, manifest.info.std, seed, options)
+
+
+def load_request(
+    cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
+) -> LoadRequest:
+    """What the training loader gets to know; an augment for single samples travels in it."""
+    return LoadRequest(
+        manifest=manifest,
+        split="train",
+        batch_size=cell.batch_size,
+        device=device,
+        seed=seed,
+        cache=stores.cache,
+        strips=stores.strips,
+        sample_transform=None if augment.where == "device" else augment,
+        workers=cell.workers,
+        threads=torch.get_num_threads(),
+        prefetch_factor=cell.prefetch_factor,
+        pin_memory=cell.pin_memory,
+        persistent_workers=cell.persistent_workers,
+    )
+
+
+def make_trainer(cell: Cell, model: nn.Module, loader: Loader, augment: Any, place: Place) -> Trainer:
+    """The cell's trainer for this model and this open loader."""
+    job = TrainJob(
+        model=model,
+        loader=loader,
+        augment=augment if augment.where == "device" else None,
+        device=place.device,
+        precision=place.precision,
+        options=cell.hyper["trainer"],
+        epochs=cell.epochs,
+        steps=cell.steps,
+        channels_last=cell.channels_last,
+        cuda_graphs=cell.cuda_graphs,
+        synchronise=cell.synchronise,
+    )
+    return fetch("trainer", cell.trainer)(job)
+
+
+def example_batch(request: LoadRequest) -> torch.Tensor:
+    """Noise with the shape and dtype of the loader's first batch, on the device, for warm-up and capture.
+
+    uint8 (N, H, W, 3), or float32 (N, 3, H, W) where samples are transformed in the loader.
+    """
+    height, width = request.manifest.image_size()
+    n = min(request.batch_size, len(request.manifest.ids(request.split)))
+    # a generator of its own: the cell's random numbers do not depend on it
+    noise = torch.Generator(request.device).manual_seed(0)
+    if request.sample_transform is not None:
+        height, width = request.sample_transform.output_size(height, width)
+        return torch.randn((n, 3, height, width), device=request.device, generator=noise)
+    shape = (n, height, width, 3)
+    return torch.randint(256, shape, dtype=torch.uint8, device=request.device, generator=noise)
+
+
+def explain(error: Exception, cell: Cell) -> str:
+    """An error as one line for the report; its traceback is in the log."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"CUDA ran out of memory at batch size {cell.batch_size}: {first_line(error)}"
+    return one_line(error)

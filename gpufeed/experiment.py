@@ -82,11 +82,15 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cells of every experiment that the config names, by experiment and cell id."""
+    """The cells of every experiment that the config names, by experiment and cell id.
+
+    blocks: experiment -> block -> the ids of its cells, of which another block may have some too.
+    """
 
     cells: dict[str, dict[str, Cell]]
     left_out: list[LeftOut]
     repeats: dict[str, int]
+    blocks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
 
 def impossible(cell: Cell) -> str | None:
@@ -123,6 +127,16 @@ def impossible_with_fastai(cell: Cell) -> str | None:
         return "trainer fastai calls Python between the parts of a step, so cuda_graphs must be false"
     if cell.precision == "bf16" and cell.device in ("cpu", "mps"):
         return f"trainer fastai has bf16 on CUDA GPUs only, and the config says device {cell.device}"
+    return None
+
+
+def impossible_as_composed(cell: Cell) -> str | None:
+    """Why a cell cannot exist with its hyper-parameters, as a sentence; None if it can."""
+    if cell.cuda_graphs and cell.hyper.get("augment", {}).get("exchange") == "host":
+        return (
+            f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
+            "graph can hold, so cuda_graphs must be false"
+        )
     return None
 
 
@@ -188,9 +202,10 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
         if name not in experiments:
             raise unknown("experiment", name, experiments, "run")
     cells: dict[str, dict[str, Cell]] = {}
+    blocks: dict[str, dict[str, list[str]]] = {}
     left_out: dict[tuple[str, str], int] = {}
     for name, experiment in experiments.items():
-        cells[name] = {}
+        cells[name], blocks[name] = {}, {block: [] for block in experiment["blocks"]}
         for block_name, block in experiment["blocks"].items():
             where = f"experiments.{name}.blocks.{block_name}"
             for axes in combinations({**experiment.get("common", {}), **block}):
@@ -199,11 +214,16 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
                 axes["overrides"] = tuple(axes.get("overrides") or ())
                 axes["source"] = content(config["sources"][axes["dataset"]])
                 cell = settle(Cell(experiment=name, device=config["device"], seed=config["seed"], **axes))
-                if sentence := impossible(cell):
+                sentence = impossible(cell)
+                if not sentence:
+                    cell = replace(cell, hyper=compose(cell, where))
+                    sentence = impossible_as_composed(cell)
+                if sentence:
                     left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
                     continue
-                cell = replace(cell, hyper=compose(cell, where))
-                cells[name][cell.id] = cell
+                cell_id = cell.id
+                cells[name][cell_id] = cell
+                blocks[name][block_name].append(cell_id)
         if not cells[name]:
             raise GpufeedError(
                 f"experiment {name!r} has no possible cell",
@@ -215,4 +235,5 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
         cells,
         [LeftOut(name, sentence, count) for (name, sentence), count in left_out.items()],
         {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()},
+        blocks,
     )

@@ -1,14 +1,15 @@
 """The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
 
 Tensors change hands by DLPack: the same addresses, no copy. Every kernel runs on torch's current stream,
-all memory is torch's, and nothing waits for the device. The steps and options are those of the reference
+all memory is torch's, and nothing waits for the device; with the option exchange=host a batch goes over
+the host instead, to CuPy and back (exchange.py). The steps and the other options are those of the reference
 (amounts.py). What it costs beside `fused` is a round trip through the device's memory for each step.
 """
 
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import cupy
 import numpy as np
@@ -30,35 +31,18 @@ from gpufeed.augment.chain_kernels import (
     window_kernel,
 )
 from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
+from gpufeed.augment.exchange import (
+    check_exchange,
+    cupy_to_torch,
+    host_to_cupy,
+    host_to_torch,
+    on_stream,
+    torch_to_cupy,
+)
 from gpufeed.errors import GpufeedError
 
 MOST_PIXELS = 2**20  # of an image: chain_kernels.place
 DRAWS_BLOCK = 128
-
-
-def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
-    """The CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
-
-    The capsule is asked for without a stream, since both sides run on torch's current one.
-    """
-    check_addresses(tensor)
-    return cupy.from_dlpack(tensor.detach().__dlpack__(stream=-1))
-
-
-def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
-    """The tensor at the same address."""
-    with on_stream():
-        return torch.from_dlpack(array)
-
-
-@functools.lru_cache(maxsize=64)
-def _cupy_stream(stream: torch.cuda.Stream) -> cupy.cuda.Stream:
-    return cupy.cuda.Stream.from_external(stream)
-
-
-def on_stream() -> cupy.cuda.Stream:
-    """A context in which CuPy uses torch's current stream."""
-    return _cupy_stream(torch.cuda.current_stream())
 
 
 @functools.lru_cache(maxsize=64)
@@ -206,12 +190,13 @@ def check_shape(images: torch.Tensor) -> None:
 class ChainAugment(DeviceAugment):
     """One kernel a step: draws, window, rotation, brightness, contrast, salt and pepper, normalisation."""
 
-    defaults = amounts.DEFAULTS
+    defaults: ClassVar[dict[str, Any]] = {**amounts.DEFAULTS, "exchange": "dlpack"}
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         """Raises Skip without a CUDA GPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
+        check_exchange(self.options["exchange"])
         require_cuda("chain")
         low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
         self.key = low, high
@@ -219,7 +204,21 @@ class ChainAugment(DeviceAugment):
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
         """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
+        if self.options["exchange"] == "host":
+            return self._through_host(images, ids, epoch)
         return self.preprocess_batch(images, ids, epoch)
+
+    def _through_host(
+        self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
+        """The same pixels, with the batch brought to CuPy and the result back to torch over the host."""
+        check_batch(images, ids)
+        check_addresses(images, ids)
+        ours = host_to_cupy(images)
+        out = self.preprocess_batch(cupy_to_torch(ours), ids, epoch)
+        # as bytes: numpy has no bfloat16
+        values = torch_to_cupy(out.permute(0, 2, 3, 1).view(torch.uint8))
+        return host_to_torch(values, images.device).view(out.dtype).permute(0, 3, 1, 2)
 
     def preprocess_batch(
         self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor

@@ -150,7 +150,7 @@ def test_noise_is_as_frequent_as_asked_for(device, name):
 
 def test_both_sides_of_dlpack_have_one_address(device):
     pytest.importorskip("cupy")
-    from gpufeed.augment.chain import cupy_to_torch, torch_to_cupy
+    from gpufeed.augment.exchange import cupy_to_torch, torch_to_cupy
 
     tensor = torch.arange(12, dtype=torch.float32, device=device).view(3, 4)
     array = torch_to_cupy(tensor)
@@ -162,6 +162,30 @@ def test_both_sides_of_dlpack_have_one_address(device):
     copied = torch_to_cupy(tensor.clone())  # the planted copy
     assert copied.data.ptr != tensor.data_ptr()
     assert cupy_to_torch(array.copy()).data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("options", [{}, dict.fromkeys(EVERYTHING, 0)])
+def test_through_the_host_gives_the_pixels_of_dlpack(device, dtype, options):
+    images, ids = batch_of(65, (9, 7), device)
+    side = torch.cuda.Stream(device)
+    want = made("chain", dtype=dtype, **options)(images, ids, EPOCH)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(BUSY_CYCLES)
+        given = images + 0  # made behind the delay: a copy that did not wait for it would read other bytes
+        out = made("chain", dtype=dtype, exchange="host", **options)(given, ids, EPOCH)
+        side.synchronize()
+    assert out.dtype == want.dtype
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(out, want)
+
+
+def test_through_the_host_waits_and_dlpack_does_not(device):
+    images, ids = batch_of(64, (32, 32), device)
+    for exchange, waits in (("host", True), ("dlpack", False)):
+        augment = made("chain", exchange=exchange)
+        assert bool(waits_of(lambda augment=augment: augment(images, ids, EPOCH))) is waits
 
 
 def test_nothing_but_torch_allocates_after_warm_up(device):
@@ -331,7 +355,8 @@ def test_bad_batches_are_told(device, name):
 
 def test_bad_input_of_the_public_parts_of_the_chain_is_told(device):
     pytest.importorskip("cupy")
-    from gpufeed.augment.chain import gpu_normalize_images, torch_to_cupy
+    from gpufeed.augment.chain import gpu_normalize_images
+    from gpufeed.augment.exchange import torch_to_cupy
 
     images, _ = batch_of(4, (8, 8), device)
     for bad, found in (

@@ -145,6 +145,14 @@ def test_bad_options_are_told(name, options):
         load("augment", name)(MEAN, STD, 0, options)
 
 
+def test_an_unknown_exchange_is_told_with_the_choices():
+    pytest.importorskip("cupy")
+    with pytest.raises(GpufeedError, match=r"exchange 'disk'.*\n.*dlpack, host"):
+        load("augment", "chain")(MEAN, STD, 0, {"exchange": "disk"})
+    with pytest.raises(GpufeedError, match="exchange"):  # of the chain alone
+        load("augment", "torch")(MEAN, STD, 0, {"exchange": "host"})
+
+
 @pytest.mark.parametrize(
     ("batch", "ids", "found"),
     [

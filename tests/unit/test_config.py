@@ -427,3 +427,25 @@ def test_any_block_gives_a_plan_of_typed_cells_or_an_error_in_three_parts(block,
     for cell in plan.cells["tiny"].values():
         assert {axis: type(getattr(cell, axis)) for axis in TYPES} == TYPES
         assert cell.hyper["trainer"]["learning_rate"] > 0
+
+
+def test_a_trip_through_the_host_is_left_out_of_cuda_graphs():
+    config = merged("config.yaml")
+    config["experiments"]["e"] = {
+        "title": "t",
+        "question": "q",
+        "blocks": {
+            "trips": {
+                "dataset": "cifar10",
+                "loader": "resident",
+                "augment": "chain",
+                "cuda_graphs": [False, True],
+                "overrides": [[], ["augment.exchange=host"]],
+            }
+        },
+    }
+    found = planned(config)
+    kept = {(cell.hyper["augment"]["exchange"], cell.cuda_graphs) for cell in found.cells["e"].values()}
+    assert kept == {("dlpack", False), ("dlpack", True), ("host", False)}
+    (left,) = [left for left in found.left_out if left.experiment == "e"]
+    assert left.sentence.startswith("augment chain with exchange host waits for the device in every step")

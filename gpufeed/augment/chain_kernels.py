@@ -15,7 +15,8 @@ With NUMBA_ENABLE_CUDASIM=1 the same kernels run on the CPU on numpy arrays.
 import math
 
 import numpy as np
-from numba import cuda
+
+from gpufeed.augment.numba_cuda import cuda
 
 THREADS = 256  # of a block
 EACH = 4  # values a thread

@@ -80,6 +80,15 @@ want = [expected(images[k], int(ids[k]), epoch, MEAN, STD, seed, EVERYTHING) for
 print(np.abs(out - want).max())
 """
 
+WITHOUT_ROW_STACK = """
+import numpy
+if hasattr(numpy, "row_stack"):  # before 2.5
+    del numpy.row_stack
+from gpufeed.augment.numba_cuda import cuda
+import numba.cuda.np.arrayobj
+print(hasattr(numpy, "row_stack"))
+"""
+
 
 @needs_triton
 def test_the_fused_kernel_against_float64():
@@ -89,6 +98,11 @@ def test_the_fused_kernel_against_float64():
 @needs_numba
 def test_the_kernels_of_the_chain_against_float64():
     assert float(run(CHAIN, NUMBA_ENABLE_CUDASIM="1")) < 2e-5
+
+
+@needs_numba
+def test_numba_cuda_loads_with_a_numpy_that_has_no_row_stack():
+    assert run(WITHOUT_ROW_STACK, NUMBA_ENABLE_CUDASIM="0") == "False\n"
 
 
 @pytest.mark.parametrize("augment", ["chain", "fused"])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from traceback import walk_tb
 
 import numpy as np
@@ -11,6 +12,7 @@ from fastai.data.core import TfmdDL
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, end_workers, to_device, told
+from gpufeed.processes import garbage_kept
 
 
 class ManifestDL(TfmdDL):
@@ -70,16 +72,19 @@ class FastaiLoader(Loader):
             running.close()
 
     def _host_batches(self, running: Iterator) -> Iterator[HostBatch]:
+        starting = garbage_kept()  # fastai starts its workers with the first batch
         while True:
             begin = time.perf_counter()
             try:
-                found = next(running)
+                with starting:
+                    found = next(running)
             except StopIteration:
                 return
             except RuntimeError as error:
                 raise told(error, self.request.workers) from error
             if isinstance(found, GpufeedError):
                 raise found
+            starting = nullcontext()
             yield HostBatch(*found, load_ms=(time.perf_counter() - begin) * 1e3)
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from gpufeed.decode.base import bad_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.processes import garbage_kept
 from gpufeed.timing import Mark, Span
 
 # A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
@@ -142,7 +143,8 @@ class HostBatches:
         """
         persistent = self.iterator if self.request.persistent_workers and self.request.workers else None
         if persistent is None:
-            return iter(self.loader)
+            with garbage_kept():
+                return iter(self.loader)
         persistent._timeout = STUCK_S
         try:
             return iter(self.loader)

@@ -1,5 +1,6 @@
 """What single loaders do beyond the contract: errors, workers that die, threads, memory."""
 
+import gc
 import os
 import signal
 import threading
@@ -80,6 +81,38 @@ def test_killed_worker_is_an_error_and_no_hang(manifest, name):
     assert time.perf_counter() - begin < 30
     assert error.type is GpufeedError
     assert "1 worker processes" in error.value.expected
+
+
+class Cycle:
+    """Garbage that only its own process may destroy, as a CUDA stream in a reference cycle is."""
+
+    def __init__(self):
+        self.me, self.owner = self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.owner:
+            os.abort()
+
+
+def collecting(image, sample_id, epoch):
+    gc.collect()
+    return image.permute(2, 0, 1).float()
+
+
+@pytest.mark.parametrize("name", ["dataloader_workers", "overlap", "fastai"])
+def test_garbage_of_the_main_process_is_not_collected_in_workers(manifest, name):
+    wanted = request(manifest, None, workers=2, batch_size=3, sample_transform=collecting, split="test")
+    loader = load("loader", name)(wanted)
+    gc.collect()
+    gc.disable()
+    try:
+        Cycle()
+        with loader:
+            assert sum(len(batch.ids) for batch in loader) == len(loader.split_ids)
+    finally:
+        gc.enable()
+    assert gc.get_freeze_count() == 0
+    assert gc.collect() > 0  # it was garbage indeed, and can be collected here
 
 
 def sleepy(image, sample_id, epoch):

@@ -18,6 +18,7 @@ from jsonschema.validators import extend
 from gpufeed.builds import planned_builds
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
+from gpufeed.impact import planned_impact
 from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
 from gpufeed.sweep.plan import check_sweep
 
@@ -340,6 +341,7 @@ def planned(config: Mapping) -> Plan:
     """Checks a config and returns all its cells."""
     check(config)
     found = plan(config, Composer())
-    for cells in found.cells.values():
+    for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
+        planned_impact(config, name, cells.values())
     return found

@@ -191,6 +191,19 @@ def content(source: Mapping) -> dict:
     return {"layout": source["layout"], "files": files, "options": dict(source.get("options", {})), **resize}
 
 
+def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
+    """(block, cell) of all combinations of an experiment, impossible ones too; without hyper-parameters."""
+    experiment = config["experiments"][name]
+    for block_name, block in experiment["blocks"].items():
+        for axes in combinations({**experiment.get("common", {}), **block}):
+            check_names(axes, f"experiments.{name}.blocks.{block_name}", config["sources"])
+            axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
+            axes["overrides"] = tuple(axes.get("overrides") or ())
+            axes["source"] = content(config["sources"][axes["dataset"]])
+            cell = Cell(experiment=name, device=config["device"], seed=config["seed"], **axes)
+            yield block_name, settle(cell)
+
+
 def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     """All cells of a checked config.
 
@@ -206,24 +219,17 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     left_out: dict[tuple[str, str], int] = {}
     for name, experiment in experiments.items():
         cells[name], blocks[name] = {}, {block: [] for block in experiment["blocks"]}
-        for block_name, block in experiment["blocks"].items():
-            where = f"experiments.{name}.blocks.{block_name}"
-            for axes in combinations({**experiment.get("common", {}), **block}):
-                check_names(axes, where, config["sources"])
-                axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
-                axes["overrides"] = tuple(axes.get("overrides") or ())
-                axes["source"] = content(config["sources"][axes["dataset"]])
-                cell = settle(Cell(experiment=name, device=config["device"], seed=config["seed"], **axes))
-                sentence = impossible(cell)
-                if not sentence:
-                    cell = replace(cell, hyper=compose(cell, where))
-                    sentence = impossible_as_composed(cell)
-                if sentence:
-                    left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
-                    continue
-                cell_id = cell.id
-                cells[name][cell_id] = cell
-                blocks[name][block_name].append(cell_id)
+        for block_name, cell in crossed(config, name):
+            sentence = impossible(cell)
+            if not sentence:
+                cell = replace(cell, hyper=compose(cell, f"experiments.{name}.blocks.{block_name}"))
+                sentence = impossible_as_composed(cell)
+            if sentence:
+                left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
+                continue
+            cell_id = cell.id
+            cells[name][cell_id] = cell
+            blocks[name][block_name].append(cell_id)
         if not cells[name]:
             raise GpufeedError(
                 f"experiment {name!r} has no possible cell",

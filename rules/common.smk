@@ -1,6 +1,7 @@
 # The plan, and the constraints on wildcards that follow from it.
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -12,6 +13,7 @@ from gpufeed.builds import planned_builds
 from gpufeed.code import digest
 from gpufeed.config import planned, source_options
 from gpufeed.errors import GpufeedError
+from gpufeed.impact import planned_impact
 from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant
 from gpufeed.node import node_name
@@ -64,6 +66,12 @@ def records_of(experiment, kind="json"):
     ]
 
 
+def impact_of(experiment):
+    """The impact table of an experiment as plain data; None if it has none."""
+    impact = planned_impact(config, experiment, PLAN.cells[experiment].values())
+    return impact and asdict(impact)
+
+
 def plan_info():
     """What the report says of the plan: titles, questions, cells, and what was left out."""
     return {
@@ -74,6 +82,7 @@ def plan_info():
                 "repeats": PLAN.repeats[name],
                 "cells": list(cells),
                 "kernels": kernel_settings(config, name) is not None,
+                "impact": impact_of(name),
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -185,6 +194,7 @@ def code_of_training(wildcards):
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
     own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
+    own += ["augment/exchange.py"] if cell.augment == "chain" else []
     return (*own, *code_of_loader(cell.loader))
 
 

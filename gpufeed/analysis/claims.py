@@ -1,4 +1,4 @@
-"""The three claims of the pipelining notebook, judged on the table of cells."""
+"""Claims of the notebook on pipelining and of the guide to hybrid pipelines, judged on the table of cells."""
 
 from collections.abc import Iterator
 
@@ -12,6 +12,15 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
 CLAIMS = ("1.5x - 3x faster", "use 4-8 workers", "the GPU never waits")
 FASTER_FROM, FASTER_TO = 1.5, 3.0
 WORKERS_FROM, WORKERS_TO = 4, 8
+BATCH_CLAIM, BATCH_FROM, BATCH_TO = "batch size 128-256", 128, 256
+CLAIMANTS = {"pipelining": "notebook", "hybrid_gpu": "guide"}  # whose claims an experiment judges
+
+
+def of(experiment: str, cells: pd.DataFrame) -> list[Verdict]:
+    """The verdicts on the claims that an experiment judges."""
+    if experiment not in CLAIMANTS:
+        return []
+    return notebook_claims(cells) if experiment == "pipelining" else guide_claims(cells)
 
 
 def notebook_claims(cells: pd.DataFrame) -> list[Verdict]:
@@ -74,18 +83,58 @@ def _judge_workers(rows: pd.DataFrame) -> tuple[str, str]:
     counts = sweep["workers"].astype(int).tolist()
     if not counts:
         return OPEN, "No free-running cell was measured."
-    best = _fastest(sweep)
-    enough = min(int(row["workers"]) for _, row in sweep.iterrows() if touch(row, best))
+    measured = f"{', '.join(map(str, counts))} workers{_cores(sweep.iloc[0])}"
+    return _judge_sweep(sweep, "workers", WORKERS_FROM, WORKERS_TO, measured)
+
+
+def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured: str) -> tuple[str, str]:
+    """Whether low to high is where it pays to go: the smallest value as fast as the fastest lies there.
+
+    sweep: a row a value of `column`, all else equal. measured: the values in words.
+    """
+    best, values = _fastest(sweep), sweep[column].astype(int).tolist()
+    enough = min(int(row[column]) for _, row in sweep.iterrows() if touch(row, best))
     sentence = (
-        f"Measured with {', '.join(map(str, counts))} workers{_cores(best)}, all else equal. The highest "
-        f"throughput came with {int(best['workers'])}: {speed(best)}; the smallest count whose range "
-        f"overlaps it is {enough}. {epoch_start(best)}"
+        f"Measured with {measured}, all else equal. The highest throughput came with {int(best[column])}: "
+        f"{speed(best)}; the smallest whose range overlaps it is {enough}. {epoch_start(best)}"
     ).rstrip()
     if (sweep["n_repeats"] < 2).any():
         return OPEN, f"{sentence} One repeat gives no range to judge it by."
-    if not _spans_the_claim(counts):
-        return OPEN, f"{sentence} To judge it, counts below 4, of 4 to 8 and above 8 are needed."
-    return (HOLDS if WORKERS_FROM <= enough <= WORKERS_TO else FAILS), sentence
+    if not (min(values) < low and any(low <= value <= high for value in values) and max(values) > high):
+        return (
+            OPEN,
+            f"{sentence} To judge it, values below {low}, of {low} to {high} and above {high} are needed.",
+        )
+    return (HOLDS if low <= enough <= high else FAILS), sentence
+
+
+def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
+    """A verdict on the guide's batch size for each machine, with whatever the most sizes were measured."""
+    pipelines = tables.pipelines(tables.measured(cells))
+    found: dict[str, pd.DataFrame] = {}
+    equal = [name for name in tables.IDENTITY + tables.SETTINGS if name not in ("cell_id", "batch_size")]
+    for _, sweep in pipelines.groupby(equal, dropna=False, sort=False):
+        machine = wording.machine(sweep)
+        if len(sweep) > len(found.get(machine, [])) and len(sweep) > 1:
+            found[machine] = sweep.sort_values("batch_size")
+    verdicts = []
+    for machine, sweep in found.items():
+        first, sizes = sweep.iloc[0], ", ".join(map(str, sweep["batch_size"]))
+        pipeline = (
+            f"{first['loader']}, augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
+        )
+        answer, sentence = _judge_sweep(
+            sweep, "batch_size", BATCH_FROM, BATCH_TO, f"{sizes} images a batch ({pipeline})"
+        )
+        verdicts.append(
+            Verdict(
+                f"{first['model']} on {first['dataset']}; {machine}",
+                sentence,
+                claim=BATCH_CLAIM,
+                answer=answer,
+            )
+        )
+    return verdicts
 
 
 def _sweep(free: pd.DataFrame) -> pd.DataFrame:
@@ -94,11 +143,6 @@ def _sweep(free: pd.DataFrame) -> pd.DataFrame:
     # what is not a setting of the workers (the number of steps) may still differ: the most repeats count
     swept = swept.sort_values(["n_repeats", "images_per_s"], ascending=False).drop_duplicates("workers")
     return swept.sort_values("workers")
-
-
-def _spans_the_claim(counts: list[int]) -> bool:
-    within = any(WORKERS_FROM <= count <= WORKERS_TO for count in counts)
-    return min(counts) < WORKERS_FROM and within and max(counts) > WORKERS_TO
 
 
 def _cores(row: pd.Series) -> str:

@@ -14,6 +14,8 @@ from gpufeed.analysis import (
     datasets,
     figures,
     gates,
+    impact,
+    impact_figure,
     interactive,
     kernel_section,
     learning,
@@ -45,8 +47,8 @@ def page(found: records.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
     found: the records to show. plan_info: {"experiments": {name: {"title", "question", "repeats",
-    "cells" and, where decoders are measured alone, "sweep"}}, "left_out": [{"experiment", "sentence",
-    "combinations"}], "command": str (see `command`)}.
+    "cells" and, where there are any, "sweep", "kernels" and "impact"}}, "left_out": [{"experiment",
+    "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
@@ -104,7 +106,9 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "answers": answers,
         "headlines": [answer for answer in answers if answer.headline],
         "shared_cores": verdicts.shared_cores(ours),
-        "claims": claims.notebook_claims(ours) if name == "pipelining" else [],
+        "claims": claims.of(name, ours),
+        "claimant": claims.CLAIMANTS.get(name, ""),
+        "impact": _impact(name, ours, plan.get("impact")),
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name),
@@ -132,6 +136,8 @@ CAPTIONS = {
     "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
+    "impact": "What each change is worth: images per second after it over before, with the range. Right of "
+    "the line is faster; grey is what is not shown to differ.",
     "learning": "Training loss by epoch and after the last one: medians over repeats with their range.",
 }
 
@@ -155,6 +161,17 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list
         svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}", caption)
         pictures.append(Picture(Markup(svg), caption))
     return pictures
+
+
+def _impact(name: str, cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+    """The impact table with its figure; None if the experiment has none."""
+    found = impact.section(cells, plan)
+    drawn = [machine for machine in found["machines"] if machine["rows"]] if found else []
+    if drawn:
+        svg = style.to_svg(impact_figure.factors(drawn))
+        caption = CAPTIONS["impact"]
+        found["pictures"] = [Picture(Markup(style.inline_svg(svg, f"{name}-impact", caption)), caption)]
+    return found
 
 
 def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:

@@ -35,8 +35,8 @@ CEILING = [
 ]  # fmt: skip
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
-    *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max", "commit",
-    "variant",
+    *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
+    "epoch_s_min", "epoch_s_max", "commit", "variant",
 ]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -111,8 +111,9 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
     row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
     row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
-    wait = pd.to_numeric(done["wait_share"])
-    row |= {"wait_share_min": wait.min(), "wait_share_max": wait.max()}
+    for measure in ("wait_share", "epoch_s"):
+        values = pd.to_numeric(done[measure])
+        row |= {f"{measure}_min": values.min(), f"{measure}_max": values.max()}
     return row | {
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),

@@ -1,0 +1,160 @@
+"""The impact table: what each single change of a pipeline is worth, and whether that is shown at all.
+
+A change is two cells that differ in one axis. Its factor is images per second after over before, its range
+reaches from the slowest after over the fastest before to the fastest after over the slowest before.
+"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from gpufeed.analysis import tables, wording
+from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
+from gpufeed.analysis.verdicts import compare
+
+MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
+FASTER, SLOWER, SAME = "faster", "slower", "not shown to differ"
+FEW, DISTURBED = "one repeat is too few", "measurement disturbed"
+MOST_NAMED = 3  # changes in the sentence
+
+
+def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+    """What the page shows of an experiment's changes; None if it plans none.
+
+    cells: of this experiment, as `tables.cells` makes them. plan: a gpufeed.impact.Impact as a dict.
+    Changes of which a cell has no finished repeat are counted in `missing`.
+    """
+    if not plan:
+        return None
+    said, machines = {"context": plan["context"], "planned": len(plan["changes"]), "pictures": []}, []
+    for _, rows in tables.measured(cells).groupby(MACHINE, dropna=False, sort=False):
+        changes, goals = compared(rows, plan["changes"]), judged(rows, plan["goals"])
+        if changes or goals:
+            machines.append(
+                {
+                    "title": f"{rows['dataset'].iloc[0]}; {wording.machine(rows)}",
+                    "sentence": sentence(changes),
+                    "rows": changes,
+                    "goals": goals,
+                    "missing": len(plan["changes"]) - len(changes),
+                }
+            )
+    return {**said, "machines": machines}
+
+
+def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
+    """The changes whose two cells are among `rows`, of one machine, in the order of the plan."""
+    found = []
+    for change in changes:
+        before, after = cell(rows, change["before"]), cell(rows, change["after"])
+        if before is not None and after is not None:
+            said = {"change": change["words"], "axis": change["axis"]}
+            said |= {"from": value(change, "before", "after"), "to": value(change, "after", "before")}
+            found.append({**said, **worth(before, after), "before": numbers(before), "after": numbers(after)})
+    return found
+
+
+def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
+    """The row with these axes, whatever its dataset; None if it was not measured."""
+    wanted = {name: value for name, value in axes.items() if name != "dataset"}
+    wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
+    if wanted["precision"] == "auto":  # records say what it came to
+        del wanted["precision"]
+    for _, row in rows.iterrows():
+        if all(pd.isna(row[name]) if v is None else _is(row[name], v) for name, v in wanted.items()):
+            return row
+    return None
+
+
+def _is(found: object, wanted: object) -> bool:
+    return not pd.isna(found) and bool(found == wanted)
+
+
+def value(change: Mapping, side: str, other: str) -> str:
+    """What the changed axis is on one side, in words."""
+    axis, own, others = change["axis"], change[side][change["axis"]], change[other][change["axis"]]
+    if axis == "overrides":
+        return ", ".join(text for text in own if text not in others) or "without"
+    if axis in wording.FEATURES and axis != "augment":
+        return wording.FEATURES[axis](own)
+    return str(own)
+
+
+def worth(before: pd.Series, after: pd.Series) -> dict:
+    """The verdict on two cells, and the factor with low and high, as numbers and in words."""
+    rate, low, high = "images_per_s", "images_per_s_min", "images_per_s_max"
+    found = {
+        "factor": after[rate] / before[rate],
+        "low": after[low] / before[high],
+        "high": after[high] / before[low],
+    }
+    if "disturbed" in (before["against_ceiling"], after["against_ceiling"]):
+        verdict = DISTURBED
+    elif min(before["n_repeats"], after["n_repeats"]) < 2:
+        verdict = FEW
+    else:
+        verdict = {"faster": FASTER, "slower": SLOWER, "": SAME}[compare(after, before)]
+    words = {
+        "factor_words": wording.ratio(found["factor"]),
+        "range_words": f"{wording.ratio(found['low'])} to {wording.ratio(found['high'])}",
+    }
+    return {**found, **words, "verdict": verdict}
+
+
+def numbers(row: pd.Series) -> dict[str, str | int]:
+    """Epoch, rate and stall of a cell with their ranges, in words, and n."""
+    found: dict[str, str | int] = {"n": int(row["n_repeats"])}
+    for name, (column, say) in NUMBERS.items():
+        found[name] = say(row[column])
+        found[f"{name}_range"] = f"{say(row[f'{column}_min'])} to {say(row[f'{column}_max'])}"
+    return found
+
+
+def seconds(number: float) -> str:
+    """Seconds with three figures."""
+    return f"{number:.3g}"
+
+
+NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
+    "epoch": ("epoch_s", seconds),
+    "rate": ("images_per_s", wording.count),
+    "stall": ("wait_share", wording.percent),
+}
+
+
+def sentence(changes: list[dict]) -> str:
+    """The changes that are worth most, those that cost, and how many are not shown to differ."""
+    faster = sorted((row for row in changes if row["verdict"] == FASTER), key=lambda row: -row["factor"])
+    slower = sorted((row for row in changes if row["verdict"] == SLOWER), key=lambda row: row["factor"])
+    parts = []
+    for rows, how in ((faster, "Worth most"), (slower, "Slower")):
+        if rows:
+            named = "; ".join(f"{row['change']}, {wording.ratio(row['factor'])}" for row in rows[:MOST_NAMED])
+            parts.append(f"{how}: {named}.")
+    same = sum(row["verdict"] == SAME for row in changes)
+    if same:
+        parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
+    return " ".join(parts)
+
+
+def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
+    """The goals whose cell is among `rows`: answer and sentence. The whole range must settle it."""
+    found = []
+    for goal in goals:
+        row = cell(rows, goal["cell"])
+        if row is None:
+            continue
+        limit, few = goal["epoch_s"], row["n_repeats"] < 2
+        reached, missed = row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit
+        unsure = few or row["against_ceiling"] == "disturbed" or not (reached or missed)
+        told = numbers(row)
+        found.append(
+            {
+                "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
+                "answer": OPEN if unsure else (HOLDS if reached else FAILS),
+                "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
+                f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
+                + ("; one repeat is too few to judge it by." if few else "."),
+            }
+        )
+    return found

@@ -1,0 +1,50 @@
+"""The figure of the impact table: the factor of each change, with its range."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from gpufeed.analysis import style, wording
+from gpufeed.analysis.impact import FASTER, SLOWER
+
+ROW_IN, REST_IN = 0.3, 1.3
+LOOKS = {FASTER: (style.BLUE, "o"), SLOWER: (style.VERMILION, "s")}  # anything else is grey
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+
+
+def factors(machines: list[dict]) -> Figure:
+    """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
+    with style.look():
+        heights = [REST_IN + ROW_IN * len(machine["rows"]) for machine in machines]
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
+        axes = figure.subplots(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axis, machine in zip(axes, machines, strict=True):
+            _panel(axis, machine)
+    return figure
+
+
+def _panel(axis: Axes, machine: dict) -> None:
+    rows = machine["rows"]
+    axis.axvline(1, color="black", lw=1)
+    for y, row in enumerate(rows):
+        colour, marker = LOOKS.get(row["verdict"], (style.GREY, "D"))
+        reach = [[row["factor"] - row["low"]], [row["high"] - row["factor"]]]
+        axis.errorbar([row["factor"]], [y], xerr=reach, color=colour, marker=marker, ms=6, capsize=3, lw=1.4)
+        words = f"{wording.ratio(row['factor'])} {row['verdict']}"
+        axis.annotate(
+            words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", fontsize=8, va="center"
+        )
+    low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
+    axis.set_xscale("log")
+    axis.set_xlim(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1)
+    ends = axis.get_xlim()
+    axis.set_xticks([tick for tick in TICKS if ends[0] <= tick <= ends[1]])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axis.set_yticks(np.arange(len(rows)), [row["change"] for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel("images per second after the change over before; bars: range over the repeats")
+    axis.set_title(machine["title"])
+    axis.grid(axis="x", color="#DDDDDD")

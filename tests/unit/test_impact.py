@@ -1,0 +1,259 @@
+"""The impact table: what the config may pick, and what the report says of cells that differ in one axis."""
+
+import copy
+import re
+from dataclasses import asdict
+
+import pytest
+import record_fixtures as made
+
+from gpufeed.analysis import claims, impact, impact_figure, publish, records, style, tables
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import plan
+from gpufeed.impact import planned_impact
+
+CONFIG = {
+    "run": ["e"],
+    "device": "auto",
+    "seed": 0,
+    "repeats": 2,
+    "sources": {"synthetic_224": {"layout": "synthetic"}},
+    "use_instead": {"cifar10": "synthetic_224"},
+    "experiments": {
+        "e": {
+            "common": {"dataset": "synthetic_224", "precision": "bf16"},
+            "blocks": {
+                "device": {"loader": "resident", "augment": ["torch", "fused"]},
+                "files": {"loader": "dataloader_workers", "workers": [2, 4], "augment": "torch"},
+                "more": {"loader": "resident", "augment": "torch", "overrides": [["augment.brightness=0.2"]]},
+            },
+            "impact": {
+                "base": {"loader": "resident", "overrides": [[]]},
+                "rows": [
+                    {
+                        "change": "one kernel",
+                        "before": {"augment": "torch"},
+                        "after": {"augment": "fused"},
+                    },
+                    {
+                        "change": "kept on the device",
+                        "before": {"loader": "dataloader_workers", "workers": 4},
+                        "after": {"loader": "resident"},
+                    },
+                    {
+                        "change": "brightness",
+                        "before": {"augment": "torch", "dataset": "cifar10"},
+                        "after": {"overrides": [["augment.brightness=0.2"]]},
+                    },
+                ],
+                "goals": [{"goal": "fused", "cell": {"augment": "fused"}, "epoch_s": 1.5}],
+                "context": "Elsewhere it took 18 s.",
+            },
+        }
+    },
+}
+
+
+def impact_of(config):
+    return planned_impact(config, "e", plan(config).cells["e"].values())
+
+
+def changed(**rows):
+    """The config with keys of its impact replaced; row: the first one."""
+    config = copy.deepcopy(CONFIG)
+    ours = config["experiments"]["e"]["impact"]
+    if "row" in rows:
+        ours["rows"][0] |= rows.pop("row")
+    ours |= rows
+    return config
+
+
+# What the config picks
+
+
+def test_a_row_is_two_cells_that_differ_in_one_axis():
+    found = impact_of(CONFIG)
+    assert [(change.words, change.axis) for change in found.changes] == [
+        ("one kernel", "augment"),
+        ("kept on the device", "loader"),
+        ("brightness", "overrides"),
+    ]
+    for change in found.changes:
+        of_workers = (
+            {"workers", "prefetch_factor", "persistent_workers"} if change.axis == "loader" else set()
+        )
+        differing = {axis for axis in change.before if change.before[axis] != change.after[axis]}
+        assert differing - of_workers == {change.axis}
+    assert found.changes[1].before["workers"] == 4
+    assert (found.changes[1].after["workers"], found.changes[1].after["loader"]) == (0, "resident")
+    assert found.goals[0].cell["augment"] == "fused"
+    assert planned_impact(changed() | {"experiments": {"e": {"blocks": {}}}}, "e", []) is None
+
+
+def test_rows_that_a_device_makes_impossible_are_left_out():
+    found = impact_of({**CONFIG, "device": "cpu"})
+    assert [change.words for change in found.changes] == ["kept on the device", "brightness"]
+    assert found.goals == []
+
+
+@pytest.mark.parametrize(
+    ("row", "found", "remedy"),
+    [
+        ({"before": {}}, "2 cells with loader 'resident', overrides [], in experiments.e.impact.rows[0]",
+         "name more axes"),
+        ({"before": {"augment": "chain"}}, "no cells with", "correct the row"),
+        ({"after": {"augment": "chain"}}, "no cells with", "add the cell to a block"),
+        ({"after": {"augment": "torch"}}, "augment unchanged", "correct its `after`"),
+        ({"before": {"augment": ["torch", "fused"]}}, "a list in", "leave one value"),
+        ({"after": {"loader": "dataloader_workers"}}, "2 cells with", "name more axes"),
+    ],
+)  # fmt: skip
+def test_a_row_that_picks_no_pair_is_told(row, found, remedy):
+    with pytest.raises(GpufeedError) as told:
+        impact_of(changed(row=row))
+    assert told.value.found.startswith(found)
+    assert "experiments.e.impact.rows[0]." in told.value.found
+    assert remedy in told.value.remedy
+
+
+# What the report says
+
+
+def cell(augment="torch", **axes):
+    axes = {"precision": "bf16", "loader": "resident", **axes}
+    return made.cell(experiment="e", augment=augment, **axes)
+
+
+def found_in(paths, config=CONFIG):
+    table = tables.cells(records.read_records(paths))
+    return impact.section(table, asdict(impact_of(config)))
+
+
+def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
+    paths = made.write_speeds(tmp_path, cell(), [1000, 1100], wait_share=0.2, epochs=2)
+    paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200, 2310], wait_share=0.1, epochs=2)
+    paths += made.write_speeds(
+        tmp_path, cell(loader="dataloader_workers", workers=4, prefetch_factor=2), [990, 1200], epochs=2
+    )
+    section = found_in(paths)
+    (machine,) = section["machines"]
+    fused, kept = machine["rows"]  # brightness was not measured
+    assert (section["context"], section["planned"], machine["missing"]) == ("Elsewhere it took 18 s.", 3, 1)
+    assert (fused["from"], fused["to"]) == ("torch", "fused")
+    assert fused["factor"] == pytest.approx(2200 / 1050)
+    assert (fused["low"], fused["high"]) == (pytest.approx(2000 / 1100), pytest.approx(2310 / 1000))
+    assert fused["range_words"] == "1.82x to 2.31x"
+    assert (fused["verdict"], kept["verdict"]) == ("faster", "not shown to differ")
+    seconds = 20 * 128 / 2200
+    assert fused["after"] == {
+        "n": 3,
+        "epoch": f"{seconds:.3g}",
+        "epoch_range": f"{20 * 128 / 2310:.3g} to {20 * 128 / 2000:.3g}",
+        "rate": "2,200",
+        "rate_range": "2,000 to 2,310",
+        "stall": "10 %",
+        "stall_range": "10 % to 10 %",
+    }
+    assert machine["sentence"] == "Worth most: one kernel, 2.10x. Not shown to differ: 1 of 2 changes."
+    (goal,) = machine["goals"]
+    assert goal["answer"] == "holds"
+    assert goal["sentence"].startswith(f"{seconds:.3g} s an epoch (range")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([1000, 1100], [500, 600], "slower"),
+        ([1000, 1100], [1100, 1300], "not shown to differ"),
+        ([1000], [3000, 3100], "one repeat is too few"),
+        ([1000, 1100], [3000], "one repeat is too few"),
+    ],
+)
+def test_only_ranges_that_keep_apart_are_called(tmp_path, before, after, verdict):
+    paths = made.write_speeds(tmp_path, cell(), before)
+    paths += made.write_speeds(tmp_path, cell("fused"), after)
+    assert found_in(paths)["machines"][0]["rows"][0]["verdict"] == verdict
+
+
+def test_a_cell_above_its_ceiling_gets_no_verdict(tmp_path):
+    paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
+    paths += made.write_speeds(tmp_path, cell("fused"), [3000, 3100])
+    paths += made.write_speeds(tmp_path, cell("fused", loader="replay"), [900, 1000])
+    (machine,) = found_in(paths)["machines"]
+    assert machine["rows"][0]["verdict"] == "measurement disturbed"
+    assert machine["goals"][0]["answer"] == "cannot be judged"
+    assert machine["sentence"] == ""
+
+
+@pytest.mark.parametrize(
+    ("speeds", "answer"),
+    [
+        ([1800, 1900], "holds"),
+        ([1000, 1100], "does not hold"),
+        ([1600, 1800], "cannot be judged"),
+        ([1900], "cannot be judged"),
+    ],
+)
+def test_a_goal_is_judged_by_the_whole_range(tmp_path, speeds, answer):
+    paths = made.write_speeds(tmp_path, cell("fused"), speeds)  # 2,560 images: 1.5 s at 1,707 a second
+    assert found_in(paths)["machines"][0]["goals"][0]["answer"] == answer
+
+
+def test_two_machines_have_a_table_each_and_no_pair_goes_across(tmp_path):
+    paths = made.write_speeds(tmp_path / "a", cell(), [1000, 1100])
+    paths += made.write_speeds(tmp_path / "b", cell("fused"), [3000, 3100], gpu="NVIDIA L4")
+    assert [machine["rows"] for machine in found_in(paths)["machines"]] == [[]]  # the goal of one of them
+    paths += made.write_speeds(tmp_path / "b", cell(), [500, 510], gpu="NVIDIA L4")
+    (row,) = found_in(paths)["machines"][0]["rows"]
+    assert row["factor"] == pytest.approx(3050 / 505)
+
+
+def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_path):
+    paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
+    paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200])
+    (machine,) = found_in(paths)["machines"]
+    svg = style.to_svg(impact_figure.factors([machine]))
+    assert "2.00x faster" in svg
+    assert "one kernel" in svg
+    ids = [cell().id, cell("fused").id]
+    info = made.plan_info({"e": ids}, repeats=2)
+    info["experiments"]["e"]["impact"] = asdict(impact_of(CONFIG))
+    publish.report(tmp_path, ["e"], info, tmp_path / "r.html")
+    html = " ".join((tmp_path / "r.html").read_text(encoding="utf-8").split())
+    for words in (
+        "What each change is worth",
+        "Elsewhere it took 18 s.",
+        "One change at a time,",
+        "Worth most: one kernel, 2.00x.",
+        "fused: an epoch in less than 1.5 s",
+        "2 of 3 changes not measured on this machine yet",
+        "2.00x<br><small>1.82x to 2.20x</small>",
+    ):
+        assert words in html, words
+    publish.report(tmp_path / "empty", ["e"], info, tmp_path / "none.html")
+    assert "None of its 3 changes is measured yet" in (tmp_path / "none.html").read_text(encoding="utf-8")
+
+
+# The guide's batch size
+
+
+@pytest.mark.parametrize(
+    ("speeds", "answer", "enough"),
+    [
+        ({32: 10, 64: 20, 128: 40, 256: 41, 512: 30}, "holds", 256),
+        ({32: 10, 64: 20, 128: 40, 256: 60, 512: 90, 1024: 91}, "does not hold", 1024),
+        ({32: 99, 128: 40, 512: 30}, "does not hold", 32),
+        ({128: 40, 256: 60, 512: 90}, "cannot be judged", 512),
+    ],
+)
+def test_the_batch_size_of_the_guide(tmp_path, speeds, answer, enough):
+    paths = []
+    for size, speed in speeds.items():
+        of = made.cell("resident", "hybrid_gpu", augment="fused", batch_size=size)
+        paths += made.write_speeds(tmp_path, of, [speed * 1000, speed * 1005])
+    paths += made.write_speeds(tmp_path, made.cell("resident", "hybrid_gpu", augment="torch"), [900_000])
+    (verdict,) = claims.of("hybrid_gpu", tables.cells(records.read_records(paths)))
+    assert (verdict.claim, verdict.answer) == ("batch size 128-256", answer)
+    assert f"overlaps it is {enough}." in verdict.sentence
+    assert re.search(rf"Measured with {', '.join(map(str, speeds))} images a batch", verdict.sentence)
+    assert claims.of("vit_lite", tables.cells(records.read_records(paths))) == []

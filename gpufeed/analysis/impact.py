@@ -74,7 +74,7 @@ def value(change: Mapping, side: str, other: str) -> str:
     """What the changed axis is on one side, in words."""
     axis, own, others = change["axis"], change[side][change["axis"]], change[other][change["axis"]]
     if axis == "overrides":
-        return ", ".join(text for text in own if text not in others) or "without"
+        return ", ".join(text for text in own if text not in others) or "default"
     if axis in wording.FEATURES and axis != "augment":
         return wording.FEATURES[axis](own)
     return str(own)
@@ -111,8 +111,8 @@ def numbers(row: pd.Series) -> dict[str, str | int]:
 
 
 def seconds(number: float) -> str:
-    """Seconds with three figures."""
-    return f"{number:.3g}"
+    """Seconds with three figures: 0.833, 3.30, 15.0."""
+    return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
 
 
 NUMBERS = {  # of a cell: (column of the table of cells, how it is said)

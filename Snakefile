@@ -24,6 +24,7 @@ include: "rules/measure.smk"
 include: "rules/sweep.smk"
 include: "rules/builds.smk"
 include: "rules/kernels.smk"
+include: "rules/models.smk"
 include: "rules/report.smk"
 
 

@@ -21,6 +21,7 @@ from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.impact import planned_impact
 from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
 from gpufeed.sweep.plan import check_sweep
+from gpufeed.trained.plan import kept_cells
 
 ROOT = Path(__file__).resolve().parents[1]
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -30,6 +31,7 @@ GROUPS = ("model", "trainer", "augment")
 RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
     *("measure_cell", "measure_build", "measure_kernel", "gate"),
+    *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("tabulate", "plot", "assemble_report", "report"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep", "measure_kernel"),
     *("export", "compare"),
@@ -254,6 +256,19 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
         )
 
 
+def check_models(config: Mapping, found: Plan) -> None:
+    """Raises GpufeedError for a model that is to be kept and could not be evaluated."""
+    for name in config["experiments"]:
+        for cell_id in kept_cells(config, found, name):
+            dataset = found.cells[name][cell_id].dataset
+            if not holds_out(config["sources"][dataset]):
+                raise GpufeedError(
+                    f"a cell of experiments.{name}.models whose dataset {dataset!r} holds no image out",
+                    "a dataset with images that nothing trains on, to evaluate the model",
+                    "name another block",
+                )
+
+
 def holds_out(source: Mapping) -> bool:
     """Whether a source has images that nothing trains on."""
     if source["layout"] == "synthetic":
@@ -344,4 +359,5 @@ def planned(config: Mapping) -> Plan:
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
         planned_impact(config, name, cells.values())
+    check_models(config, found)
     return found

@@ -20,6 +20,7 @@ from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
 from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
+from gpufeed.trained.plan import files_to_predict, kept_cells
 
 try:
     PLAN = planned(config)
@@ -28,6 +29,7 @@ except GpufeedError as error:
 
 RESULTS = config["results"]
 DATA = config["data"]
+KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
@@ -83,6 +85,7 @@ def plan_info():
                 "cells": list(cells),
                 "kernels": kernel_settings(config, name) is not None,
                 "impact": impact_of(name),
+                "models": KEPT[name],
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -230,6 +233,28 @@ def parts_of(experiments):
             yield f"{RESULTS}/figures/{experiment}/decoding.svg"
         if kernel_settings(config, experiment):
             yield f"{RESULTS}/kernels/{experiment}.json"
+        for cell in KEPT[experiment]:
+            kept = f"{RESULTS}/models/{experiment}/{cell}"
+            yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
+            if files_to_predict(config, experiment):
+                yield f"{kept}/predictions.csv"
+
+
+def models_path(wildcards):
+    """The folder of a kept model."""
+    return f"{RESULTS}/models/{wildcards.experiment}/{wildcards.cell}"
+
+
+def files_asked_about(wildcards):
+    """What a model is asked about; in an experiment that names no files, its predictions are an error."""
+    files = files_to_predict(config, wildcards.experiment)
+    if not files:
+        raise WorkflowError(
+            f"found: no files to predict in experiment {wildcards.experiment}\n"
+            "expected: `models: {blocks: [...], predict: [FILES AND FOLDERS]}` in it\n"
+            "what to do: add it, or run python -m gpufeed.predict on the model"
+        )
+    return files
 
 
 def kernels_of(experiment):

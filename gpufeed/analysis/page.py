@@ -11,6 +11,7 @@ from markupsafe import Markup
 from gpufeed.analysis import (
     builds,
     claims,
+    confusion,
     datasets,
     figures,
     gates,
@@ -82,6 +83,7 @@ def _shown_experiments(found: records.Found, plan_info: Mapping, table: pd.DataF
     """Experiments with a record or a gap, in the order of the plan."""
     present = {*table["experiment"], *(missing.experiment for missing in found.missing)}
     present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
+    present |= {path.parent.parent.name for path in found.evaluations}
     return [name for name in plan_info["experiments"] if name in present]
 
 
@@ -113,6 +115,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels", False)),
+        "models": confusion.section(found.evaluations, name, plan.get("models", [])),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],

@@ -173,6 +173,7 @@ class Found:
     builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
     sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
     kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
+    evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -200,7 +201,7 @@ def find_records(results_dir: str | Path, experiments: Iterable[str], planned: P
         known = set(paths)
         stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
     beside = {"gates": find_gates(results_dir), "builds": find_builds(results_dir)}
-    beside["kernels"] = find_kernels(results_dir)
+    beside |= {"kernels": find_kernels(results_dir), "evaluations": find_evaluations(results_dir)}
     return Found(paths, missing, stale, **beside, sweeps=find_sweeps(results_dir))
 
 
@@ -217,6 +218,11 @@ def find_builds(results_dir: str | Path) -> list[Path]:
 def find_kernels(results_dir: str | Path) -> list[Path]:
     """The kernel benchmarks in a folder of results."""
     return sorted(Path(results_dir).glob("kernels/*.json"))
+
+
+def find_evaluations(results_dir: str | Path) -> list[Path]:
+    """The evaluations of kept models in a folder of results."""
+    return sorted(Path(results_dir).glob("models/*/*/evaluation.json"))
 
 
 def find_sweeps(results_dir: str | Path) -> list[Path]:
@@ -244,4 +250,5 @@ def find_reference(results_dir: str | Path, experiments: Iterable[str], planned:
     builds = [path for folder in folders for path in find_builds(folder)]
     sweeps = [path for folder in folders for path in find_sweeps(folder)]
     found = Found(paths, missing, reference=bool(paths), gates=gates, builds=builds, sweeps=sweeps)
-    return replace(found, kernels=[path for folder in folders for path in find_kernels(folder)])
+    found = replace(found, kernels=[path for folder in folders for path in find_kernels(folder)])
+    return replace(found, evaluations=[path for folder in folders for path in find_evaluations(folder)])

@@ -1,0 +1,90 @@
+"""python -m gpufeed.predict MODEL FILE...: what a kept model sees in image files."""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from gpufeed.errors import GpufeedError, Skip, first_line
+from gpufeed.experiment import DEVICES
+from gpufeed.trained.output import FORMATS, whole_file, write_predictions
+
+ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have none, nothing was tried
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m gpufeed.predict",
+        description="The most probable classes of image files, by a model that rule train_model has kept. "
+        "Images are decoded by Pillow and stretched to the size that the model was trained on.",
+        epilog="Exit code: 0 if every file has a prediction, 1 if some have none (each has a row with the "
+        "reason), 2 if the command or the model cannot be used.",
+    )
+    found.add_argument("model", metavar="MODEL", help="model.pt of a trained cell")
+    found.add_argument(
+        "files", metavar="FILE", nargs="+", help="an image, or a folder: all images below it, by name"
+    )
+    found.add_argument("--top", type=at_least_one, default=5, metavar="N", help="classes a file (default: 5)")
+    found.add_argument(
+        "--device", choices=DEVICES, default="auto", help="default: auto, a GPU if there is one"
+    )
+    found.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    found.add_argument("--output", type=Path, metavar="FILE", help="file to write; default: standard output")
+    return found
+
+
+def at_least_one(text: str) -> int:
+    """A whole number of 1 or more; raises ArgumentTypeError for anything else."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of 1 or more")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    asked = parser().parse_args(arguments)
+    warnings.simplefilter("ignore")  # Pillow's, on files that it reads all the same
+    try:
+        from gpufeed.trained.predict import open_predictor  # imports torch, for which --help need not wait
+
+        predictor = open_predictor(asked.model, asked.device)
+        classes = predictor.saved.classes
+        top = min(asked.top, len(classes))
+        with whole_file(asked.output) if asked.output else standard_output() as out:
+            rows = predictor.predict(asked.files, top)
+            without = write_predictions(rows, out, asked.format, top, classes)
+    except (GpufeedError, Skip) as error:
+        print(error, file=sys.stderr)
+        return NONE
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SOME
+    except (OSError, RuntimeError) as error:  # a full disk, a device out of memory
+        print(f"stopped: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
+        return NONE
+    except KeyboardInterrupt:
+        return 130  # what shells say of an interrupt
+    if without:
+        print(f"{plural(without)} no prediction; the reason stands in its row.", file=sys.stderr)
+    return SOME if without else ALL
+
+
+def plural(files: int) -> str:
+    return "1 file has" if files == 1 else f"{files} files have"
+
+
+@contextmanager
+def standard_output() -> Iterator[TextIO]:
+    """Standard output, with undecodable file names as their bytes."""
+    sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
+    yield sys.stdout
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Models that are kept: trained once, saved, evaluated, and asked about image files."""

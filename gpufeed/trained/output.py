@@ -1,0 +1,90 @@
+"""Predictions as text: a table to read, CSV and JSON. Each row is written as it comes."""
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from gpufeed.trained.predict import Prediction
+
+FORMATS = ("table", "csv", "json")
+WIDEST = 24  # letters of a class name that a table shows
+
+
+def write_predictions(
+    predictions: "Iterable[Prediction]", out: TextIO, format: str, top: int, classes: Sequence[str]
+) -> int:
+    """Writes one row a prediction in one of FORMATS; returns how many files have none.
+
+    top: classes that a row has at most; classes: all that there are, for the width of a table's columns.
+    """
+    write = {"table": write_table, "csv": write_csv, "json": write_json}[format]
+    counter = Counter(predictions)
+    write(counter, out, top, classes)
+    return counter.without
+
+
+class Counter:
+    """Passes predictions on and counts the files that have none."""
+
+    def __init__(self, predictions: "Iterable[Prediction]"):
+        self.predictions, self.without = predictions, 0
+
+    def __iter__(self) -> "Iterator[Prediction]":
+        for prediction in self.predictions:
+            self.without += prediction.reason is not None
+            yield prediction
+
+
+def write_table(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+    """A line a file: the classes with their probabilities in columns, then the path."""
+    width = min(max((len(shown(name)) for name in classes), default=0), WIDEST)
+    for prediction in predictions:
+        cells = [f"{shown(name)[:width]:<{width}} {share:6.1%}" for name, share in prediction.classes]
+        said = "  ".join(cells) if prediction.reason is None else f"no prediction: {shown(prediction.reason)}"
+        out.write(f"{said}  {shown(prediction.file)}\n")
+
+
+def write_csv(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+    """Columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty."""
+    writer = csv.writer(out, lineterminator="\n")
+    heads = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "probability")]
+    writer.writerow(["file", "reason", *heads])
+    for prediction in predictions:
+        cells = [cell for name, share in prediction.classes for cell in (name, f"{share:.6f}")]
+        cells += [""] * (len(heads) - len(cells))
+        writer.writerow([prediction.file, prediction.reason or "", *cells])
+
+
+def write_json(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+    """A list of {"file", "reason", "classes": [{"class", "probability"}]}; reason is mostly null."""
+    out.write("[")
+    for number, prediction in enumerate(predictions):
+        ranked = [{"class": name, "probability": share} for name, share in prediction.classes]
+        row = {"file": prediction.file, "reason": prediction.reason, "classes": ranked}
+        out.write(("," if number else "") + "\n" + json.dumps(row))
+    out.write("\n]\n")
+
+
+@contextmanager
+def whole_file(path: str | Path) -> Iterator[TextIO]:
+    """A file to write text to (UTF-8, undecodable names as their bytes) that is whole or not there."""
+    partial = Path(f"{path}.partial")
+    try:
+        with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            yield file
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def shown(text: str) -> str:
+    """The text with what no terminal can show as escapes: line ends, control codes, undecodable bytes."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
+        for letter in text
+    )

@@ -1,0 +1,34 @@
+"""Whose models an experiment keeps, from the config. Standard library only: read while planning."""
+
+from collections.abc import Mapping
+
+from gpufeed.errors import GpufeedError, unknown
+from gpufeed.experiment import Plan
+from gpufeed.registry import LOADERS
+
+
+def kept_cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
+    """Ids of the cells whose models are kept: those of the blocks in `models`, without ceilings.
+
+    Raises GpufeedError for a block that there is not, and for one that has no such cell.
+    """
+    blocks = config["experiments"][experiment].get("models", {}).get("blocks", [])
+    where, found = f"experiments.{experiment}.models.blocks", []
+    for block in blocks:
+        if block not in plan.blocks[experiment]:
+            raise unknown("block", block, plan.blocks[experiment], where)
+        cells = plan.blocks[experiment][block]
+        ours = [cell for cell in cells if not LOADERS[plan.cells[experiment][cell].loader].ceiling]
+        if not ours:
+            raise GpufeedError(
+                f"block {block!r} in {where}, which has no cell whose model could be kept",
+                "a block with a possible cell that is no ceiling: a ceiling sees one batch only",
+                "name another block",
+            )
+        found += ours
+    return list(dict.fromkeys(found))
+
+
+def files_to_predict(config: Mapping, experiment: str) -> list[str]:
+    """Files and folders that the kept models of an experiment are asked about."""
+    return list(config["experiments"][experiment].get("models", {}).get("predict", []))

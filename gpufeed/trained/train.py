@@ -1,0 +1,83 @@
+"""A cell trained once, as its repeat 0 is, for its model: nothing is timed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gpufeed.document import now
+from gpufeed.environment import environment
+from gpufeed.trained.record import SCHEMA_VERSION
+from gpufeed.training import Place, Stores, Trained, guarded, read_cell, settle_process, train
+
+REPEAT = 0  # whose seed the training has
+OF_EPOCH = ("epoch", "steps", "images", "train_loss")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try: the fields of model.schema.yaml, and the model if it was trained."""
+
+    about: dict[str, Any]
+    model: nn.Module | None
+
+
+def train_model(
+    cell: dict,
+    manifest: str | Path,
+    stores: Stores,
+    gate: str | Path | None,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> Attempt:
+    """Trains a cell (Cell.asdict). What stops it becomes status and sentence, as in measure.
+
+    gate: the verdict on the cell's loader, without which nothing runs. threads: as in measure.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    verdict = Path(gate) if gate else None
+    status, sentence, trained = guarded(
+        cell_, lambda: train(cell_, REPEAT, Path(manifest), stores, place, verdict)
+    )
+    about = {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": cell_.experiment,
+        "cell_id": cell_.id,
+        "attempt": attempt,
+        "status": status,
+        "sentence": sentence,
+        "planned_on": planned_on,
+        "started_at": started_at,
+        "finished_at": now(),
+        "cell": cell_.asdict(),
+        "environment": environment(place.device),
+        **(learned(trained, place) if trained else unlearned()),
+    }
+    return Attempt(about, trained.model if trained else None)
+
+
+def learned(trained: Trained, place: Place) -> dict[str, Any]:
+    """What a finished training adds to its document."""
+    info = trained.request.manifest.info
+    height, width = trained.request.manifest.image_size()
+    return {
+        "resolved": place.resolved(),
+        "dataset": info.dataset,
+        "input": {
+            "height": height,
+            "width": width,
+            "channels": 3,
+            "mean": list(info.mean),
+            "std": list(info.std),
+        },
+        "classes": list(info.classes),
+        "epochs": [{key: epoch[key] for key in OF_EPOCH} for epoch in trained.result.epochs],
+    }
+
+
+def unlearned() -> dict[str, Any]:
+    """The same of one that did not come to its end."""
+    return {"resolved": None, "dataset": None, "input": None, "classes": None, "epochs": []}

@@ -1,0 +1,93 @@
+# A cell trained once more for its model -> the model, its evaluation with a confusion matrix, and predictions.
+
+
+rule train_model:
+    input:
+        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        cache=cache_of,
+        strips=strips_of,
+        gate=gate_of,
+    output:
+        model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
+        about=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.json",
+    log:
+        f"{RESULTS}/logs/train_model/{{experiment}}/{{cell}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: config.get("cores_per_cell") or ALL_CORES
+    resources:
+        gpu=GPU_JOBS,
+    params:
+        cell=lambda wildcards: cell_of(wildcards).asdict(),
+        attempt=lambda wildcards: attempt(f"{models_path(wildcards)}/model.json", node_name()),
+        code=lambda wildcards: digest(
+            "trained/train.py", "trained/model_file.py", *code_of_training(wildcards)
+        ),
+    script:
+        "../workflow/scripts/train_model.py"
+
+
+rule evaluate_model:
+    input:
+        model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
+        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        cache=cache_of,
+        strips=strips_of,
+    output:
+        evaluation=f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
+    log:
+        f"{RESULTS}/logs/evaluate_model/{{experiment}}/{{cell}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: (ALL_CORES + 1) // 2  # nothing is timed
+    resources:
+        gpu=GPU_JOBS,
+    params:
+        cell=lambda wildcards: cell_of(wildcards).asdict(),
+        attempt=lambda wildcards: attempt(f"{models_path(wildcards)}/evaluation.json", node_name()),
+        code=lambda wildcards: digest(
+            "trained/evaluation.py", "trained/confusion.py", *code_of_training(wildcards)
+        ),
+    script:
+        "../workflow/scripts/evaluate_model.py"
+
+
+rule plot_confusion:
+    input:
+        f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
+    output:
+        confusion=report(
+            f"{RESULTS}/models/{{experiment}}/{{cell}}/confusion.svg",
+            caption="../workflow/report/confusion.rst",
+            category="{experiment}",
+            labels={"what": "confusion of {cell}", "kind": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/plot_confusion/{{experiment}}/{{cell}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        code=ANALYSIS_CODE,
+    script:
+        "../workflow/scripts/plot_confusion.py"
+
+
+rule predict:
+    input:
+        model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
+        files=files_asked_about,
+    output:
+        predictions=f"{RESULTS}/models/{{experiment}}/{{cell}}/predictions.csv",
+    log:
+        f"{RESULTS}/logs/predict/{{experiment}}/{{cell}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: (ALL_CORES + 1) // 2
+    resources:
+        gpu=GPU_JOBS,
+    params:
+        # a prediction does not depend on the device, so that a node without a GPU may make it
+        device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
+        code=lambda wildcards: digest("trained/*.py", "data/resize.py", "decode/pillow.py"),
+    script:
+        "../workflow/scripts/predict.py"

@@ -1,0 +1,32 @@
+"""Asks a kept model about every image of the evaluation split."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, orphan
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.trained.evaluation import evaluate_model
+from gpufeed.trained.record import EVALUATION
+from gpufeed.training import Stores
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        found = evaluate_model(
+            job.params.cell,
+            job.input.model,
+            job.input.manifest,
+            Stores(*stores),
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+        )
+        attempts.ended(job.output.evaluation, found["attempt"])
+        EVALUATION.write(found, job.output.evaluation)
+        if found["sentence"]:
+            print(
+                f"evaluation of {job.wildcards.cell} {found['status']}: {found['sentence']}", file=sys.stderr
+            )

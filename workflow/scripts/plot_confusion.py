@@ -1,0 +1,7 @@
+"""An evaluation -> the figure of its confusion matrix."""
+
+from gpufeed.analysis.confusion import plot
+from gpufeed.log import job_log
+
+with job_log(snakemake.log[0]):  # noqa: F821
+    plot(snakemake.input[0], snakemake.output.confusion)  # noqa: F821

@@ -1,0 +1,35 @@
+"""Trains one cell once and keeps its model; writes the weights, then what is known of them."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, orphan
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.trained.model_file import save
+from gpufeed.trained.record import MODEL
+from gpufeed.trained.train import train_model
+from gpufeed.training import Stores
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        found = train_model(
+            job.params.cell,
+            job.input.manifest,
+            Stores(*stores),
+            job.input.get("gate") or None,
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+        )
+        save(found.about, found.model, job.output.model)
+        attempts.ended(job.output.about, found.about["attempt"])
+        MODEL.write(found.about, job.output.about)
+        if found.about["sentence"]:
+            print(
+                f"model of {job.wildcards.cell} {found.about['status']}: {found.about['sentence']}",
+                file=sys.stderr,
+            )

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpufeed.analysis import kernel_claims
 from gpufeed.errors import GpufeedError
 from gpufeed.kernels import record
 from gpufeed.kernels.plan import IMPLEMENTATIONS, WORKS
@@ -64,6 +65,7 @@ def machine(found: dict) -> dict:
         "flush_mib": settings["flush_mib"],
         "dtype": settings["dtype"],
         "sentences": sentences(done, settings),
+        "claims": kernel_claims.claims(done, TITLES),
         "sizes": settings["size"],
         "tables": [
             {"batch_size": n, "rows": table_rows(done, n, settings["size"])} for n in settings["batch_size"]

@@ -5,7 +5,8 @@ import copy
 import pytest
 import torch
 
-from gpufeed.analysis import kernel_section
+from gpufeed.analysis import kernel_claims, kernel_section
+from gpufeed.analysis.kernel_section import TITLES
 from gpufeed.analysis.page import page
 from gpufeed.analysis.records import Found, Missing
 from gpufeed.errors import GpufeedError, Skip
@@ -150,6 +151,67 @@ def test_the_report_tells_what_one_pass_is_worth(tmp_path):
     ]
 
 
+def timed(ms: float, moved: int = 9, spread: float = 0.01, **more) -> dict:
+    """A row with these milliseconds, quartiles `spread` of it away; a copy of 9 bytes takes 0.9 ms."""
+    quartiles = {"ms_q1": ms * (1 - spread), "ms_q3": ms * (1 + spread)}
+    return {"ms_median": ms, **quartiles, "copy_ms": 0.1 * moved, "bytes": moved, "call_ms": ms, **more}
+
+
+def claims_of(**by: dict) -> dict[str, tuple[str, str]]:
+    """{claim: (measured, answer)} of rows: of one_pass by implementation, of another work by_of_work."""
+    done = {}
+    for name, row in by.items():
+        implementation, _, work = name.partition("_of_")
+        done[work or "one_pass", implementation, 4096, 64] = row
+        done[work or "one_pass", implementation, 128, 64] = row
+    return {claim.claim: (claim.measured, claim.answer) for claim in kernel_claims.claims(done, TITLES)}
+
+
+@pytest.mark.parametrize(
+    ("ms", "spread", "answer"),
+    [(1.0, 0.01, "holds"), (1.4, 0.01, "does not hold"), (1.06, 0.1, "cannot be judged")],
+)
+def test_the_share_of_copy_is_judged_by_its_quartiles(ms, spread, answer):
+    found = claims_of(fused=timed(ms, spread=spread))
+    said, judged = found["fused, all in one pass, batch 4096 of 64 px"]
+    assert judged == answer
+    assert said.startswith(f"{0.9 / ms:.0%} (")
+
+
+@pytest.mark.parametrize(
+    ("ms", "answer"), [(5.0, "holds"), (5.6, "holds"), (7.0, "does not hold"), (3.5, "does not hold")]
+)
+def test_the_lead_over_the_chain_is_held_to_the_ratio_of_the_bytes_both_ways(ms, answer):
+    found = claims_of(fused=timed(1.0), chain=timed(ms, moved=45))
+    said, judged = found["fused over the chain, batch 4096 of 64 px"]
+    assert judged == answer
+    assert said.startswith(f"{ms:.1f} times (")
+    assert found["fused over the chain, a call with its launches, batch 128 of 64 px"] == (
+        f"{ms:.1f} times as fast",
+        "",
+    )
+
+
+def test_every_kernel_of_the_chain_and_both_libraries_have_a_claim_and_a_line():
+    steps = {f"chain_of_{work}": timed(1.2) for work in ("normalise", *STEPS)}
+    found = claims_of(fused=timed(1.0), torchvision=timed(20.0), kornia=timed(2.5), **steps)
+    answers = {claim: answer for claim, (_, answer) in found.items() if answer}
+    for work in ("normalise", *STEPS):
+        assert answers.pop(f"chain, {TITLES[work]}, batch 4096 of 64 px") == "holds"
+    assert answers == {
+        "fused, all in one pass, batch 4096 of 64 px": "holds",
+        "fused over the chain, batch 4096 of 64 px": "not measured",
+        "fused over torchvision v2, the same work, batch 4096 of 64 px": "holds",
+        "fused over Kornia, the same work, batch 4096 of 64 px": "does not hold",
+    }
+
+
+def test_what_was_not_measured_there_is_not_judged():
+    found = kernel_claims.claims({("one_pass", "fused", 512, 64): timed(1.0)}, TITLES)
+    assert {claim.answer for claim in found} == {"not measured", ""}
+    assert {claim.measured for claim in found} == {"not measured"}
+
+
 def test_an_experiment_without_kernels_has_no_section(tmp_path):
     assert kernel_section.section([tmp_path / "other.json"], "e", False) is None
     assert kernel_section.section([], "e", True)["missing"]
@@ -170,5 +232,7 @@ def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
     assert "Kernels alone" in shown
     assert "Images per second at batch 4" in shown
     assert "takes 8.0 times as long" in shown
+    assert "What the kernels are held to" in shown
+    assert '<span class="tag open">not measured</span>' in shown
     missing = page(Found([], missing=[Missing("e", "c", 0)]), info)
     assert "Not measured yet" in missing

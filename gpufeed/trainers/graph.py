@@ -32,11 +32,11 @@ class GraphedStep:
         self, images: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor, epoch: int
     ) -> torch.Tensor:
         """As TrainStep; the loss is a copy that the next replay leaves alone."""
+        self.epoch.fill_(epoch)
         if images.shape != self.images.shape:
-            return self.step(images, labels, ids, epoch)
+            return self.step(images, labels, ids, self.epoch)
         self.images.copy_(images, non_blocking=True)
         self.labels.copy_(labels, non_blocking=True)
         self.ids.copy_(ids, non_blocking=True)
-        self.epoch.fill_(epoch)
         self.graph.replay()
         return self.loss.clone()

@@ -53,6 +53,8 @@ class PlainTrainer(Trainer):
         """
         device, snapshot = self.job.device, Snapshot(self.train_step)
         last = self.images_in_epoch % len(example)
+        # as the steps will have it: an augment may have a kernel for each kind, to be loaded before a capture
+        epoch = torch.zeros((), dtype=torch.int64, device=device) if self.job.cuda_graphs else 0
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.random.fork_rng(devices=[device]), torch.cuda.stream(side), warnings.catch_warnings():
@@ -60,7 +62,7 @@ class PlainTrainer(Trainer):
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable")
             for images in [example] * WARMUP_STEPS + ([example[:last]] if last else []):
                 labels = torch.zeros(len(images), dtype=torch.int64, device=device)
-                self.train_step(images, labels, torch.arange(len(images), device=device), 0)
+                self.train_step(images, labels, torch.arange(len(images), device=device), epoch)
             snapshot.put_back()
         torch.cuda.current_stream(device).wait_stream(side)
         synchronise(device)

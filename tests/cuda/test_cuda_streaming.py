@@ -136,6 +136,21 @@ def test_memory_does_not_grow_over_epochs(loader):
     assert used() - before <= 32 * 2**20  # 20 epochs are 150 MB of pixels
 
 
+def test_memory_of_strips_does_not_grow_over_epochs(many, device, monkeypatch):
+    """Several windows an epoch; torch's allocator keeps apart what was freed on each stream."""
+    monkeypatch.setattr("gpufeed.loaders.strips.WINDOW_BYTES", COUNT * SIZE * SIZE * 3 // 3)
+    if not (many.root / "strips" / "strips.bin").exists():
+        write_strips(many)
+    with load("loader", "strips")(usual(many, device)) as loader:
+        assert len(loader.windows()) > 1
+        reserved = []
+        for _ in range(20):
+            assert sum(len(batch.ids) for batch in loader) == COUNT
+            torch.cuda.synchronize()
+            reserved.append(torch.cuda.memory_reserved())
+    assert reserved[-1] <= reserved[2]
+
+
 def test_where_the_pixels_come_from_is_told(loader):
     transfers = [batch.transfer for batch in loader]
     torch.cuda.synchronize()

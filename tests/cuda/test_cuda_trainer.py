@@ -10,6 +10,7 @@ from gpufeed.devices import AMPERE, apply_precision
 from gpufeed.environment import environment
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.models.simple_cnn import SimpleCNN
+from gpufeed.registry import load
 from gpufeed.timing import Mark, synchronise
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.graph import GraphedStep
@@ -117,6 +118,18 @@ def test_a_graph_trains_like_the_eager_step(tmp_path, precision, optimiser):
     graphed = made.run()
     assert losses(graphed) == pytest.approx(losses(eager), rel=TOLERANCE[precision], abs=1e-3)
     assert graphed.epochs[-1]["train_loss"] < graphed.epochs[0]["train_loss"]
+
+
+@pytest.mark.parametrize("name", ["torch", "chain", "fused"])
+def test_a_graph_holds_every_augment_and_its_epoch(tmp_path, name):
+    pytest.importorskip({"torch": "torch", "chain": "cupy", "fused": "triton"}[name])
+    mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+
+    def run(**job):
+        made = trainer(tmp_path, augment=load("augment", name)(mean, std, 1, {}), **job)
+        return losses(made.run())
+
+    assert run(cuda_graphs=True) == pytest.approx(run(), rel=TOLERANCE["fp32"], abs=1e-3)
 
 
 def test_preparing_leaves_the_weights_as_they_were(tmp_path):

@@ -84,7 +84,11 @@ def whole_file(path: str | Path) -> Iterator[TextIO]:
 
 def shown(text: str) -> str:
     """The text with what no terminal can show as escapes: line ends, control codes, undecodable bytes."""
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode()
-        for letter in text
-    )
+    return "".join(letter if letter.isprintable() else escaped(letter) for letter in text)
+
+
+def escaped(letter: str) -> str:
+    """A backslash and a code; a byte of a file name that is no text stands as U+DC80 to U+DCFF."""
+    if 0xDC80 <= ord(letter) <= 0xDCFF:
+        return f"\\x{ord(letter) - 0xDC00:02x}"
+    return letter.encode("unicode_escape", "surrogatepass").decode()

@@ -1,10 +1,12 @@
 """Work spread over processes, with the death of one of them told as a sentence."""
 
 import gc
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from itertools import islice
 
 from gpufeed.errors import GpufeedError
 from gpufeed.orphan import end_with
@@ -13,6 +15,9 @@ from gpufeed.orphan import end_with
 def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
     """The results of `function` over zipped `tasks`, in order, from a process pool if workers > 1.
 
+    At most 2 * workers tasks are at work or have results that nobody has taken: memory is bounded by these,
+    however many tasks there are and however slowly they are taken.
+
     The processes end with this one, even if that is killed: left alone they would wait for tasks for ever.
     """
     if workers <= 1:
@@ -20,13 +25,29 @@ def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
         return
     try:
         with ProcessPoolExecutor(workers, initializer=end_with, initargs=(1,)) as pool:
-            yield from pool.map(function, *tasks)
+            yield from windowed(pool, function, zip(*tasks, strict=False), 2 * workers)
     except BrokenProcessPool as error:
         raise GpufeedError(
             "a decoding process died, as happens when memory runs out",
             f"{workers} decoding processes that stay alive",
             "give the rule fewer threads or the job more memory, and run snakemake again",
         ) from error
+
+
+def windowed(pool: ProcessPoolExecutor, function: Callable, tasks: Iterator[tuple], window: int) -> Iterator:
+    """The results over `tasks`, each the arguments of a call, in order; `window` of them under way at most.
+
+    Executor.map hands over all tasks at once, and keeps every result until it is taken.
+    """
+    waiting: deque[Future] = deque(pool.submit(function, *task) for task in islice(tasks, window))
+    try:
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(function, *task) for task in islice(tasks, 1))
+            yield result
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import torch
 
 from gpufeed.cache import open_cache
@@ -14,6 +13,7 @@ from gpufeed.loaders.ahead import AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
 from gpufeed.loaders.transfer import empty_batch, send, upload
+from gpufeed.memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
 log = logging.getLogger("gpufeed")
@@ -67,7 +67,7 @@ def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | 
     """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
     no room for them."""
     shape, image = (len(rows), *cache.shape[1:]), int(np.prod(cache.shape[1:]))
-    needed, free = allocated(len(rows) * image, pin), psutil.virtual_memory().available
+    needed, free = allocated(len(rows) * image, pin), free_host_bytes()
     kind = "pinned memory" if pin else "memory"
     sizes = f"{needed / 2**30:.2f} GiB of {kind} for the cache, {free / 2**30:.2f} GiB free"
     if needed > SHARE_OF_FREE * free:

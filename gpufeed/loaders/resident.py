@@ -4,13 +4,13 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import torch
 
 from gpufeed.cache import open_cache
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.transfer import send
+from gpufeed.memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
 SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
@@ -62,10 +62,10 @@ def check_request(loader: str, request: LoadRequest) -> None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Free memory of the device; of the machine where the device has none of its own."""
+    """Free memory of the device; what the job may take of the host's where it has none of its own."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    return free_host_bytes()
 
 
 def check_room(needed: int, free: int, request: LoadRequest) -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from image_fixtures import request, write_cache, write_dataset
 
+from gpufeed import memory
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders import host_cache
 from gpufeed.loaders.host_cache import HostCacheLoader, allocated, copy_rows, mapped
@@ -43,6 +44,13 @@ def test_without_room_it_reads_the_map_and_says_so(manifest, monkeypatch, caplog
     assert len(loader.ids) == len(manifest)
     assert in_memory.keys() == through_map.keys()
     assert all(np.array_equal(in_memory[i], through_map[i]) for i in in_memory)
+
+
+def test_the_job_s_limit_counts_and_not_only_the_machine_s_memory(manifest, monkeypatch, caplog):
+    monkeypatch.setattr(memory, "cgroup_room", lambda: 23 * 8 * 8 * 3)  # as much as the split takes
+    with HostCacheLoader(request(manifest, write_cache(manifest))) as loader:
+        assert len(loader.ids) == len(manifest)
+    assert "memory map" in caplog.text
 
 
 def test_refused_pinned_memory_is_no_error(monkeypatch, caplog):

@@ -6,9 +6,11 @@ call a batch, as a GPU decoder does, while a thread reads the files of the next 
 
 import contextlib
 import itertools
+import logging
 import mmap
 import os
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +30,9 @@ from gpufeed.registry import DECODERS, load
 
 SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
 STUCK_S = 300  # without an answer for so long a process counts as stuck
+END_S = 5  # for killed processes to be gone; one that waits for a dead disk in the kernel may outlive it
+
+log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
@@ -69,12 +74,16 @@ class Bulk(ABC):
         """Every file that a run may read."""
         return self.files.paths
 
+    def let_go(self) -> None:  # noqa: B027 - most have nothing mapped
+        """Lets go of the pages of files that it has mapped, which the kernel would not evict."""
+
     @abstractmethod
     def run(self, images: int) -> Iterator[torch.Tensor]:
         """Decodes `images` files or a few more, whole batches, from the first file on.
 
         Yields uint8 (n, H, W, 3) on the device, ready for its current stream and valid until the next one
-        is asked for. Raises GpufeedError for a file that nobody can decode and for a process that died.
+        is asked for. Raises GpufeedError for a file that nobody can decode, after which it can run again,
+        and for a process that died or is stuck, after which the bulk can only be closed.
         """
 
     @abstractmethod
@@ -165,7 +174,11 @@ def page_lock(host: torch.Tensor) -> None:
 
 
 class ProcessBulk(Bulk):
-    """A decoder of one core in as many processes as cores, each with its part of every batch."""
+    """A decoder of one core in as many processes as cores, each with its part of every batch.
+
+    When one says nothing for STUCK_S all are killed: what keeps one waiting keeps the others too, and each
+    answer that they owe would take as long again.
+    """
 
     def __init__(self, decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None):
         super().__init__(device)
@@ -188,6 +201,7 @@ class ProcessBulk(Bulk):
 
     def open(self, files: Files) -> None:
         self._drop_slots()
+        self._check_alive()
         self.files = files
         self.slots = Slots(files, self.device, shared=True)
         opening = Opening(files.paths, tuple(self.slots.host.shape))
@@ -198,6 +212,7 @@ class ProcessBulk(Bulk):
             self._answer(number)
 
     def run(self, images: int) -> Iterator[torch.Tensor]:
+        self._check_alive()
         count = -(-images // self.files.batch_size)
         asked: list[list[int]] = []  # of each batch: the processes that decode it
         try:
@@ -243,6 +258,7 @@ class ProcessBulk(Bulk):
         self.owed[number] = max(0, self.owed[number] - 1)  # an error counts as the answer
         try:
             if not connection.poll(STUCK_S):
+                self._kill()
                 raise GpufeedError(
                     f"a decoding process of {self.decoder} said nothing for {STUCK_S} s",
                     "an answer for each part of a batch",
@@ -271,13 +287,29 @@ class ProcessBulk(Bulk):
         return self.versions[0]
 
     def close(self) -> None:
+        self._kill()
+        self._drop_slots()
+
+    def _kill(self) -> None:
+        """Ends the processes, whatever they are at; what they owe is owed no more."""
         for process, connection in self.workers:
             connection.close()
-            process.terminate()
+            process.kill()  # SIGTERM would wait in a process that is stopped, and they have nothing to save
+        end = time.monotonic() + END_S
         for process, _ in self.workers:
-            process.join()
+            process.join(max(0.0, end - time.monotonic()))
+            if process.is_alive():
+                log.warning("decoding process %d does not end though it was killed", process.pid)
+        self.owed = [0] * len(self.owed)
         self.workers = []
-        self._drop_slots()
+
+    def _check_alive(self) -> None:
+        if not self.workers:
+            raise GpufeedError(
+                f"no decoding process of {self.decoder} any more: one was stuck, or the bulk was closed",
+                "processes that are at work",
+                "make a new bulk",
+            )
 
     def _drop_slots(self) -> None:
         if self.slots is not None:
@@ -322,19 +354,24 @@ class CallBulk(Bulk):
         return paths, [read_file(path) for path in paths]
 
     def _decode(self, paths: list[str], data: list[bytes], slot: int) -> torch.Tensor:
-        on_device = self.decoder.parallel == "device"
-        shape = (len(data), *self.files.shape)
-        out = (
-            torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
-            if on_device
-            else self.slots.free(slot)
-        )
+        out = self.room(slot)
         outcomes = self.decoder.decode_into(data, out)
         for outcome, path in zip(outcomes, paths, strict=True):
             if outcome.decoder is None:
                 raise bad_file(Path(path), str(outcome.reason))
         self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in outcomes)
-        return out if on_device else self.slots.deliver(slot)
+        return self.delivered(out, slot)
+
+    def room(self, slot: int) -> torch.Tensor:
+        """Where a batch is decoded to, uint8 (batch, H, W, 3): on the GPU, or in a slot."""
+        if self.slots is not None:
+            return self.slots.free(slot)
+        shape = (self.files.batch_size, *self.files.shape)
+        return torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
+
+    def delivered(self, batch: torch.Tensor, slot: int) -> torch.Tensor:
+        """A decoded batch on the device."""
+        return batch if self.slots is None else self.slots.deliver(slot)
 
     def version(self) -> str:
         return self.decoder.version()

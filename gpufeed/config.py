@@ -197,15 +197,6 @@ def check_tiles(config: Mapping, dataset: str) -> None:
             raise unknown("dataset", name, others, where)
 
 
-def source_options(config: Mapping, dataset: str) -> dict:
-    """The options of a source; the tiles of a mosaic come from the stand-in that `use_instead` names."""
-    source = config["sources"][dataset]
-    options = dict(source.get("options", {}))
-    if source["layout"] == "mosaic":
-        options["of"] = config["use_instead"].get(options["of"], options["of"])
-    return options
-
-
 def with_defaults(options: Mapping) -> dict:
     """The options of a synthetic source, with the defaults of those that it leaves out."""
     described = validator("config").schema["$defs"]["synthetic"]["properties"]

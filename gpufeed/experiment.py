@@ -184,11 +184,25 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
             )
 
 
-def content(source: Mapping) -> dict:
-    """What a row of `sources` is made of: layout, checksums and options, not where its files come from."""
+def source_options(config: Mapping, dataset: str) -> dict:
+    """The options of a source; the tiles of a mosaic come from the stand-in that `use_instead` names."""
+    source = config["sources"][dataset]
+    options = dict(source.get("options", {}))
+    if source["layout"] == "mosaic":
+        options["of"] = config["use_instead"].get(options["of"], options["of"])
+    return options
+
+
+def content(config: Mapping, dataset: str) -> dict:
+    """What a dataset is made of: layout, checksums and options, not where its files come from.
+
+    A mosaic's has that of the dataset of its tiles too, so that other tiles are another cell.
+    """
+    source, options = config["sources"][dataset], source_options(config, dataset)
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
     resize = {"resize": list(source["resize"])} if source.get("resize") else {}
-    return {"layout": source["layout"], "files": files, "options": dict(source.get("options", {})), **resize}
+    tiles = {"tiles": content(config, options["of"])} if source["layout"] == "mosaic" else {}
+    return {"layout": source["layout"], "files": files, "options": options, **resize, **tiles}
 
 
 def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
@@ -199,7 +213,7 @@ def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
             check_names(axes, f"experiments.{name}.blocks.{block_name}", config["sources"])
             axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
             axes["overrides"] = tuple(axes.get("overrides") or ())
-            axes["source"] = content(config["sources"][axes["dataset"]])
+            axes["source"] = content(config, axes["dataset"])
             cell = Cell(experiment=name, device=config["device"], seed=config["seed"], **axes)
             yield block_name, settle(cell)
 

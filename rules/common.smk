@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 from gpufeed.attempts import attempt
 from gpufeed.builds import planned_builds
 from gpufeed.code import digest
-from gpufeed.config import planned, source_options
+from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
+from gpufeed.experiment import source_options
 from gpufeed.impact import planned_impact
 from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant

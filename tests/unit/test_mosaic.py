@@ -9,11 +9,12 @@ from image_fixtures import encode, write_dataset
 from PIL import Image
 from test_config import broken
 
-from gpufeed.config import planned, source_options, validator
+from gpufeed.config import planned, validator
 from gpufeed.data.mosaic import colour_ids, parse_options, plan, reorganise
 from gpufeed.data.mosaic import encode as encode_tiles
 from gpufeed.data.synthetic import reorganise as synthetic
 from gpufeed.errors import GpufeedError
+from gpufeed.experiment import source_options
 from gpufeed.strips.parse import parse
 from gpufeed.strips.write import kind_digest
 
@@ -170,6 +171,25 @@ def test_the_tiles_come_from_the_stand_in():
     assert source_options(config, "mosaic_32")["of"] == "tiny_imagenet_40"
     assert config["sources"]["mosaic_32"]["options"]["of"] == "tiny_imagenet"
     assert source_options(config, "cifar10") == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["use_instead"], {"tiny_imagenet": "tiny_imagenet_40"}),
+        (["sources", "tiny_imagenet", "files", 0, "sha256"], "0" * 64),
+    ],
+)
+def test_a_cell_on_a_mosaic_of_other_tiles_is_another_cell(path, value):
+    def cells(config):
+        blocks = {"one": {"dataset": "mosaic_32", "loader": "resident", "steps": 4}}
+        experiment = {"title": "t", "question": "q", "blocks": blocks}
+        config = {**config, "run": ["mosaics"], "experiments": {"mosaics": experiment}}
+        return set(planned(config).cells["mosaics"])
+
+    shipped = broken(["seed"], 0)
+    assert cells(shipped) == cells(broken(["seed"], 0))
+    assert not cells(shipped) & cells(broken(path, value))
 
 
 def test_defaults_of_the_schema_are_those_of_the_layout():

@@ -96,9 +96,10 @@ def test_calls_are_small_by_the_largest_file(manifest, monkeypatch, tmp_path):
 
 
 def test_it_is_part_of_what_a_cell_measures_and_nothing_changes_without_it():
-    plain = content({"layout": "synthetic"})
+    rows = {"plain": {"layout": "synthetic"}, "resized": {"layout": "synthetic", "resize": [8, 9]}}
+    plain, resized = (content({"sources": rows, "use_instead": {}}, name) for name in rows)
     assert plain == {"layout": "synthetic", "files": {}, "options": {}}
-    assert content({"layout": "synthetic", "resize": [8, 9]}) == {**plain, "resize": [8, 9]}
+    assert resized == {**plain, "resize": [8, 9]}
 
 
 def test_no_mosaic_of_several_sizes():

@@ -38,9 +38,10 @@ class Stretch:
 
 
 class ReadingPipeline:
-    """Reads, decodes and augments the batches of some stretches, one behind the other.
+    """Reads, decodes and augments the batches of some stretches, one behind the other, then all over again.
 
-    Its threads end with it, once nothing refers to it any more.
+    It works DEPTH batches ahead, but not beyond the last one that it may begin: `allow`. Its threads end
+    with it, once nothing refers to it any more.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ class ReadingPipeline:
         starts = np.cumsum([0, *(len(part) for part in rows[:-1])])
         self.starts = dict(zip(starts.tolist(), stretches, strict=True))
         self.next = 0  # the batch that comes next
-        self.scheduled = 0
+        self.scheduled = self.given = 0  # batches so far
+        self.allowed = len(self.ids)
         self.pipeline = self._build(decoder, paths, epochs, augment)
 
     def _build(
@@ -86,9 +88,13 @@ class ReadingPipeline:
         pipeline.build()  # 5 ms, and 1.2 us a listed file, with the interpreter's lock held
         return pipeline
 
+    def allow(self, batches: int) -> None:
+        """So many more batches than have been given may be begun, from now on."""
+        self.allowed = self.given + batches
+
     def continues(self, epoch: int, ids: np.ndarray) -> bool:
         """Whether just these batches come next."""
-        stretch = self.starts.get(self.next)
+        stretch = self.starts.get(self.next) if self.given < self.allowed else None
         return stretch is not None and stretch.epoch == epoch and np.array_equal(stretch.ids, ids)
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
@@ -99,7 +105,7 @@ class ReadingPipeline:
         these there is no next batch.
         """
         place, self.next = self.next, LOST
-        if not 0 <= place < len(self.ids):
+        if place == LOST or self.given >= self.allowed:
             raise wrong_ids(np.empty(0, np.int64), ids)
         output, read = self._run()
         found = np.array(read.as_tensor()).ravel()[: len(ids)]
@@ -107,23 +113,23 @@ class ReadingPipeline:
             raise wrong_ids(found, ids)
         if not copy_output(output, out):
             return False
-        self.next = place + 1
+        self.next = (place + 1) % len(self.ids)
         return True
 
     def _run(self) -> "tuple[object, TensorListCPU]":
         """The next batch's images and their ids, int32, kept by DALI as long as they are referred to."""
-        if not self.scheduled:
-            self._schedule(DEPTH)
+        self._work_ahead()
         found = self.pipeline.share_outputs()  # waits, without the interpreter's lock
         self.pipeline.release_outputs()
-        self._schedule(1)
+        self.given += 1
+        self._work_ahead()
         return found
 
-    def _schedule(self, count: int) -> None:
-        """Has DALI begin `count` more batches, but none behind the last one."""
-        if self.scheduled < len(self.ids):
-            self.pipeline.schedule_run()  # the first call begins DEPTH
-            self.scheduled += count
+    def _work_ahead(self) -> None:
+        """Has DALI begin batches until DEPTH are under way, but none behind the last one."""
+        while self.scheduled < min(self.given + DEPTH, self.allowed):
+            self.scheduled += 1 if self.scheduled else DEPTH  # the first call begins DEPTH
+            self.pipeline.schedule_run()
 
 
 def drawn(augment: DaliAugment, ids: np.ndarray, epochs: np.ndarray) -> dict[str, DataNode]:

@@ -48,10 +48,15 @@ class StripReader:
         self.strips: StripSet = open_strips(path, manifest, verify=True)
         self.backend = open_backend(device, threads, backend)
         self.files = manifest.paths()
-        # copy on write: torch wraps no read-only memory; nobody writes. An empty file cannot be mapped.
-        self.bytes = np.memmap(path, np.uint8, mode="c") if self.strips.strips else np.empty(0, np.uint8)
+        self.path = path
+        self.let_go()
         self.pool = ThreadPoolExecutor(threads)
         self.ordinary = ordinary_decoder()
+
+    def let_go(self) -> None:
+        """Maps the set anew, so that the kernel may evict pages that were read."""
+        # copy on write: torch wraps no read-only memory; nobody writes. An empty file cannot be mapped.
+        self.bytes = np.memmap(self.path, np.uint8, mode="c") if self.strips.strips else np.empty(0, np.uint8)
 
     def close(self) -> None:
         """Ends the threads; safe to call twice."""

@@ -40,6 +40,9 @@ class StripsBulk(Bulk):
         paths = self.manifest.paths()
         return [str(self.files.strips), *(str(paths[id]) for id in self.left_over)]
 
+    def let_go(self) -> None:
+        self.reader.let_go()
+
     def run(self, images: int) -> Iterator[torch.Tensor]:
         done = number = 0
         while done < images:

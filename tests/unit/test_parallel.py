@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available
+from PIL import Image
 
 from gpufeed.data.synthetic import reorganise
 from gpufeed.decode.cores import on_cores
@@ -54,6 +55,35 @@ def test_batches_are_the_files_in_order_again_and_again(images, name, cores):
         assert np.array_equal(run(bulk, 3), pixels[7:10])
         assert bulk.fell_back == 0
         assert name in bulk.version()
+
+
+@pytest.mark.parametrize("batch_size", [5, 23, 40])
+def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
+    available("dali_cpu")
+    from gpufeed.sweep.dali import DaliBulk
+
+    paths, pixels = images
+    with opened(DaliBulk("dali_cpu", 2, CPU), paths, batch_size) as bulk:
+        assert bulk.reading is not None
+        found = np.concatenate([run(bulk, count) for count in (1, 2 * batch_size, 60, 1)])
+        list_of = np.arange(-(-23 // batch_size) * batch_size) % 23  # whole batches, again and again
+        assert np.array_equal(found, pixels[np.resize(list_of, len(found))])
+        assert bulk.fell_back == 0
+        opened(bulk, paths[7:], batch_size=1)
+        assert np.array_equal(run(bulk, 3), pixels[7:10])
+
+
+def test_dali_is_fed_where_it_does_not_take_a_file(images, tmp_path):
+    available("dali_cpu")
+    from gpufeed.sweep.dali import DaliBulk
+
+    paths, pixels = images
+    gif = tmp_path / "a.gif"
+    Image.fromarray(pixels[2]).save(gif)
+    with opened(DaliBulk("dali_cpu", 2, CPU), [*paths[:2], str(gif), *paths[3:]]) as bulk:
+        assert bulk.reading is None
+        assert np.array_equal(run(bulk, 5)[[0, 1, 3, 4]], pixels[[0, 1, 3, 4]])
+        assert bulk.fell_back == 1
 
 
 def test_images_of_another_decoder_are_counted(images, tmp_path):

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from data_fixtures import REPOSITORY
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpufeed.config import validator
 from gpufeed.data import mosaic, synthetic
+from gpufeed.data.manifest import Manifest
 from gpufeed.decode.files import read_file
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
@@ -38,9 +41,19 @@ def data(tmp_path_factory):
     return manifests
 
 
-def swept(decoder, data, **changes):
+@pytest.fixture(scope="module")
+def strips(data):
+    """The strip set of each dataset."""
+    found = {}
+    for name, path in data.items():
+        found[name] = path.parent / "strips/strips.bin"
+        build(Manifest.read(path), found[name])
+    return found
+
+
+def swept(decoder, data, strips=None, **changes):
     chosen = {**SMALL, "datasets": list(data), "decoders": [decoder], **changes}
-    return measure_decoder("tiny", decoder, chosen, data, planned_on="here", device="cpu")
+    return measure_decoder("tiny", decoder, chosen, data, planned_on="here", device="cpu", strips=strips)
 
 
 @pytest.mark.parametrize("decoder", ["simplejpeg", "dali_cpu"])
@@ -66,15 +79,8 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
 
 
 @pytest.mark.parametrize("decoder", ["strips", "strips_cpu"])
-def test_strips_decode_the_same_images(data, decoder):
-    from gpufeed.data.manifest import Manifest
-
-    strips = {}
-    for name, path in data.items():
-        strips[name] = path.parent / "strips/strips.bin"
-        build(Manifest.read(path), strips[name])
-    chosen = {**SMALL, "datasets": list(data), "decoders": [decoder], "batch_sizes": {"mosaic_16": [4]}}
-    sweep = measure_decoder("tiny", decoder, chosen, data, planned_on="here", device="cpu", strips=strips)
+def test_strips_decode_the_same_images(data, strips, decoder):
+    sweep = swept(decoder, data, strips=strips, batch_sizes={"mosaic_16": [4]})
     assert sweep["status"] == "done", sweep["sentence"]
     assert {point["status"] for point in sweep["points"]} == {"done"}
     assert {(point["dataset"], point["batch_size"]) for point in sweep["points"]} == {
@@ -92,8 +98,6 @@ def test_a_gpu_decoder_says_why_it_is_not_measured_without_a_gpu(data):
 
 
 def test_a_point_that_fails_does_not_stop_the_others(data, tmp_path):
-    from gpufeed.data.manifest import Manifest
-
     options = {"count": 6, "size": 16, "classes": 2, "evaluation_share": 0.0}
     broken = synthetic.reorganise([], tmp_path / "broken", "broken", options)
     broken.paths()[2].write_bytes(b"\xff\xd8 no image")
@@ -110,16 +114,24 @@ def test_a_point_that_fails_does_not_stop_the_others(data, tmp_path):
     assert "no point of pillow" in alone["sentence"]
 
 
-def test_cold_passes_read_evicted_files_once_or_say_that_they_cannot(data):
-    sweep = swept("simplejpeg", data, cold=["mosaic_16"])
+def needs_eviction(path) -> None:
+    """Skips where files live in memory, and nothing can be evicted."""
+    holding = [p for p in psutil.disk_partitions(all=True) if Path(path).is_relative_to(p.mountpoint)]
+    kind = max(holding, key=lambda partition: len(partition.mountpoint)).fstype
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{path} lies on {kind}, which keeps its pages")
+
+
+@pytest.mark.parametrize("decoder", ["simplejpeg", "dali_cpu", "strips"])
+def test_cold_passes_read_evicted_files_once(data, strips, decoder):
+    needs_eviction(data["mosaic_16"])
+    sweep = swept(decoder, data, strips=strips, cold=["mosaic_16"])
+    if sweep["status"] == "skipped":
+        pytest.skip(sweep["sentence"])
     (cold,) = [point for point in sweep["points"] if point["cache"] == "cold"]
-    if cold["status"] == "refused":
-        assert "not measured" in cold["sentence"]
-        assert cold["images_per_s"] == []
-    else:
-        assert cold["status"] == "done", cold["sentence"]
-        assert all(share >= measure.COLD for share in cold["evicted_share"])
-        assert all(count <= 24 for count in cold["images"])
+    assert cold["status"] == "done", cold["sentence"]
+    assert all(share >= measure.COLD for share in cold["evicted_share"])
+    assert all(count <= 40 for count in cold["images"])
 
 
 def test_files_that_stay_in_memory_are_a_refusal(data, monkeypatch):
@@ -141,11 +153,11 @@ def on_disk():
 
 
 def test_eviction_is_seen_and_reading_brings_back(on_disk):
+    needs_eviction(on_disk)
     page_cache.read_in([on_disk])
     assert page_cache.evicted_share([on_disk]) == 0
     page_cache.evict([on_disk])
-    share = page_cache.evicted_share([on_disk])
-    assert share in (0.0, 1.0)  # 0 on a file system that keeps its pages
+    assert page_cache.evicted_share([on_disk]) == 1
     assert len(read_file(on_disk)) == 2**20
     assert page_cache.evicted_share([on_disk]) == 0
     assert page_cache.evicted_share([]) is None

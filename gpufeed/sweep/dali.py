@@ -1,0 +1,55 @@
+"""DALI in the sweep: its own reader brings the files, as it does in DALI's loaders."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from gpufeed.decode.files import read_file
+from gpufeed.decode.parallel import SLOTS, CallBulk, Files
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.dali_reader import ReadingPipeline, Stretch
+
+
+class DaliBulk(CallBulk):
+    """One pipeline reads and decodes; where DALI does not take every file, it is fed bytes as others are.
+
+    A run goes on where the one before ended, with the bytes of one batch already read: nothing keeps DALI's
+    reader from that.
+    """
+
+    def __init__(self, decoder: str, cores: int, device: torch.device):
+        super().__init__(decoder, cores, device)
+        self.reading: ReadingPipeline | None = None
+
+    def open(self, files: Files) -> None:
+        super().open(files)
+        self.reading = None
+        if all(self.decoder.takes_all([read_file(path)], files.shape[:2]) for path in files.paths):
+            whole = -(-len(files.paths) // files.batch_size) * files.batch_size
+            again_and_again = [Stretch(0, np.arange(whole) % len(files.paths))]
+            self.reading = ReadingPipeline(
+                self.decoder.pipeline, files.paths, again_and_again, files.batch_size
+            )
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        if self.reading is None:
+            return super().run(images)
+        return self._read_by_dali(-(-images // self.files.batch_size))
+
+    def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor]:
+        self.reading.allow(batches)
+        for number in range(batches):
+            slot = number % SLOTS
+            out = self.room(slot)
+            if not self.reading.fill(self.reading.ids[self.reading.next], out):
+                raise GpufeedError(
+                    "images of other sizes from DALI's reader",
+                    f"{self.files.height} x {self.files.width} pixels",
+                    "prepare the dataset again: its files have changed",
+                )
+            yield self.delivered(out, slot)
+
+    def close(self) -> None:
+        self.reading = None
+        super().close()

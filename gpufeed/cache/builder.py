@@ -11,6 +11,7 @@ from gpufeed.cache.format import CacheInfo, file_digest, info_path, manifest_dig
 from gpufeed.cache.rows import allocate, write_rows
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
 
@@ -82,7 +83,9 @@ def build(
         if undecodable := list(failures):
             raise cannot_decode(undecodable, len(manifest))
 
-    return store(manifest, Path(path), fill, decoder_name, ours.version(), asked_for, because)
+    return store(
+        manifest, Path(path), fill, decoder_name, ours.version(), ours.tolerance, asked_for, because
+    )
 
 
 def build_from_rows(
@@ -91,13 +94,18 @@ def build_from_rows(
     path: str | Path,
     decoder_name: str,
     version: str,
+    tolerance: Tolerance | None = None,
 ) -> CacheInfo:
     """Builds the cache from images that somebody else decodes, such as the images of strips.
 
     batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
-    tensor on any device, whose row i is sample ids[i]. Raises GpufeedError if a sample is missing.
+    tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's; None
+    takes that of the registered decoder `decoder_name`. Raises GpufeedError if a sample is missing.
     """
-    return store(manifest, Path(path), lambda target: write_rows(target, batches), decoder_name, version)
+    tolerance = tolerance or load("decoder", decoder_name).tolerance
+    return store(
+        manifest, Path(path), lambda target: write_rows(target, batches), decoder_name, version, tolerance
+    )
 
 
 def store(
@@ -106,6 +114,7 @@ def store(
     fill: Callable[[Path], None],
     decoder_name: str,
     version: str,
+    tolerance: Tolerance,
     asked_for: str | None = None,
     because: str | None = None,
 ) -> CacheInfo:
@@ -127,6 +136,7 @@ def store(
                 sha256=file_digest(partial),
                 asked_for=asked_for,
                 because=because,
+                tolerance=tolerance,
             )
             os.replace(partial, path)
             write_info(info, info_path(path))

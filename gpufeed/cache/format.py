@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from gpufeed.data.manifest import COLUMNS, Manifest
+from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError
 
 REMAKE = "delete the cache's folder and run snakemake to build it again"
@@ -21,6 +22,9 @@ REMAKE = "delete the cache's folder and run snakemake to build it again"
 @dataclass(frozen=True)
 class CacheInfo:
     """What the sidecar says. sha256: of the whole .npy file; shape: (N, H, W, 3), uint8.
+
+    tolerance: of whatever decoded the pixels, which for strips is one of several libraries; None in sidecars
+    that were written before it stood here.
 
     asked_for, because: the decoder that should have built it and the sentence that says why it could
     not, None where the one that was asked for did.
@@ -34,6 +38,7 @@ class CacheInfo:
     sha256: str
     asked_for: str | None = None
     because: str | None = None
+    tolerance: Tolerance | None = None
 
 
 def info_path(path: Path) -> Path:
@@ -77,7 +82,8 @@ def read_info(path: Path) -> CacheInfo:
     """Reads the sidecar of the cache file `path`; raises GpufeedError if there is none that is whole."""
     try:
         data = json.loads(info_path(path).read_text())
-        return CacheInfo(**{**data, "shape": tuple(data["shape"])})
+        tolerance = Tolerance(**data["tolerance"]) if data.get("tolerance") else None
+        return CacheInfo(**{**data, "shape": tuple(data["shape"]), "tolerance": tolerance})
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise GpufeedError(
             f"no readable {info_path(path)} ({error})", "a cache that was built to its end", REMAKE

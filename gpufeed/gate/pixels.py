@@ -24,13 +24,14 @@ class PixelSource:
 def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     """Who decoded what the registered loader `name` yields; `loader` is open.
 
-    A reader of a cache: the decoder that its sidecar names. Any other: the loader's attribute `decoder`
-    (a name in the registry, or what has name, version and tolerance as a decoder does), without which it
-    decodes as the DataLoader does.
+    A reader of a cache: the decoder that its sidecar names, held to the tolerance that stands there. Any
+    other: the loader's attribute `decoder` (a name in the registry, or what has name, version and tolerance
+    as a decoder does), without which it decodes as the DataLoader does.
     """
     if LOADERS[name].reads == "cache":
         info = read_info(cache)
-        return PixelSource(info.decoder, info.decoder_version, load("decoder", info.decoder).tolerance)
+        tolerance = info.tolerance or load("decoder", info.decoder).tolerance
+        return PixelSource(info.decoder, info.decoder_version, tolerance)
     decoder = getattr(loader, "decoder", DATALOADER_DECODER)
     return of_decoder(decoder) if isinstance(decoder, str) else of_made(decoder)
 

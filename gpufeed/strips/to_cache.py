@@ -22,7 +22,8 @@ def build_from_strips(
     """
     reader = StripReader(manifest, strips, device, threads)
     try:
-        return build_from_rows(manifest, calls(reader), path, "strips", reader.backend.version())
+        by = reader.backend
+        return build_from_rows(manifest, calls(reader), path, "strips", by.version(), by.tolerance)
     finally:
         reader.close()
 

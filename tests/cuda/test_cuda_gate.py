@@ -20,6 +20,8 @@ from gpufeed.gate.verdict import Verdict
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.loaders.transfer import send
 from gpufeed.registry import DECODERS, LOADERS
+from gpufeed.strips.backends import BACKENDS, open_backend
+from gpufeed.strips.to_cache import build_from_strips
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +116,26 @@ def test_a_cache_of_a_device_decoder_is_held_to_its_tolerance(jpegs, tmp_path, d
     one = judged(replace(task_for(manifest, reference, "resident", device="cuda"), cache=str(path)))
     assert one.status == "passed", one.sentence
     assert one.pixels["decoder"] == decoder
+
+
+@pytest.mark.parametrize("loader", ["resident", "host_cache"])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "cpu"])
+def test_a_cache_of_strips_is_held_to_the_tolerance_of_its_backend(
+    jpegs, tmp_path, monkeypatch, backend, loader
+):
+    manifest, reference = jpegs
+    device, path = torch.device("cuda"), tmp_path / "strips.npy"
+    try:
+        made = open_backend(device, 2, backend)
+    except Skip as skip:
+        pytest.skip(str(skip))
+    for other in set(BACKENDS) - {backend}:
+        monkeypatch.delitem(BACKENDS, other)
+    build_from_strips(manifest, manifest.root / "strips" / "strips.bin", path, device, threads=2)
+    one = judged(replace(task_for(manifest, reference, loader, device="cuda"), cache=str(path)))
+    assert one.status == "passed", one.sentence
+    assert (one.pixels["decoder"], one.pixels["version"]) == ("strips", made.version())
+    assert (one.pixels["max"], one.pixels["mean"]) == (made.tolerance.max, made.tolerance.mean)
 
 
 def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):

@@ -1,5 +1,6 @@
 """The cache as each decoder builds it."""
 
+import json
 import logging
 
 import numpy as np
@@ -11,8 +12,10 @@ from image_fixtures import MEAN, STD
 from gpufeed import processes, registry
 from gpufeed.cache import build, build_or_fall_back, builder, fill, info_path, open_cache, read_info
 from gpufeed.data.manifest import DatasetInfo, Manifest
+from gpufeed.decode.base import Tolerance
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.gate.pixels import pixel_source
 from gpufeed.registry import DECODERS, load
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
@@ -145,3 +148,19 @@ def test_the_decoder_that_can_build_does(manifest, tmp_path):
     build_or_fall_back(manifest, "opencv", tmp_path / "opencv.npy")
     info = read_info(tmp_path / "opencv.npy")
     assert (info.decoder, info.asked_for, info.because) == ("opencv", None, None)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_sidecar_says_how_far_its_pixels_may_be_from_pillow_s(name, manifest, tmp_path):
+    decoder, path = available(name), tmp_path / f"{name}.npy"
+    assert build(manifest, name, path) == read_info(path)
+    assert read_info(path).tolerance == pixel_source("resident", None, path).tolerance == decoder.tolerance
+
+
+def test_a_sidecar_without_a_tolerance_has_that_of_its_decoder(manifest, tmp_path):
+    path = tmp_path / "strips.npy"
+    build(manifest, "strips", path)
+    said = json.loads(info_path(path).read_text())
+    del said["tolerance"]
+    info_path(path).write_text(json.dumps(said))
+    assert pixel_source("host_cache", None, path).tolerance == Tolerance(140, 4.0)

@@ -6,9 +6,13 @@ import torch
 from test_strips_set import dataset
 
 from gpufeed.cache import open_cache, read_info
+from gpufeed.decode.base import Tolerance
 from gpufeed.decode.pillow import rgb
 from gpufeed.errors import GpufeedError
+from gpufeed.gate.pixels import pixel_source
 from gpufeed.strips import to_cache
+from gpufeed.strips.backends import BACKENDS
+from gpufeed.strips.backends.cpu import CpuStrips
 from gpufeed.strips.build import build
 from gpufeed.strips.to_cache import build_from_strips
 
@@ -35,3 +39,18 @@ def test_strips_of_one_split_do_not_make_a_whole_cache(tmp_path):
     with pytest.raises(GpufeedError):
         build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
     assert not (tmp_path / "cache/strips.npy").exists()
+
+
+class Coarse(CpuStrips):
+    """A backend whose images are further from Pillow's than those of the decoder `strips`."""
+
+    tolerance = Tolerance(160, 12.0)
+
+
+def test_the_gate_holds_the_cache_to_the_tolerance_of_the_backend_that_built_it(tmp_path, monkeypatch):
+    manifest = dataset(tmp_path, KINDS, ("train", "test"))
+    build(manifest, tmp_path / "strips.bin", images_per_strip=4)
+    monkeypatch.setitem(BACKENDS, "cpu", "test_strips_cache:Coarse")
+    build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
+    source = pixel_source("resident", None, tmp_path / "cache/strips.npy")
+    assert (source.decoder, source.tolerance) == ("strips", Tolerance(160, 12.0))

@@ -117,7 +117,9 @@ def answer(points: pd.DataFrame) -> list[str]:
     if not found:
         return ["No decoder has a finished measurement, so there is nothing to compare."]
     first = points.iloc[0]
-    node = f"On this node ({first['hardware']}, {plural(int(first['node_cores']), 'core')})"
+    many = len(sweeps.nodes(points))
+    node = "On this node" if many == 1 else f"On these {many} nodes"
+    node += f" ({first['hardware']}, {plural(int(first['node_cores']), 'core')})"
     if not any(size.gpu for size in found):
         return [_without_gpu(node, found), *_strips(found)]
     if not any(size.cpu for size in found):

@@ -1,15 +1,16 @@
 """Figures of a sweep: where the GPU overtakes the cores, and what batch size and page cache do.
 
-Points are medians over the passes, bars the full range. Tables are those of one machine; a function that
+Points are medians over the passes, bars the full range; each machine has panels of its own. A function that
 finds nothing to draw returns a figure with a sentence instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -70,9 +71,10 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
 
 
 def _machine(rows: pd.DataFrame) -> str:
+    """What tells machines apart, in two lines."""
     first = rows.iloc[0]
-    cores = wording.plural(int(first["node_cores"]), "core")
-    return f"{first['hardware']}, {cores}, torch {first['torch']}, n = {_passes(rows)} passes"
+    driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
+    return f"{sweeps.hardware(rows)}\n{driver}torch {first['torch']}, n = {_passes(rows)} passes"
 
 
 def _passes(rows: pd.DataFrame) -> str:
@@ -163,33 +165,59 @@ def spread(places: np.ndarray, gap: float) -> np.ndarray:
 
 
 def draw_decoding(points: pd.DataFrame) -> Figure:
-    """Small multiples, a column a dataset: images per second against batch size, and warm against cold."""
+    """Small multiples: images per second against batch size, and warm against cold.
+
+    A column a dataset, two rows a machine, of which each has its name above them if there are several.
+    """
     machines = [rows for rows in sweeps.machines(sweeps.measured(points)) if has_decoding(rows)]
     if not machines:
         return style.sentence_figure(NO_MORE)
-    rows = machines[0]
     decoders = list(dict.fromkeys(points["decoder"]))
     looks = {name: style.line(number) for number, name in enumerate(decoders)}
-    batches, colds = _batch_panels(rows), _cold_panels(rows)
-    columns = max(len(batches), len(colds))
-    heights = [4.2] * bool(batches) + [1.2 + 0.3 * len(decoders)] * bool(colds)
+    lines = [_decoding_lines(rows) for rows in machines]
+    heights = [sum(line.inches for line in ours) for ours in lines]
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.9), layout="constrained")
-        axes = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
-        for line, panels, draw in zip(
-            axes,
-            [found for found in (batches, colds) if found],
-            [_batch_panel] * bool(batches) + [_cold_panel] * bool(colds),
-            strict=True,
-        ):
-            for axis, panel in zip(line, panels, strict=False):
-                draw(axis, panel, looks)
-            for axis in line[len(panels) :]:
-                axis.set_axis_off()
-        shown = set(pd.concat([*batches, *colds])["decoder"])
+        # room for the legend, and for the name of each machine
+        size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
+        figure = Figure(figsize=size, layout="constrained")
+        parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for part, rows, ours in zip(parts, machines, lines, strict=True):
+            if len(machines) > 1:
+                part.suptitle(_machine(rows))
+            _draw_lines(part, ours, looks)
+        shown = {name for ours in lines for line in ours for rows in line.panels for name in rows["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
         figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
     return figure
+
+
+@dataclass(frozen=True)
+class Line:
+    """Panels side by side, a dataset each, who draws one of them, and their height."""
+
+    panels: list[pd.DataFrame]
+    draw: Callable[[Axes, pd.DataFrame, dict[str, dict]], None]
+    inches: float
+
+
+def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
+    """What `draw_decoding` has to show of one machine."""
+    batches, colds = _batch_panels(rows), _cold_panels(rows)
+    decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
+    lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
+    return [line for line in lines if line.panels]
+
+
+def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
+    """One machine's lines, below each other."""
+    columns = max(len(line.panels) for line in lines)
+    inches = [line.inches for line in lines]
+    axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=inches)
+    for places, line in zip(axes, lines, strict=True):
+        for axis, panel in zip(places, line.panels, strict=False):
+            line.draw(axis, panel, looks)
+        for axis in places[len(line.panels) :]:
+            axis.set_axis_off()
 
 
 def has_decoding(points: pd.DataFrame) -> bool:

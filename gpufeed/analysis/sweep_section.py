@@ -41,9 +41,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
 
 def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     """Sentences, pictures and tables of one machine's points."""
-    first, found = rows.iloc[0], crossover.sizes(rows)
-    cores = wording.plural(int(first["node_cores"]), "core")
-    pictures, sentences = [], crossover.answer(rows)
+    found, pictures = crossover.sizes(rows), []
+    sentences = crossover.answer(rows)
     if found:
         pictures.append(_picture(sweep_figures.draw_crossover(rows), f"{prefix}-crossover", CROSSOVER))
     if sweep_figures.has_decoding(rows):
@@ -51,7 +50,7 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     counts = sorted({cores for size in found for cores in size.cpu})
     without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
     return {
-        "title": f"{first['hardware']}, {cores} on {first['node']}",
+        "title": _title(rows),
         "sentences": sentences,
         "headline": " ".join([sentences[0], *(text for text in sentences[1:] if text.startswith("Strips"))]),
         "pictures": pictures,
@@ -61,6 +60,15 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
         "buffers": _buffers(rows),
         "versions": sorted(set(rows["version"].dropna())),
     }
+
+
+def _title(rows: pd.DataFrame) -> str:
+    """The machine, its versions and its nodes."""
+    first, nodes = rows.iloc[0], sweeps.nodes(rows)
+    named = wording.listing(nodes)
+    on = f"on {named}" if len(nodes) == 1 else f"on {len(nodes)} nodes alike ({named})"
+    driver = "" if pd.isna(first["driver"]) else f", driver {first['driver']}"
+    return f"{sweeps.hardware(rows)}{driver}, torch {first['torch']}, {on}"
 
 
 def _picture(figure, prefix: str, caption: str) -> dict:

@@ -14,9 +14,12 @@ COLUMNS = [
     "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
     "bytes_per_pixel", "cores", "batch_size", "main", "cache", "status", "sentence", "n", "images_per_s",
     "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share", "fell_back_share",
-    "buffers_mib", "device", "hardware", "node_cores", "node", "torch", "commit", "finished_at",
+    "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "driver", "stack", "torch",
+    "commit", "finished_at",
 ]  # fmt: skip
 TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
+# What nodes have in common whose rates may be compared: a cluster puts each decoder's job on another node.
+SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
 
 
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -52,8 +55,12 @@ def _rows(sweep: dict) -> list[dict]:
         "version": sweep["version"],
         "device": sweep["device"],
         "hardware": gpu["name"] if gpu and sweep["device"] == "cuda" else environment["cpu"],
+        "gpu": gpu["name"] if gpu else None,
+        "cpu": environment["cpu"],
         "node_cores": environment["cores_allowed"],
         "node": environment["node"],
+        "driver": environment["driver"],
+        "stack": environment["stack"],
         "torch": environment["versions"].get("torch", "unknown"),
         "commit": environment["commit"],
         "finished_at": sweep["finished_at"],
@@ -116,5 +123,17 @@ def measured(points: pd.DataFrame) -> pd.DataFrame:
 
 
 def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
-    """The points of each machine: they are never compared across."""
-    return [rows for _, rows in points.groupby(["hardware", "node_cores", "node"], sort=False, dropna=False)]
+    """The points of each machine, one node or several alike (SAME_MACHINE): never compared across."""
+    return [rows for _, rows in points.groupby(SAME_MACHINE, sort=False, dropna=False)]
+
+
+def nodes(points: pd.DataFrame) -> list[str]:
+    """The names of the nodes, in order."""
+    return sorted(set(points["node"]))
+
+
+def hardware(points: pd.DataFrame) -> str:
+    """One machine in words, such as `NVIDIA H200, 16 cores of Intel(R) Xeon(R) Platinum 8480C`."""
+    first = points.iloc[0]
+    cores = f"{plural(int(first['node_cores']), 'core')} of {first['cpu']}"
+    return cores if pd.isna(first["gpu"]) else f"{first['gpu']}, {cores}"

@@ -124,14 +124,55 @@ def test_damaged_failed_and_refused_are_told(tmp_path):
         assert words in html, words
 
 
-def test_machines_are_not_compared_with_each_other(tmp_path):
+def elsewhere(folder, decoder, node, **environment):
+    """The sweep of a decoder as another node wrote it; environment: what differs there."""
+    sweep = swept.sweep(decoder)
+    sweep["environment"] |= {"node": node, **environment}
+    path = folder / "sweeps/gpu_decoding" / f"{decoder}.json"
+    record.write(json.loads(json.dumps(sweep)), path)
+    return path
+
+
+def test_nodes_with_the_same_hardware_and_versions_are_compared(tmp_path):
+    for number, decoder in enumerate(DECODERS):  # as a cluster spreads them, a job a node
+        elsewhere(tmp_path, decoder, f"node-{number}")
+    points, _ = sweeps.read_sweeps(sorted(tmp_path.glob("sweeps/*/*.json")))
+    assert len(sweeps.machines(points)) == 1
+    html = report_of(tmp_path)
+    assert "On these 7 nodes (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays" in html
+    assert "7 nodes alike (node-0, node-1, node-2, node-3, node-4, node-5 and node-6)" in html
+    assert "no CPU decoder was measured" not in html
+    assert "no GPU decoder was measured" not in html
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpu": "Imaginary CPU 4.0"},
+        {"cores_allowed": 8},
+        {"driver": "590.2"},
+        {"stack": "cuda13"},
+        {"versions": {"torch": "2.11.0"}},
+        {"gpu": {**made.environment()["gpu"], "name": "NVIDIA L4"}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_machines_that_differ_are_not_compared_with_each_other(tmp_path, other):
     paths = swept.write_sweeps(tmp_path / "a", decoders=["simplejpeg"])
-    other = swept.sweep("torchvision_cuda")
-    other["environment"]["node"] = "node-b"
-    path = tmp_path / "b/sweeps/gpu_decoding/torchvision_cuda.json"
-    record.write(json.loads(json.dumps(other)), path)
+    path = elsewhere(tmp_path / "b", "torchvision_cuda", "node-a", **other)
     points, _ = sweeps.read_sweeps([*paths, path])
     assert len(sweeps.machines(points)) == 2
+
+
+def test_every_machine_is_drawn(tmp_path):
+    swept.write_sweeps(tmp_path, decoders=["simplejpeg", "dali_gpu"])
+    elsewhere(tmp_path, "pillow", "node-b", cpu="Imaginary CPU 4.0")
+    paths = sorted(tmp_path.glob("sweeps/*/*.json"))
+    publish_sweeps.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    for figure in ("a.svg", "b.svg"):
+        drawn = (tmp_path / figure).read_text()
+        for words in ("simplejpeg", "dali_gpu", "pillow", "16 cores of Imaginary CPU 3.0", "CPU 4.0"):
+            assert words in drawn, (figure, words)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))

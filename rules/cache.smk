@@ -19,10 +19,7 @@ rule build_cache:
         decoder=lambda wildcards: wildcards.decoder,
         device=lambda wildcards: config["device"],
         code=lambda wildcards: digest(
-            "cache/*.py",
-            source_file("decoder", wildcards.decoder),
-            "decode/base.py",
-            "decode/fallback.py",
+            *("cache/*.py", "decode/*.py", "data/resize.py"),
             *("strips/**/*.py",) * (wildcards.decoder == "strips"),
         ),
     script:

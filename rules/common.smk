@@ -181,11 +181,17 @@ def gates_of(experiment):
 def code_of_loader(loader):
     """The modules that decide what a loader yields, and when."""
     modules = (source_file("loader", loader), "loaders/base.py", "loaders/samples.py", "loaders/ahead.py")
-    modules += ("loaders/transfer.py", "decode/base.py", "decode/pillow.py")
-    if loader == "host_cache":
-        modules += ("loaders/resident.py",)
+    modules += (
+        "loaders/transfer.py",
+        "decode/base.py",
+        "decode/pillow.py",
+        "data/manifest.py",
+        "data/resize.py",
+    )
+    if LOADERS[loader].reads == "cache":
+        modules += ("loaders/resident.py", "cache/*.py")
     if loader in DECODERS:
-        modules += ("loaders/streaming.py", "loaders/files.py", "decode/*.py")
+        modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
     if LOADERS[loader].reads == "strips":
         modules += ("strips/**/*.py",)
     return modules

@@ -21,16 +21,8 @@ rule measure_decoder:
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json", node_name()
         ),
         code=lambda wildcards: digest(
-            source_file("decoder", "strips" if wildcards.decoder in STRIP_SETS else wildcards.decoder),
-            *(
-                "sweep/*.py",
-                "decode/base.py",
-                "decode/fallback.py",
-                "decode/parallel.py",
-                "decode/worker.py",
-            ),
-            *("decode/cores.py", "decode/device.py", "decode/header.py", "decode/transfer.py"),
-            *("decode/dali_pipeline.py",) * wildcards.decoder.startswith("dali"),
+            *("sweep/*.py", "decode/*.py", "data/manifest.py"),
+            *("loaders/dali_reader.py",) * wildcards.decoder.startswith("dali"),
             *("strips/**/*.py",) * (wildcards.decoder in STRIP_SETS),
         ),
     script:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import torch
 
 FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
-SPIN_CYCLES = 4_000_000  # about 2 ms: the host queues a launch of many kernels while the device is busy
+SPIN_CYCLES = 2_000_000  # about 1 ms, the least for which the device is kept busy while the host queues work
+HZ = 2.5e9  # no GPU so far has a faster clock
 WARMUP = 3
-MOST_SECONDS = 2.0  # of the launches of one row
+MOST_SECONDS = 1.0  # of the launches of one row
 FEWEST = 5
 CALLS = 20
 
@@ -24,15 +25,28 @@ class Clock:
         """Milliseconds on the device of each launch, fewer launches if they are slow."""
         for _ in range(WARMUP):
             run()
-        (first,) = self._time(run, 1)
-        return self._time(run, max(FEWEST, min(self.launches, int(MOST_SECONDS * 1e3 / max(first, 1e-3)))))
+        queued_s = self._queued_s(run)
+        # work of many kernels takes the host longer to queue than the device to do: nothing may be seen of it
+        spin = max(SPIN_CYCLES, int(2 * queued_s * HZ))
+        (first,) = self._time(run, 1, spin)
+        each_s = max(first * 1e-3, queued_s, 1e-6)
+        return self._time(run, max(FEWEST, min(self.launches, int(MOST_SECONDS / each_s))), spin)
 
-    def _time(self, run: Callable[[], object], launches: int) -> list[float]:
+    def _queued_s(self, run: Callable[[], object]) -> float:
+        """Seconds that the host needs to queue the work."""
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        queued_s = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return queued_s
+
+    def _time(self, run: Callable[[], object], launches: int, spin: int) -> list[float]:
         marks = []
         for _ in range(launches):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             self.flush.zero_()
-            torch.cuda._sleep(SPIN_CYCLES)
+            torch.cuda._sleep(spin)
             start.record()
             run()
             end.record()

@@ -38,6 +38,17 @@ def test_the_clock_times_the_device_and_not_the_host(device):
     assert clock.call_ms(lambda: torch.cuda._sleep(2_000_000)) > 0.5
 
 
+def test_what_takes_the_host_long_to_queue_is_timed_without_the_host(device):
+    x = torch.zeros(16, device=device)
+
+    def many():
+        for _ in range(800):  # about 4 ms to queue, 1.5 ms to do
+            x.add_(1)
+
+    clock = Clock(device, 7)
+    assert max(clock.device_ms(many)) < 0.8 * clock.call_ms(many)
+
+
 def test_a_copy_of_twice_the_bytes_takes_twice_as_long(device):
     clock = Clock(device, 20)
     one, two = (sorted(clock.device_ms(copy_of(size, device)))[10] for size in (2**30, 2**31))

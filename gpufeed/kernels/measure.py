@@ -3,13 +3,11 @@
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
 from gpufeed.augment.amounts import DTYPES
-from gpufeed.devices import resolve_device
 from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.errors import Skip, one_line
@@ -17,6 +15,7 @@ from gpufeed.kernels.clock import FLUSH_MIB, WARMUP, Clock, copy_of
 from gpufeed.kernels.plan import IMPLEMENTATIONS, WORKS
 from gpufeed.kernels.record import SCHEMA_VERSION
 from gpufeed.kernels.works import MAKERS, Batch, NotDone, Run, bytes_moved
+from gpufeed.outcome import outcome
 
 log = logging.getLogger("gpufeed")
 
@@ -29,19 +28,8 @@ def measure_kernels(
     Without a CUDA GPU its status is `skipped`. A row that raises is failed, one that lacks a package
     skipped, both with a sentence, and the others go on.
     """
-    started_at, on = now(), torch.device("cpu")
-    found: dict[str, Any] = {"status": "done", "sentence": None, "rows": []}
-    try:
-        on = resolve_device(device)
-        if on.type != "cuda":
-            raise Skip(f"Kernels are measured on a CUDA GPU, and this node's device is {on.type}.")
-        found["rows"] = list(rows(settings, on))
-    except Skip as skip:
-        found |= {"status": "skipped", "sentence": str(skip)}
-        log.info("skipped: %s", skip)
-    except Exception as error:
-        found |= {"status": "failed", "sentence": one_line(error)}
-        log.exception("the benchmark failed")
+    started_at = now()
+    on, found = outcome("the benchmark", device, lambda on: {"rows": list(rows(settings, on))})
     return {
         "schema_version": SCHEMA_VERSION,
         "experiment": experiment,
@@ -51,12 +39,15 @@ def measure_kernels(
         "finished_at": now(),
         "settings": {**settings, "flush_mib": FLUSH_MIB, "warmup": WARMUP},
         "environment": environment(on),
+        "rows": [],
         **found,
     }
 
 
 def rows(settings: dict, device: torch.device) -> Iterator[dict]:
-    """All rows, the smallest images first."""
+    """All rows, the smallest images first; raises Skip without a CUDA GPU."""
+    if device.type != "cuda":
+        raise Skip(f"Kernels are measured on a CUDA GPU, and this node's device is {device.type}.")
     clock, copies = Clock(device, settings["launches"]), Copies(device)
     for size in settings["size"]:
         for n in settings["batch_size"]:

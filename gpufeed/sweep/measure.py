@@ -15,10 +15,10 @@ import torch
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.cores import can_restrict, on_cores
 from gpufeed.decode.parallel import Bulk, Files, open_bulk, torch_threads
-from gpufeed.devices import resolve_device
 from gpufeed.document import now
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.outcome import outcome
 from gpufeed.registry import load
 from gpufeed.sweep.page_cache import evict, evicted_share, read_in
 from gpufeed.sweep.plan import STRIP_SETS, Images, Point, core_counts, points
@@ -82,24 +82,18 @@ def measure_decoder(
     What the node lacks gives status `skipped`; a point that raises is failed, with a sentence, and the others
     go on. An interrupt or SIGTERM leaves nothing.
     """
-    started_at, on = now(), torch.device("cpu")
-    sweep = {"status": "done", "sentence": None, "device": None, "parallel": None, "version": None}
-    sweep |= {"left_out": [], "points": []}
-    try:
-        on = resolve_device(device)
+    started_at = now()
+
+    def work(on: torch.device) -> dict:
         sources = {
             name: stored(
                 Path(path), Path(strips[name]) if strips and name in strips else None, settings["images"]
             )
             for name, path in manifests.items()
         }
-        sweep |= run(decoder, settings, sources, on)
-    except Skip as skip:
-        sweep |= {"status": "skipped", "sentence": str(skip)}
-        log.info("skipped: %s", skip)
-    except Exception as error:
-        sweep |= {"status": "failed", "sentence": one_line(error)}
-        log.exception("the sweep failed")
+        return run(decoder, settings, sources, on)
+
+    on, found = outcome("the sweep", device, work)
     return {
         "schema_version": SCHEMA_VERSION,
         "experiment": experiment,
@@ -110,7 +104,10 @@ def measure_decoder(
         "finished_at": now(),
         "settings": settings,
         "environment": environment(on),
-        **sweep,
+        **dict.fromkeys(("device", "parallel", "version")),
+        "left_out": [],
+        "points": [],
+        **found,
     }
 
 

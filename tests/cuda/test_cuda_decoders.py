@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, hostile_files, photo, saved
+from stream_fixtures import wrong_beside_a_busy_stream
 
 # The hostile tests run again here, with the `decoder` fixture of this module.
 from test_decode_hostile import (  # noqa: F401
@@ -73,24 +74,11 @@ def test_thousand_calls_beside_a_busy_stream(decoder):
     """Freed memory that queued kernels still read is not overwritten, and every image is whole when read."""
     encoded = shades(16)
     expected = torch.stack(decoder.decode_to(encoded, DEVICE).images)  # (16, 64, 64, 3)
-    torch.cuda.synchronize()
-    busy, current = torch.cuda.Stream(DEVICE), torch.cuda.Stream(DEVICE)
-    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
-    current.wait_stream(torch.cuda.default_stream(DEVICE))
-    with torch.cuda.stream(current):
-        for number in range(CALLS):
-            with torch.cuda.stream(busy):
-                torch.cuda._sleep(400_000)
-            value = number % 251
-            earlier = torch.full_like(expected, value)  # the memory that the next call may be given
-            torch.cuda._sleep(100_000)
-            wrong += (earlier != value).sum()
-            del earlier
-            images = decoder.decode_to(encoded, DEVICE).images
-            torch.cuda._sleep(20_000)
-            wrong += (torch.stack(images) != expected).sum()
-    torch.cuda.synchronize()
-    assert wrong.item() == 0
+
+    def make() -> torch.Tensor:
+        return torch.stack(decoder.decode_to(encoded, DEVICE).images)
+
+    assert wrong_beside_a_busy_stream(make, expected, CALLS) == 0
 
 
 def test_memory_does_not_grow(decoder):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stream_fixtures import wrong_beside_a_busy_stream
 from test_strips_set import dataset
 from test_strips_write import files
 
@@ -102,22 +103,10 @@ def test_many_calls_beside_a_busy_stream(backend):
     data, strip = strip_of(files("4:2:0", 16, height=SIDE, width=SIDE))
     expected = torch.empty(strip.shape, dtype=torch.uint8, device=DEVICE)
     assert backend.decode_into([data], [strip], expected) == []
-    torch.cuda.synchronize()
-    busy, current = torch.cuda.Stream(DEVICE), torch.cuda.Stream(DEVICE)
-    wrong = torch.zeros((), dtype=torch.int64, device=DEVICE)
-    current.wait_stream(torch.cuda.default_stream(DEVICE))
-    with torch.cuda.stream(current):
-        for number in range(CALLS):
-            with torch.cuda.stream(busy):
-                torch.cuda._sleep(400_000)
-            value = number % 251
-            earlier = torch.full_like(expected, value)  # the memory that the next call may be given
-            torch.cuda._sleep(100_000)
-            wrong += (earlier != value).sum()
-            del earlier
-            out = torch.empty_like(expected)
-            backend.decode_into([data], [strip], out)
-            torch.cuda._sleep(20_000)
-            wrong += (out != expected).sum()
-    torch.cuda.synchronize()
-    assert wrong.item() == 0
+
+    def make() -> torch.Tensor:
+        out = torch.empty_like(expected)
+        backend.decode_into([data], [strip], out)
+        return out
+
+    assert wrong_beside_a_busy_stream(make, expected, CALLS) == 0

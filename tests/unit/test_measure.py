@@ -102,9 +102,10 @@ def test_a_run_of_steps_leaves_out_three(run):
     assert (len(steps), record.warmup["steps"], record.steps["n"]) == (7, 3, 4)
 
 
-def test_a_slow_loader_raises_the_wait_share(run):
-    assert run(loader="SlowLoader", epochs=1)[0].throughput["wait_share"] > 0.6
-    assert run(model="SlowModel", epochs=1)[0].throughput["wait_share"] < 0.4
+def test_a_slow_loader_raises_the_wait_share(run, monkeypatch):
+    toys.Clock(monkeypatch)
+    assert run(loader="SlowLoader", epochs=1)[0].throughput["wait_share"] == pytest.approx(1)
+    assert run(model="SlowModel", epochs=1)[0].throughput["wait_share"] == pytest.approx(0)
 
 
 SKIPPED = {

@@ -1,5 +1,6 @@
 """Work ahead of the consumer: a thread runs an iterator and keeps a bounded number of its items waiting."""
 
+import logging
 import queue
 import threading
 import time
@@ -12,38 +13,77 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.samples import STUCK_S
 
 DEPTH = 2  # items that wait; one more may be in the thread's hands
 POLL_S = 0.05  # how soon the thread sees that it should stop while the queue is full
+LOOK_S = 1  # how soon a consumer that waits sees that the loader was closed
+END_S = 5  # for a thread that has given nothing for long already, or that only cleans up
+
+log = logging.getLogger("gpufeed")
 
 
 class Ahead:
-    """A thread that runs `source` and hands its items over in order, or the error that it ran into."""
+    """A thread that runs `source` and hands its items over in order, or the error that it ran into.
+
+    stuck_s: without an item for so long the source counts as stuck (a dead network mount, mostly).
+    """
+
+    stuck_s: float = STUCK_S
 
     def __init__(self, source: Iterator, name: str, stopping: threading.Event | None = None):
         """stopping: set by `close`, for a source that waits for something itself."""
         self.source: Iterator | None = source
+        self.gave_up = False
         self.ready: queue.Queue[Any] = queue.Queue(DEPTH)
         self.stopping = stopping or threading.Event()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
     def get(self) -> Any | None:
-        """The next item, None after the last one; raises what the thread ran into."""
-        if self.stopping.is_set():
-            raise RuntimeError("the loader was closed while its batches were still asked for")
-        found = self.ready.get()
+        """The next item, None after the last one; raises what the thread ran into.
+
+        Raises GpufeedError if nothing comes for `stuck_s`.
+        """
+        found = self._wait()
         if found is None or isinstance(found, BaseException):
             self.ready.put(found)  # the thread has ended: whoever asks again hears the same
         if isinstance(found, BaseException):
             raise found
         return found
 
+    def _wait(self) -> Any:
+        """What the thread puts next. Sleeps until it is there, and wakes each LOOK_S to look around."""
+        end = time.monotonic() + self.stuck_s
+        while not self.stopping.is_set():
+            try:
+                return self.ready.get(timeout=max(0.0, min(LOOK_S, end - time.monotonic())))
+            except queue.Empty:
+                if time.monotonic() >= end:
+                    self.gave_up = True
+                    raise self.stuck() from None
+        raise RuntimeError("the loader was closed while its batches were still asked for")
+
+    def stuck(self) -> GpufeedError:
+        """What is wrong when nothing came for `stuck_s`."""
+        return GpufeedError(
+            f"nothing from the thread {self.thread.name} for {self.stuck_s:g} s",
+            "the files or the pixels of the next batch",
+            "look for a dead network mount, a disk or a GPU that hangs, and at the load of the node",
+        )
+
     def close(self) -> None:
-        """Stops the thread after the item that it is at; safe to call twice."""
+        """Stops the thread after the item that it is at; safe to call twice.
+
+        A thread that is still at it after `stuck_s`, or that was stuck before, is left to itself. It is a
+        daemon: it does not keep its process alive.
+        """
         self.stopping.set()
-        self.thread.join()
+        self.thread.join(END_S if self.gave_up else self.stuck_s)
+        if self.thread.is_alive():
+            log.warning("the thread %s does not end: what it waits for does not come", self.thread.name)
 
     def around(self) -> AbstractContextManager:
         """What the source runs in."""
@@ -84,6 +124,8 @@ class Ahead:
 
 class BatchesAhead(Ahead):
     """Batches made on the device ahead of the step that takes them; on CUDA on a stream of their own."""
+
+    stuck_s = STUCK_S + 10  # who waits within the source (for worker processes, for files) speaks first
 
     def __init__(
         self,

@@ -2,17 +2,24 @@
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
 import pytest
 import torch
-from hostile_fixtures import photo, saved
+from hostile_fixtures import available, photo, saved
+from image_fixtures import request, write_files
 
 from gpufeed.decode import parallel
 from gpufeed.decode.parallel import Files, open_bulk
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
+from gpufeed.loaders import ahead
+from gpufeed.loaders.ahead import Ahead, BatchesAhead
+from gpufeed.loaders.files import FileReader
+from gpufeed.loaders.samples import STUCK_S
+from gpufeed.registry import load
 
 CPU = torch.device("cpu")
 COUNT = 20
@@ -68,3 +75,77 @@ def test_a_stuck_process_does_not_keep_close_waiting(images):
     begin = time.perf_counter()
     bulk.close()
     assert time.perf_counter() - begin < 2
+
+
+@pytest.fixture
+def mount(monkeypatch):
+    """What everybody waits for who calls `mount.wait()`; it comes when the test is over."""
+    monkeypatch.setattr(ahead, "END_S", 0.2)
+    alive = threading.Event()
+    yield alive
+    alive.set()
+
+
+def waiting_for(mount):
+    yield 1
+    mount.wait()
+    yield 2
+
+
+def test_a_source_that_gives_nothing_is_an_error_and_can_be_left(mount, monkeypatch, caplog):
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    begin = time.perf_counter()
+    with pytest.raises(GpufeedError, match=r"nothing from the thread gpufeed-test for 0\.5 s"):
+        items.get()
+    items.close()
+    assert 0.5 <= time.perf_counter() - begin < 2
+    assert "the thread gpufeed-test does not end" in caplog.text
+    mount.set()
+    items.thread.join(5)
+    assert not items.thread.is_alive()
+
+
+def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    begin = time.perf_counter()
+    items.close()
+    assert 0.5 <= time.perf_counter() - begin < 2
+    assert items.thread.daemon
+
+
+def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(mount, monkeypatch):
+    monkeypatch.setattr(ahead, "LOOK_S", 0.2)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    threading.Timer(0.1, items.stopping.set).start()
+    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+        items.get()
+    monkeypatch.setattr(ahead, "LOOK_S", 60)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    threading.Timer(0.1, mount.set).start()
+    begin = time.perf_counter()
+    assert items.get() == 2
+    assert time.perf_counter() - begin < 5
+    items.close()
+
+
+def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeypatch):
+    """And it is told by who waits for the files: the thread behind it may wait a little longer."""
+    assert BatchesAhead.stuck_s > Ahead.stuck_s == STUCK_S
+    available("dali_cpu")
+    files = [saved("JPEG", photo(24, 32)), saved("GIF", photo(24, 32))] * 4  # GIF: DALI gets bytes
+    made = request(write_files(tmp_path / "files", files, "jpg", (24, 32)), None, batch_size=2)
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    with load("loader", "dali_cpu")(made) as loader:
+        plain = FileReader.read
+        monkeypatch.setattr(FileReader, "read", lambda self, i: mount.wait() and plain(self, i))
+        begin = time.perf_counter()
+        with pytest.raises(GpufeedError, match="nothing from the thread gpufeed-read for"):
+            next(iter(loader))
+    assert time.perf_counter() - begin < 5

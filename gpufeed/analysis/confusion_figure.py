@@ -92,7 +92,8 @@ def draw_pairs(axis: Axes, pairs: "Sequence[Pair]") -> None:
     axis.set_yticks(range(len(pairs)), names, fontsize=9)
     axis.invert_yaxis()
     for place, pair in enumerate(pairs):
-        axis.text(pair.count, place, f" {pair.count:,} of {pair.of:,}", va="center", fontsize=8)
+        said = f"{pair.count:,} of {pair.of:,}"
+        axis.annotate(said, (pair.count, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
     axis.set_xlim(0, max(counts) * 1.2)
     axis.set_xlabel("images")
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))

@@ -33,6 +33,10 @@ PACKAGES = (
     "nvidia-cudnn-cu13",
     "nvidia-dali-cuda120",
     "nvidia-dali-cuda130",
+    "nvidia-nvimgcodec-cu12",
+    "nvidia-nvimgcodec-cu13",
+    "simplejpeg",
+    "opencv-python-headless",
 )
 
 

@@ -9,6 +9,7 @@ from gpufeed import environment as env
 from gpufeed import gpu
 from gpufeed.document import SCHEMAS
 from gpufeed.node import node_name
+from gpufeed.registry import DECODERS, load
 
 CPU = torch.device("cpu")
 
@@ -19,6 +20,16 @@ def test_environment_is_what_the_schema_says():
     Draft202012Validator(schema).validate(found)
     assert found["gpu"] is None
     assert found["versions"]["torch"].startswith(torch.__version__.split("+")[0])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_versions_name_every_package_that_decodes(name):
+    try:
+        needs = load("decoder", name).needs
+    except ModuleNotFoundError as error:
+        pytest.skip(f"{error.name} is not installed")
+    for packages in needs.values():  # such as "nvidia-dali-cuda120 or nvidia-dali-cuda130"
+        assert set(packages.split(" or ")) <= set(env.PACKAGES)
 
 
 @pytest.mark.parametrize(("cuda", "expected"), [("12.8", "cuda12"), ("13.0", "cuda13"), (None, "cpu")])

@@ -19,6 +19,7 @@ from gpufeed.gate.pixels import PixelSource, pixel_source
 from gpufeed.gate.task import Task
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.registry import fetch
+from gpufeed.strips.store import open_strips, verify_bytes
 from gpufeed.timing import synchronise
 
 EPOCHS = 3  # of the training split: losses that begin with the second epoch must show
@@ -97,6 +98,9 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
+        if bench.request.strips is not None:
+            strips = open_strips(bench.request.strips, bench.request.manifest)
+            verify_bytes(strips, lambda: tell("alive", "verifying the bytes of the strips"))
         for place, split in enumerate(bench.splits()):
             request = replace(bench.request, split=split, shuffle=place == 0)
             tell("alive", f"opening the loader for split {split}")

@@ -30,7 +30,12 @@ class Unit:
 
 
 class StripReader:
-    """Decodes units of a strip set. The set stays mapped, so that its bytes are read once, by the decoder."""
+    """Decodes units of a strip set. The set stays mapped, so that its bytes are read once, by the decoder.
+
+    Not every GPU decoder notices damaged bytes. Who opens a set that the equivalence gate has verified just
+    before may say verify=False, which saves reading the whole file; damage that comes after the gate then
+    shows only if the decoder notices it.
+    """
 
     def __init__(
         self,
@@ -39,13 +44,17 @@ class StripReader:
         device: torch.device,
         threads: int,
         backend: str | None = None,
+        verify: bool = True,
     ):
-        """threads: cores to use. Raises GpufeedError for a strip set that is not the manifest's, or of
-        several image sizes, and Skip if `backend` is named and cannot run here."""
+        """threads: cores to use. verify: whether every byte is held against the set's digest; size, index
+        and manifest always are.
+
+        Raises GpufeedError for a strip set that is damaged, not the manifest's, or of several image sizes,
+        and Skip if `backend` is named and cannot run here.
+        """
         self.manifest, self.device = manifest, device
         self.size = manifest.image_size()
-        # every byte is checked, since not every GPU decoder notices damage
-        self.strips: StripSet = open_strips(path, manifest, verify=True)
+        self.strips: StripSet = open_strips(path, manifest, verify)
         self.backend = open_backend(device, threads, backend)
         self.files = manifest.paths()
         self.path = path

@@ -5,9 +5,10 @@ stands and which samples it holds. `strips.json` says what both were made from, 
 that stands in no strip, with the reason; files without it count as unfinished.
 """
 
+import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +31,7 @@ COLUMNS = {
     "ids": pa.list_(pa.int64()),  # sample ids, top to bottom
 }
 REMAKE = "delete the folder of the strips and build them again"
+PIECE = 2**24  # bytes that are read at a time for a digest
 
 
 @dataclass(frozen=True)
@@ -164,16 +166,39 @@ def open_strips(path: str | Path, manifest: Manifest, verify: bool = False) -> S
         raise GpufeedError(f"no readable strips at {path} ({error})", "a strip set", REMAKE) from error
     if size != info.strip_bytes:
         raise GpufeedError(f"{size} bytes in {path}", str(info.strip_bytes), REMAKE)
-    if verify:
-        check_digest(path, info.sha256)
     opened = StripSet(path, info, strips)
+    if verify:
+        verify_bytes(opened)
     check_ids(opened, manifest)
     return opened
 
 
+def verify_bytes(strips: StripSet, alive: Callable[[], None] = lambda: None) -> None:
+    """Reads the whole file of strips; raises GpufeedError unless it is the one that was built.
+
+    alive: called for each PIECE, for who must hear that this goes on (150 GB take minutes).
+    """
+    found, piece = hashlib.sha256(), memoryview(bytearray(PIECE))
+    try:
+        with strips.path.open("rb", buffering=0) as file:
+            while count := read_all(file, piece):
+                found.update(piece[:count])
+                alive()
+    except OSError as error:
+        raise GpufeedError(
+            f"no readable {strips.path} ({error.strerror})", "a file of strips", REMAKE
+        ) from error
+    check_sum(strips.path, found.hexdigest(), strips.info.sha256)
+
+
 def check_digest(path: Path, expected: str) -> None:
     """Raises GpufeedError if the file is not the one that the sidecar speaks of."""
-    if (digest := file_digest(path)) != expected:
+    check_sum(path, file_digest(path), expected)
+
+
+def check_sum(path: Path, digest: str, expected: str) -> None:
+    """Raises GpufeedError if a file's digest is not that of its sidecar."""
+    if digest != expected:
         raise GpufeedError(f"sha256 {digest} of {path}", expected, REMAKE)
 
 

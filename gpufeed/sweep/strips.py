@@ -1,6 +1,8 @@
 """Whole strips in the sweep: the same images as the other decoders', from strips.bin instead of files."""
 
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -8,6 +10,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.decode.parallel import Bulk, Files
 from gpufeed.errors import GpufeedError
 from gpufeed.strips.reader import StripReader
+from gpufeed.strips.store import open_strips
 
 SPLIT = "train"
 
@@ -25,8 +28,11 @@ class StripsBulk(Bulk):
             raise GpufeedError("files without strips", "the manifest and strips.bin", "build the strips")
         self.close()
         self.files = files
+        verify_once(files.manifest, files.strips)
         self.manifest = Manifest.read(files.manifest)
-        self.reader = StripReader(self.manifest, files.strips, self.device, self.cores, self.backend)
+        self.reader = StripReader(
+            self.manifest, files.strips, self.device, self.cores, self.backend, verify=False
+        )
         units = self.reader.units(SPLIT)
         self.left_over = [id for unit in units if unit.strip is None for id in unit.ids.tolist()]
         self.groups: list[list] = [[]]  # units of one call, at most files.batch_size images
@@ -59,3 +65,9 @@ class StripsBulk(Bulk):
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+
+
+@cache  # once a process, which is once a sweep; an error is not kept
+def verify_once(manifest: Path, strips: Path) -> None:
+    """Raises GpufeedError unless every byte of the strip set is what its sidecar says."""
+    open_strips(strips, Manifest.read(manifest), verify=True)

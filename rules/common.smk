@@ -17,7 +17,7 @@ from gpufeed.experiment import source_options
 from gpufeed.impact import planned_impact
 from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant
-from gpufeed.node import node_name
+from gpufeed.node import announce, node_name
 from gpufeed.registry import DECODERS, LOADERS, source_file
 from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
@@ -27,6 +27,8 @@ try:
     PLAN = planned(config)
 except GpufeedError as error:
     raise WorkflowError(f"the config cannot be run\n{error}")
+
+announce(planning=workflow.is_main_process)
 
 RESULTS = config["results"]
 DATA = config["data"]
@@ -84,6 +86,8 @@ def plan_info():
                 "question": config["experiments"][name]["question"],
                 "repeats": PLAN.repeats[name],
                 "cells": list(cells),
+                "gates": gates_of(name),
+                "builds": ["-".join(run) for run in BUILDS[name].runs] if name in BUILDS else [],
                 "kernels": kernel_settings(config, name) is not None,
                 "impact": impact_of(name),
                 "models": KEPT[name],
@@ -141,15 +145,24 @@ def strips_for_cache(wildcards):
     return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
 
 
-def gate_path(cell):
-    """The verdict on a cell's loader with the cell's settings."""
-    return f"{RESULTS}/gate/{cell.dataset}/{cell.loader}/{variant(settings_of(cell))}.json"
+def attempt_at(path, device=config["device"]):
+    """Which attempt a document comes from. Takes no `output`: Snakemake would not compare it then."""
+    return attempt(path, node_name(), device)
+
+
+def gate_name(cell):
+    """What tells the verdict on a cell's loader with the cell's settings from others."""
+    return f"{cell.dataset}/{cell.loader}/{variant(settings_of(cell), cell.device)}"
+
+
+def gate_path(name):
+    """The verdict of that name."""
+    return f"{RESULTS}/gate/{name}.json"
 
 
 def attempt_at_gate(wildcards):
     """Which attempt a verdict comes from."""
-    path = f"{RESULTS}/gate/{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}.json"
-    return attempt(path, node_name())
+    return attempt_at(f"{RESULTS}/gate/{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}.json")
 
 
 def settings_judged(wildcards):
@@ -157,7 +170,7 @@ def settings_judged(wildcards):
     for cells in PLAN.cells.values():
         for cell in cells.values():
             if (cell.dataset, cell.loader) == (wildcards.dataset, wildcards.loader):
-                if variant(settings_of(cell)) == wildcards.variant:
+                if variant(settings_of(cell), cell.device) == wildcards.variant:
                     return settings_of(cell)
     raise WorkflowError(
         f"found: no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}\n"
@@ -169,13 +182,13 @@ def settings_judged(wildcards):
 def gate_of(wildcards):
     """The verdict that a cell waits for; ceilings have none."""
     cell = cell_of(wildcards)
-    return [] if LOADERS[cell.loader].ceiling else gate_path(cell)
+    return [] if LOADERS[cell.loader].ceiling else gate_path(gate_name(cell))
 
 
 def gates_of(experiment):
-    """The verdicts that the cells of an experiment wait for."""
+    """The names of the verdicts that the cells of an experiment wait for."""
     cells = PLAN.cells[experiment].values()
-    return sorted({gate_path(cell) for cell in cells if not LOADERS[cell.loader].ceiling})
+    return sorted({gate_name(cell) for cell in cells if not LOADERS[cell.loader].ceiling})
 
 
 def code_of_loader(loader):
@@ -214,20 +227,24 @@ def code_of_cell(wildcards):
 
 
 def attempt_of(wildcards):
-    """Which attempt the record comes from. Takes no `output`: Snakemake would not compare it then."""
-    record = f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json"
-    return attempt(record, node_name())
+    """Which attempt the record comes from."""
+    return attempt_at(f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json")
 
 
 def builds_path(experiment, decoder, cores):
     return f"{RESULTS}/builds/{experiment}/{decoder}-{cores}.json"
 
 
+def attempt_of_build(wildcards):
+    """Which attempt the times come from; those of a CPU decoder do not depend on the device."""
+    return attempt_at(builds_path(**wildcards), "auto" if takes_gpu(wildcards.decoder) else "cpu")
+
+
 def parts_of(experiments):
     """Everything that the report of these experiments waits for."""
     for experiment in experiments:
         yield from records_of(experiment)
-        yield from gates_of(experiment)
+        yield from map(gate_path, gates_of(experiment))
         if experiment in BUILDS:
             yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
         for table in ("cells", "batches"):

@@ -1,6 +1,6 @@
 """Build times of caches as rows of a table, and what they say of the decoders' memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -31,15 +31,22 @@ class BuildRow:
 
 @dataclass(frozen=True)
 class BuildTable:
-    """The builds of one experiment. troubles: (decoder, cores, sentence) of what could not be built."""
+    """The builds of one experiment. troubles: (decoder, status, sentence) of what could not be built.
+
+    missing: <decoder>-<cores> of what is planned and was not measured.
+    """
 
     rows: list[BuildRow]
     troubles: list[tuple[str, str, str]]
     memory: str
+    missing: list[str]
 
 
-def table(paths: Iterable[Path], experiment: str) -> BuildTable | None:
-    """The table of an experiment, smallest sets first, the fastest decoder first; None if it has no file."""
+def table(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ()) -> BuildTable | None:
+    """The table of an experiment, smallest sets first, the fastest decoder first; None if it has none.
+
+    planned: <decoder>-<cores> of the builds that it plans.
+    """
     ours = [path for path in paths if path.parent.name == experiment]
     rows, troubles = [], []
     for path in ours:
@@ -52,7 +59,8 @@ def table(paths: Iterable[Path], experiment: str) -> BuildTable | None:
             troubles.append((times.decoder, times.status, times.sentence))
         rows += [row(times, one) for one in times.builds]
     rows.sort(key=lambda row: (row.count, -row.images_per_s))
-    return BuildTable(rows, troubles, memory(rows)) if ours else None
+    missing = [name for name in planned if name not in {path.stem for path in ours}]
+    return BuildTable(rows, troubles, memory(rows), missing) if ours or missing else None
 
 
 def row(times: BuildTimes, one: dict) -> BuildRow:

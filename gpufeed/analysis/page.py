@@ -14,12 +14,14 @@ from gpufeed.analysis import (
     confusion,
     datasets,
     figures,
+    find,
     gates,
     impact,
     impact_figure,
     interactive,
     kernel_section,
     learning,
+    missing,
     records,
     style,
     sweep_section,
@@ -44,11 +46,12 @@ class Picture:
     caption: str
 
 
-def page(found: records.Found, plan_info: Mapping) -> str:
+def page(found: find.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
-    found: the records to show. plan_info: {"experiments": {name: {"title", "question", "repeats",
-    "cells" and, where there are any, "sweep", "kernels" and "impact"}}, "left_out": [{"experiment",
+    found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
+    and, where there are any, "sweep" (decoders), "kernels" (a bool), "models" (cells), "impact", "builds"
+    (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment",
     "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
@@ -68,7 +71,8 @@ def page(found: records.Found, plan_info: Mapping) -> str:
         library=Markup(interactive.library()),
         reference=found.reference,
         machines=_machines(table),
-        counts=_counts(table, found),
+        counts=_counts(table),
+        missing=missing.told(found.missing),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
         gates=gates.rows(found.gates, table),
         datasets=datasets.rows(table),
@@ -79,19 +83,18 @@ def page(found: records.Found, plan_info: Mapping) -> str:
     )
 
 
-def _shown_experiments(found: records.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
-    """Experiments with a record or a gap, in the order of the plan."""
-    present = {*table["experiment"], *(missing.experiment for missing in found.missing)}
+def _shown_experiments(found: find.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
+    """Experiments with a result or a gap, in the order of the plan."""
+    present = {*table["experiment"], *(part.experiment for part in found.missing)}
+    present |= {path.parent.name for path in found.builds}
     present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
     present |= {path.parent.parent.name for path in found.evaluations}
     return [name for name in plan_info["experiments"] if name in present]
 
 
-def _counts(table: pd.DataFrame, found: records.Found) -> dict[str, int]:
+def _counts(table: pd.DataFrame) -> dict[str, int]:
     status = table["status"].value_counts().to_dict()
-    return {name: int(status.get(name, 0)) for name in ("done", "skipped", "failed", "damaged")} | {
-        "missing": len(found.missing)
-    }
+    return {name: int(status.get(name, 0)) for name in ("done", "skipped", "failed", "damaged")}
 
 
 def _section(name, plan_info, found, table, cells, steps) -> dict:
@@ -113,7 +116,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "impact": _impact(name, ours, plan.get("impact")),
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
-        "builds": builds.table(found.builds, name),
+        "builds": builds.table(found.builds, name, plan.get("builds", [])),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels", False)),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
@@ -209,13 +212,10 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
     return rows
 
 
-def _missing(name: str, found: records.Found) -> dict[str, list[int]]:
-    """Cell id -> repeats that nobody has measured."""
-    cells: dict[str, list[int]] = {}
-    for missing in found.missing:
-        if missing.experiment == name:
-            cells.setdefault(missing.cell_id, []).append(missing.repeat)
-    return cells
+def _missing(name: str, found: find.Found) -> dict | None:
+    """What nobody has measured of an experiment, in short and one by one; None if there is nothing."""
+    ours = [part for part in found.missing if part.experiment == name]
+    return {"told": missing.told(ours), "listed": missing.listed(ours)} if ours else None
 
 
 def _machines(table: pd.DataFrame) -> list[dict]:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpufeed.analysis import figures, page, records, style, tables
+from gpufeed.analysis import figures, find, missing, page, records, style, tables
 from gpufeed.analysis.files import write_whole
 
 logger = logging.getLogger("gpufeed")
@@ -41,40 +41,34 @@ def plot(
         write_whole(path, style.to_svg(draw(cells)))
 
 
-def assemble(found: records.Found, plan_info: Mapping, out_html: str | Path) -> None:
+def assemble(found: find.Found, plan_info: Mapping, out_html: str | Path) -> None:
     """Writes the report on `found` (plan_info: see `page.page`)."""
     write_whole(out_html, page.page(found, plan_info))
 
 
 def report(
     results: str | Path, experiments: Iterable[str], plan_info: Mapping, out_html: str | Path
-) -> records.Found:
-    """Writes the report from own records, from published ones if there are none; measures nothing."""
-    experiments = list(experiments)
-    planned = {
-        name: dict.fromkeys(plan["cells"], plan["repeats"]) for name, plan in plan_info["experiments"].items()
-    }
-    found = records.find_records(results, experiments, planned)
-    if not found.paths:
-        reference = records.find_reference(results, experiments, planned)
-        found = reference if reference.paths else found
+) -> find.Found:
+    """Writes the report from own results, from published ones if there are none; measures nothing."""
+    experiments, plans = list(experiments), plan_info["experiments"]
+    found = find.find_own(results, experiments, plans)
+    if not found.measured:
+        reference = find.find_reference(results, experiments, plans)
+        found = reference if reference.measured else found
     assemble(found, plan_info, out_html)
-    logger.info("wrote %s from %d records, %d missing", out_html, len(found.paths), len(found.missing))
+    records_n, said = len(found.paths), missing.told(found.missing)
+    logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
 
-def say_missing(found: records.Found, plan_info: Mapping) -> str:
+def say_missing(found: find.Found, plan_info: Mapping) -> str:
     """What is missing, a line an experiment, with the command that measures it; empty if nothing is."""
     lines = []
     for name in plan_info["experiments"]:
-        ours = [missing for missing in found.missing if missing.experiment == name]
+        ours = [part for part in found.missing if part.experiment == name]
         if ours:
-            cells = len({missing.cell_id for missing in ours})
-            planned = len(plan_info["experiments"][name]["cells"])
-            lines.append(
-                f"missing: {name}: {len(ours)} repeats of {cells} of its {planned} cells"
-                f" (measure them: {page.command(plan_info, name)})"
-            )
+            command = page.command(plan_info, name)
+            lines.append(f"missing: {name}: {missing.told(ours)} (measure them: {command})")
     return "\n".join(lines)
 
 

@@ -1,16 +1,15 @@
 """Records and step tables from disk to DataFrames. What cannot be read becomes a row that says so."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
+from gpufeed.analysis.find import STEPS_SUFFIX
 from gpufeed.errors import GpufeedError
 from gpufeed.record import Record
 
-STEPS_SUFFIX = ".steps.parquet"
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
 AXES = (
@@ -150,105 +149,3 @@ def _measures(record: Record) -> dict:
 def _first_line(error: object) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A repeat that the config plans and nobody has measured."""
-
-    experiment: str
-    cell_id: str
-    repeat: int
-
-
-@dataclass(frozen=True)
-class Found:
-    """The records to report on, and how they compare with the plan."""
-
-    paths: list[Path]
-    missing: list[Missing] = field(default_factory=list)
-    stale: list[Path] = field(default_factory=list)  # of cells or repeats that the config no longer plans
-    reference: bool = False  # published records of another machine, shown because there are no own ones
-    gates: list[Path] = field(default_factory=list)  # verdicts of the gate
-    builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
-    sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
-    kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
-    evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
-
-    @property
-    def steps_paths(self) -> list[Path]:
-        """The step tables beside the records, where there are any."""
-        beside = (path.with_name(path.stem + STEPS_SUFFIX) for path in self.paths)
-        return [path for path in beside if path.exists()]
-
-
-Planned = Mapping[str, Mapping[str, int]]  # {experiment: {cell_id: repeats}}
-
-
-def find_records(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
-    """Looks for <results_dir>/records/<experiment>/<cell_id>/<repeat>.json of every planned repeat."""
-    root = Path(results_dir) / "records"
-    paths, missing, stale = [], [], []
-    for experiment in experiments:
-        cells = planned.get(experiment, {})
-        for cell_id, repeats in cells.items():
-            for repeat in range(repeats):
-                path = root / experiment / cell_id / f"{repeat}.json"
-                if path.exists():
-                    paths.append(path)
-                else:
-                    missing.append(Missing(experiment, cell_id, repeat))
-        known = set(paths)
-        stale += [path for path in sorted(root.glob(f"{experiment}/*/*.json")) if path not in known]
-    beside = {"gates": find_gates(results_dir), "builds": find_builds(results_dir)}
-    beside |= {"kernels": find_kernels(results_dir), "evaluations": find_evaluations(results_dir)}
-    return Found(paths, missing, stale, **beside, sweeps=find_sweeps(results_dir))
-
-
-def find_gates(results_dir: str | Path) -> list[Path]:
-    """The verdicts of the gate in a folder of results."""
-    return sorted(Path(results_dir).glob("gate/*/*/*.json"))
-
-
-def find_builds(results_dir: str | Path) -> list[Path]:
-    """The build times in a folder of results."""
-    return sorted(Path(results_dir).glob("builds/*/*.json"))
-
-
-def find_kernels(results_dir: str | Path) -> list[Path]:
-    """The kernel benchmarks in a folder of results."""
-    return sorted(Path(results_dir).glob("kernels/*.json"))
-
-
-def find_evaluations(results_dir: str | Path) -> list[Path]:
-    """The evaluations of kept models in a folder of results."""
-    return sorted(Path(results_dir).glob("models/*/*/evaluation.json"))
-
-
-def find_sweeps(results_dir: str | Path) -> list[Path]:
-    """The sweeps of decoders in a folder of results."""
-    return sorted(Path(results_dir).glob("sweeps/*/*.json"))
-
-
-def find_reference(results_dir: str | Path, experiments: Iterable[str], planned: Planned) -> Found:
-    """Published records, <results_dir>/reference/<name>/records/...: all of them, planned or not.
-
-    Their config may differ from the present one, so nothing counts as stale; every planned repeat
-    counts as missing, for it was not measured here.
-    """
-    experiments = list(experiments)
-    root = Path(results_dir) / "reference"
-    paths = [path for name in experiments for path in sorted(root.glob(f"*/records/{name}/*/*.json"))]
-    missing = [
-        Missing(name, cell_id, repeat)
-        for name in experiments
-        for cell_id, repeats in planned.get(name, {}).items()
-        for repeat in range(repeats)
-    ]
-    folders = sorted(root.glob("*"))
-    gates = [gate for folder in folders for gate in find_gates(folder)]
-    builds = [path for folder in folders for path in find_builds(folder)]
-    sweeps = [path for folder in folders for path in find_sweeps(folder)]
-    found = Found(paths, missing, reference=bool(paths), gates=gates, builds=builds, sweeps=sweeps)
-    found = replace(found, kernels=[path for folder in folders for path in find_kernels(folder)])
-    return replace(found, evaluations=[path for folder in folders for path in find_evaluations(folder)])

@@ -77,12 +77,14 @@ def results(tmp_path):
         replace(cached, dataset={**facts, "quarantined": 5, "cache": "dali_gpu 9.1"}),
         replace(new, dataset=facts, finished_at="2026-01-02T03:09:05+00:00"),
     )
-    return tmp_path, made.plan_info({"pipelining": [cell.id for cell in cells]}, repeats=1)
+    plan = made.plan_info({"pipelining": [cell.id for cell in cells]}, repeats=1)
+    plan["experiments"]["pipelining"]["builds"] = [path.stem for path in folder.glob("*.json")]
+    return tmp_path, plan
 
 
 def test_rows_by_size_then_speed(results):
     folder, _ = results
-    table = builds.table(records.find_builds(folder), "pipelining")
+    table = builds.table(sorted(folder.glob("builds/*/*.json")), "pipelining")
     shown = [(row.images, row.decoder, row.cores, row.seconds, row.n, row.buffers) for row in table.rows]
     repeated = "50,000 (repeats of 20,000 real files)"
     assert shown == [
@@ -96,7 +98,7 @@ def test_rows_by_size_then_speed(results):
         ("nvimgcodec", "skipped"),
         ("pillow-all", "damaged"),
     ]
-    assert builds.table(records.find_builds(folder), "hybrid_gpu") is None
+    assert builds.table(sorted(folder.glob("builds/*/*.json")), "hybrid_gpu") is None
 
 
 @pytest.mark.parametrize(("mib", "word"), [(1500, "less than"), (3000, "within"), (5000, "more than")])

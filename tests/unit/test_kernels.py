@@ -1,14 +1,15 @@
 """The kernel benchmark without a GPU: what it says, what it counts, and that all do the same work."""
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
 
 from gpufeed.analysis import kernel_claims, kernel_section
+from gpufeed.analysis.find import Found, Part
 from gpufeed.analysis.kernel_section import TITLES
 from gpufeed.analysis.page import page
-from gpufeed.analysis.records import Found, Missing
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.kernels import measure, record
 from gpufeed.kernels.plan import IMPLEMENTATIONS, STEPS, WORKS, settings
@@ -234,5 +235,5 @@ def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
     assert "takes 8.0 times as long" in shown
     assert "What the kernels are held to" in shown
     assert '<span class="tag open">not measured</span>' in shown
-    missing = page(Found([], missing=[Missing("e", "c", 0)]), info)
+    missing = page(Found([], missing=[Part("e", "kernels", Path("kernels/e.json"))]), info)
     assert "Not measured yet" in missing

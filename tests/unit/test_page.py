@@ -34,13 +34,13 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
         "snakemake --cores 8 --resources gpu=1 demo",
         "never-measured",
         "replay has no worker processes",
-        "of cells that the config no longer plans",
+        "of results that the config no longer plans",
         "which runs at 1,500 images/s",
         "compute capability 9.0",
     ):
         assert words in html, words
     assert "reference records" not in html
-    assert {missing.cell_id for missing in found.missing} >= {"never-measured"}
+    assert {part.path.parent.name for part in found.missing} >= {"never-measured"}
 
 
 def test_what_records_say_is_text_not_markup(report):
@@ -102,10 +102,10 @@ def test_without_any_record_the_page_lists_all_as_missing(tmp_path):
     plan = made.plan_info({"pipelining": ["a", "b"]})
     found = publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
     html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "6 missing repeats" in html
+    assert "missing: 6 repeats of 2 cells" in html
     assert "No record exists yet" in html
     said = publish.say_missing(found, plan)
-    assert said.startswith("missing: pipelining: 6 repeats of 2 of its 2 cells")
+    assert said.startswith("missing: pipelining: 6 repeats of 2 cells")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import record_fixtures as made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.analysis import publish, records, tables
+from gpufeed.analysis import find, publish, records, tables
 from gpufeed.analysis.epoch_starts import epoch_starts
 
 
@@ -108,7 +108,7 @@ def test_batches_are_medians_of_the_step_synchronised_cells(tmp_path):
     noted = made.cell("dataloader_workers", workers=2, prefetch_factor=2, synchronise="step", batch_size=32)
     paths = made.write_speeds(tmp_path, noted, [1000, 2000, 4000])
     paths += made.write_speeds(tmp_path, made.cell("overlap"), [500])
-    steps, damaged = records.read_steps(records.Found(paths).steps_paths)
+    steps, damaged = records.read_steps(find.Found(paths).steps_paths)
     assert damaged == []
     table = tables.batches(records.read_records(paths), steps)
     assert table["batch"].tolist() == list(range(1, 21))
@@ -121,7 +121,7 @@ def test_batches_are_medians_of_the_step_synchronised_cells(tmp_path):
 
 def test_a_bad_step_table_is_named_and_the_rest_is_read(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", synchronise="step"), [500, 600])
-    found = records.Found(paths)
+    found = find.Found(paths)
     found.steps_paths[0].write_bytes(b"not parquet")
     steps, damaged = records.read_steps(found.steps_paths)
     assert len(damaged) == 1
@@ -133,15 +133,16 @@ def test_found_missing_and_stale(tmp_path):
     of, gone = made.cell("overlap"), made.cell("resident")
     kept = made.write_speeds(tmp_path, of, [1, 2, 3])
     stale = made.write_speeds(tmp_path, gone, [1])
-    found = records.find_records(tmp_path, ["pipelining"], {"pipelining": {of.id: 2, "never": 1}})
+    found = find.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": [of.id, "never"], "repeats": 2}})
     assert found.paths == kept[:2]
-    assert found.missing == [records.Missing("pipelining", "never", 0)]
+    never = [Path(f"records/pipelining/never/{repeat}.json") for repeat in (0, 1)]
+    assert found.missing == [find.Part("pipelining", "records", path) for path in never]
     assert set(found.stale) == {kept[2], *stale}
 
 
 def test_tabulate_writes_whole_files(tmp_path):
     ids = made.write_pipelining(tmp_path)["pipelining"]
-    found = records.find_records(tmp_path, ["pipelining"], {"pipelining": dict.fromkeys(ids, 3)})
+    found = find.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})
     assert not found.missing
     cells, batches = tmp_path / "out/cells.csv", tmp_path / "out/batches.csv"
     publish.tabulate(found.paths, found.steps_paths, cells, batches)
@@ -186,7 +187,7 @@ def test_epochs_of_one_batch_have_no_rate_within():
 def test_the_table_of_cells_has_the_median_share_of_epoch_starts(tmp_path):
     of = made.cell("overlap")
     paths = made.write_speeds(tmp_path, of, [1000, 1000, 1000])
-    steps, _ = records.read_steps(records.Found(paths).steps_paths)
+    steps, _ = records.read_steps(find.Found(paths).steps_paths)
     steps = steps.assign(epoch=steps["step"] // 5)
     row = tables.cells(records.read_records(paths), steps).iloc[0]
     assert row["epoch_batches"] == 5

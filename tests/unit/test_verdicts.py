@@ -1,7 +1,7 @@
 import pytest
 import record_fixtures as made
 
-from gpufeed.analysis import claims, records, tables, verdicts, wording
+from gpufeed.analysis import claims, find, records, tables, verdicts, wording
 
 
 def cells_of(paths):
@@ -249,7 +249,7 @@ def test_the_answer_says_how_much_of_the_wait_is_the_first_batch_of_an_epoch(tmp
         made.steps(records.Record.read(path), 48, epoch_batches=16, start_ms=9_000.0).to_parquet(
             path.with_name(f"{path.stem}.steps.parquet")
         )
-    steps, _ = records.read_steps(records.Found(paths).steps_paths)
+    steps, _ = records.read_steps(find.Found(paths).steps_paths)
     (verdict,) = verdicts.answers(tables.cells(records.read_records(paths), steps))
     row = tables.cells(records.read_records(paths), steps).iloc[0]
     assert row["epoch_start_share"] > verdicts.MOSTLY_AT_START

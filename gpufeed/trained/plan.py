@@ -10,7 +10,8 @@ from gpufeed.registry import LOADERS
 def kept_cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
     """Ids of the cells whose models are kept: those of the blocks in `models`, without ceilings.
 
-    Raises GpufeedError for a block that there is not, and for one that has no such cell.
+    A block whose cells are all impossible under this config keeps none. Raises GpufeedError for a block that
+    there is not, and for one that has ceilings only.
     """
     blocks = config["experiments"][experiment].get("models", {}).get("blocks", [])
     where, found = f"experiments.{experiment}.models.blocks", []
@@ -19,10 +20,10 @@ def kept_cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
             raise unknown("block", block, plan.blocks[experiment], where)
         cells = plan.blocks[experiment][block]
         ours = [cell for cell in cells if not LOADERS[plan.cells[experiment][cell].loader].ceiling]
-        if not ours:
+        if cells and not ours:
             raise GpufeedError(
                 f"block {block!r} in {where}, which has no cell whose model could be kept",
-                "a block with a possible cell that is no ceiling: a ceiling sees one batch only",
+                "a block with a cell that is no ceiling: a ceiling sees one batch only",
                 "name another block",
             )
         found += ours

@@ -429,6 +429,12 @@ def test_any_block_gives_a_plan_of_typed_cells_or_an_error_in_three_parts(block,
         assert cell.hyper["trainer"]["learning_rate"] > 0
 
 
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda"])
+def test_the_shipped_config_plans_on_every_device(device):
+    """An experiment that one asks for is one of many that are planned with it."""
+    assert planned(merged("config.yaml") | {"device": device}).cells["hybrid_gpu"]
+
+
 def test_a_trip_through_the_host_is_left_out_of_cuda_graphs():
     config = merged("config.yaml")
     config["experiments"]["e"] = {

@@ -47,6 +47,12 @@ def test_the_cells_of_the_named_blocks_without_ceilings_and_each_once():
     assert loaders(config({"blocks": ["two", "one"]})) == ["resident", "host_cache"]
 
 
+def test_a_block_that_the_device_makes_impossible_keeps_none_and_stops_nothing():
+    found = config({"blocks": ["one", "kernels"]}, kernels={"loader": "resident", "augment": "fused"})
+    assert loaders(found) == ["resident", "resident"]
+    assert loaders({**found, "device": "cpu"}) == ["resident"]
+
+
 def test_an_experiment_without_models_keeps_none():
     found = config({"blocks": ["one"]})
     del found["experiments"]["tiny"]["models"]

@@ -44,7 +44,8 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
     found, pictures = crossover.sizes(rows), []
     sentences = crossover.answer(rows)
     if found:
-        pictures.append(_picture(sweep_figures.draw_crossover(rows), f"{prefix}-crossover", CROSSOVER))
+        caption = f"{CROSSOVER} {say_threads(rows)}".rstrip()
+        pictures.append(_picture(sweep_figures.draw_crossover(rows), f"{prefix}-crossover", caption))
     if sweep_figures.has_decoding(rows):
         pictures.append(_picture(sweep_figures.draw_decoding(rows), f"{prefix}-decoding", DECODING))
     counts = sorted({cores for size in found for cores in size.cpu})
@@ -60,6 +61,19 @@ def _machine(rows: pd.DataFrame, prefix: str) -> dict:
         "buffers": _buffers(rows),
         "versions": sorted(set(rows["version"].dropna())),
     }
+
+
+def say_threads(rows: pd.DataFrame) -> str:
+    """What `cores` counts, where it may be more than the physical ones; empty where it is not."""
+    counts = sweeps.measured(rows)[["cores", "physical_cores"]].astype("Int64").drop_duplicates()
+    known = counts.dropna().sort_values("cores")
+    shared = known[known["physical_cores"] < known["cores"]]
+    if len(shared):
+        said = wording.listing(f"{cores} are on {own}" for cores, own in shared.itertuples(index=False))
+        return f"Cores are hardware threads, of which several share a physical core: {said}."
+    if len(known) < len(counts):
+        return "Cores are hardware threads; whether two of them share a physical core is not known."
+    return ""
 
 
 def _title(rows: pd.DataFrame) -> str:

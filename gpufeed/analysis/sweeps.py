@@ -12,10 +12,10 @@ from gpufeed.sweep import record
 STRIPS, STRIPS_CPU = "strips", "strips_cpu"
 COLUMNS = [
     "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
-    "bytes_per_pixel", "cores", "batch_size", "main", "cache", "status", "sentence", "n", "images_per_s",
-    "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share", "fell_back_share",
-    "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "driver", "stack", "torch",
-    "commit", "finished_at",
+    "bytes_per_pixel", "cores", "physical_cores", "batch_size", "main", "cache", "status", "sentence", "n",
+    "images_per_s", "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share",
+    "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "driver",
+    "stack", "torch", "commit", "finished_at",
 ]  # fmt: skip
 TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
 # What nodes have in common whose rates may be compared: a cluster puts each decoder's job on another node.
@@ -99,6 +99,7 @@ def _point(point: dict) -> dict:
         "megapixels_per_s": rates.median() * pixels / 1e6,
         "evicted_share": pd.Series(point["evicted_share"], dtype=float).median(),
         "fell_back_share": point["fell_back"] / images if images else None,
+        "physical_cores": point.get("physical_cores"),
     }
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gpufeed.data.manifest import Manifest
-from gpufeed.decode.cores import can_restrict, on_cores
+from gpufeed.decode.cores import can_restrict, on_cores, physical_cores
 from gpufeed.decode.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.document import now
 from gpufeed.environment import cores_allowed, environment
@@ -231,6 +231,7 @@ def measure_point(
         "evicted_share": [],
         "fell_back": 0,
         "buffers_mib": None,
+        "physical_cores": physical_cores(bench.core_ids),
     }
     try:
         bulk = bench.open(source.files(point.batch_size))

@@ -78,6 +78,20 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
     assert record.read(tmp_path / "a.json") == json.loads(json.dumps(sweep))
 
 
+def test_points_tell_how_many_physical_cores_they_had(data, tmp_path, monkeypatch):
+    """As on a machine whose hardware threads are all of one core."""
+    allowed = os.sched_getaffinity(0)
+    for cpu in allowed:
+        (tmp_path / f"cpu{cpu}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}/topology/thread_siblings_list").write_text(",".join(map(str, allowed)))
+    monkeypatch.setattr("gpufeed.decode.cores.CPUS", tmp_path)
+    points = swept("pillow", data)["points"]
+    assert {point["cores"] for point in points} == {1, cores_allowed()}
+    assert {point["physical_cores"] for point in points} == {1}
+    monkeypatch.setattr("gpufeed.decode.cores.CPUS", tmp_path / "none")
+    assert swept("pillow", data, cores=[1])["points"][0]["physical_cores"] is None
+
+
 @pytest.mark.parametrize("decoder", ["strips", "strips_cpu"])
 def test_strips_decode_the_same_images(data, strips, decoder):
     sweep = swept(decoder, data, strips=strips, batch_sizes={"mosaic_16": [4]})

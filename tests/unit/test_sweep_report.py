@@ -64,6 +64,28 @@ def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
         assert words in decoding, words
 
 
+def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
+    """Nothing where each core is one, how they share where some do, and that it is unknown where it is."""
+    found = {}
+    for name, of in {"own": lambda n: n, "shared": lambda n: -(-n // 2), "unknown": lambda n: None}.items():
+        (path,) = swept.write_sweeps(tmp_path / name, decoders=["simplejpeg"], counts=(1, 4, 16))
+        sweep = record.read(path)
+        for point in sweep["points"]:
+            point["physical_cores"] = of(point["cores"])
+        record.write(sweep, path)
+        found[name] = report_of(tmp_path / name)
+    note = "Cores are hardware threads"
+    assert note not in found["own"]
+    assert (
+        f"{note}, of which several share a physical core: 4 are on 2 and 16 are on 8.</figcap"
+        in found["shared"]
+    )
+    unknown = f"{note}; whether two of them share a physical core is not known.</figcap"
+    assert unknown in found["unknown"]
+    swept.write_sweeps(tmp_path / "older", decoders=["simplejpeg"])  # without the field
+    assert unknown in report_of(tmp_path / "older")
+
+
 @pytest.mark.parametrize("gpu", [made.H200, None])
 def test_few_sweeps_are_drawn_too(tmp_path, gpu):
     paths = swept.write_sweeps(tmp_path, gpu, ["simplejpeg", "torchvision_cuda"], counts=(2,))

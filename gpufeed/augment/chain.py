@@ -15,7 +15,6 @@ import cupy
 import numpy as np
 import torch
 from cuda.core.utils import StridedMemoryView
-from numba import cuda
 
 from gpufeed.augment import amounts, draws
 from gpufeed.augment.base import DeviceAugment
@@ -39,6 +38,7 @@ from gpufeed.augment.exchange import (
     on_stream,
     torch_to_cupy,
 )
+from gpufeed.augment.numba_cuda import cuda
 from gpufeed.errors import GpufeedError
 
 MOST_PIXELS = 2**20  # of an image: chain_kernels.place

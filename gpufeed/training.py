@@ -19,7 +19,8 @@ from gpufeed.devices import apply_precision, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import Skip, first_line, one_line
 from gpufeed.experiment import Cell
-from gpufeed.gate.verdict import NotPassed, admit
+from gpufeed.gate.pixels import pixel_source
+from gpufeed.gate.verdict import NotPassed, admit, check_same
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.registry import fetch
@@ -111,9 +112,10 @@ def train(
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none.
     """
-    if gate is not None:
-        admit(gate)
+    verdict = admit(gate) if gate is not None else None
     place.find(cell)
+    if verdict is not None:
+        check_same(gate, verdict, "device", place.device.type)
     samples, seed = Manifest.read(manifest), cell.seed + repeat
     torch.manual_seed(seed)
     apply_precision(place.precision)
@@ -123,6 +125,9 @@ def train(
     request = load_request(cell, samples, stores, place.device, seed, augment)
     model = make_model(cell, samples, place.device)
     with fetch("loader", cell.loader)(request) as loader:
+        if verdict is not None:
+            version = pixel_source(cell.loader, loader, request.cache).version
+            check_same(gate, verdict, "decoder", version)
         trainer = make_trainer(cell, model, loader, augment, place)
         trainer.prepare(example_batch(request))
         synchronise(place.device)

@@ -17,7 +17,7 @@ rule measure_build:
         gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:
         counts=lambda wildcards: BUILDS[wildcards.experiment].counts,
-        attempt=lambda wildcards: attempt(builds_path(**wildcards), node_name()),
+        attempt=attempt_of_build,
         code=lambda wildcards: digest("build_time.py", "cache/*.py", "decode/*.py", "strips/**/*.py"),
     script:
         "../workflow/scripts/measure_build.py"

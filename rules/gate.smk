@@ -18,6 +18,7 @@ rule gate:
         gpu=GPU_JOBS,
     params:
         settings=settings_judged,
+        device=config["device"],
         attempt=attempt_at_gate,
         code=lambda wildcards: digest("gate/*.py", *code_of_loader(wildcards.loader)),
     script:

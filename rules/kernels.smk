@@ -14,7 +14,7 @@ rule measure_kernel:
     params:
         settings=lambda wildcards: kernels_of(wildcards.experiment),
         device=config["device"],
-        attempt=lambda wildcards: attempt(f"{RESULTS}/kernels/{wildcards.experiment}.json", node_name()),
+        attempt=lambda wildcards: attempt_at(f"{RESULTS}/kernels/{wildcards.experiment}.json"),
         code=lambda wildcards: digest("kernels/*.py", "augment/*.py"),
     script:
         "../workflow/scripts/measure_kernel.py"

@@ -19,7 +19,7 @@ rule train_model:
         gpu=GPU_JOBS,
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),
-        attempt=lambda wildcards: attempt(f"{models_path(wildcards)}/model.json", node_name()),
+        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/model.json"),
         code=lambda wildcards: digest(
             "trained/train.py", "trained/model_file.py", *code_of_training(wildcards)
         ),
@@ -44,7 +44,7 @@ rule evaluate_model:
         gpu=GPU_JOBS,
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),
-        attempt=lambda wildcards: attempt(f"{models_path(wildcards)}/evaluation.json", node_name()),
+        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/evaluation.json"),
         code=lambda wildcards: digest(
             "trained/evaluation.py", "trained/confusion.py", *code_of_training(wildcards)
         ),

@@ -17,8 +17,8 @@ rule measure_decoder:
     params:
         settings=settings_of_sweep,
         device=config["device"],
-        attempt=lambda wildcards: attempt(
-            f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json", node_name()
+        attempt=lambda wildcards: attempt_at(
+            f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json"
         ),
         code=lambda wildcards: digest(
             *("sweep/*.py", "decode/*.py", "data/manifest.py"),

@@ -32,7 +32,8 @@ def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
         info = read_info(cache)
         tolerance = info.tolerance or load("decoder", info.decoder).tolerance
         return PixelSource(info.decoder, info.decoder_version, tolerance)
-    decoder = getattr(loader, "decoder", DATALOADER_DECODER)
+    made = getattr(loader, "library", None)  # a streaming loader has its decoder at hand
+    decoder = made or getattr(loader, "decoder", DATALOADER_DECODER)
     return of_decoder(decoder) if isinstance(decoder, str) else of_made(decoder)
 
 

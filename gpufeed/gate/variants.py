@@ -16,14 +16,18 @@ def settings_of(cell: Cell) -> dict:
     return {axis: getattr(cell, axis) for axis in AXES}
 
 
-def variant(settings: Mapping) -> str:
-    """Settings as the name of a file, such as "b32-w2-p2-persistent-pinned-s0"."""
+def variant(settings: Mapping, device: str = "auto") -> str:
+    """Settings as the name of a file, such as "b32-w2-p2-persistent-pinned-s0", or "...-s0-cpu".
+
+    device: as in the config; a verdict given on one that the config names is no other's.
+    """
     parts = [f"b{settings['batch_size']}", f"w{settings['workers']}"]
     if settings["prefetch_factor"] is not None:
         parts.append(f"p{settings['prefetch_factor']}")
     parts += ["persistent"] * settings["persistent_workers"]
     parts.append("pinned" if settings["pin_memory"] else "pageable")
-    return "-".join([*parts, f"s{settings['seed']}"])
+    parts.append(f"s{settings['seed']}")
+    return "-".join(parts if device == "auto" else [*parts, device])
 
 
 def words(settings: Mapping) -> str:

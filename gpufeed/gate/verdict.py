@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gpufeed.attempts import outdate
 from gpufeed.document import Document
 from gpufeed.errors import Skip
 
@@ -53,8 +54,8 @@ class NotPassed(Exception):
     """The loader failed the gate, so that no cell with its settings may be timed."""
 
 
-def admit(path: str | Path) -> None:
-    """Returns if the verdict at `path` lets its loader be timed.
+def admit(path: str | Path) -> Verdict:
+    """The verdict at `path`, if it lets its loader be timed.
 
     Raises NotPassed if it does not, Skip with the gate's own sentence if it could not judge.
     """
@@ -63,3 +64,19 @@ def admit(path: str | Path) -> None:
         raise NotPassed(f"{verdict.loader} did not pass the equivalence gate: {verdict.sentence}")
     if verdict.status == "skipped":
         raise Skip(verdict.sentence)
+    return verdict
+
+
+def check_same(path: str | Path, verdict: Verdict, what: str, here: str) -> None:
+    """Raises NotPassed if the verdict at `path` is on another thing than what a cell is about to time.
+
+    what: "device", the kind of device, or "decoder", its version. Such a verdict counts as outdated from
+    then on, so that the next run judges the loader again.
+    """
+    judged = verdict.device if what == "device" else verdict.pixels and verdict.pixels["version"]
+    if judged != here:
+        outdate(path, verdict.attempt)
+        raise NotPassed(
+            f"{verdict.loader} passed the equivalence gate with {what} {judged}, and this cell has {here}: "
+            "the next run judges it again."
+        )

@@ -6,9 +6,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from gpufeed import environment as env
-from gpufeed import gpu
+from gpufeed import gpu, node
 from gpufeed.document import SCHEMAS
-from gpufeed.node import node_name
 from gpufeed.registry import DECODERS, load
 
 CPU = torch.device("cpu")
@@ -125,8 +124,33 @@ def test_checkout_without_git(tmp_path, monkeypatch):
     assert env.checkout(tmp_path) == (None, None)
 
 
-def test_node_name_is_the_submit_host_inside_a_slurm_job(monkeypatch):
+@pytest.fixture
+def no_planner(monkeypatch):
+    monkeypatch.setenv(node.VARIABLE, "")  # so that it is put back
+    monkeypatch.delenv(node.VARIABLE)
+    monkeypatch.setattr(node.platform, "node", lambda: "compute7")
+
+
+def test_two_allocations_from_one_login_node_are_two_nodes(no_planner, monkeypatch):
     monkeypatch.setenv("SLURM_SUBMIT_HOST", "login1")
-    assert node_name() == "login1"
-    monkeypatch.delenv("SLURM_SUBMIT_HOST")
-    assert node_name() == env.platform.node()
+    node.announce(planning=True)
+    assert node.node_name() == "compute7"
+
+
+def test_a_job_bears_the_name_of_its_planner(no_planner, monkeypatch):
+    node.announce(planning=True)
+    monkeypatch.setattr(node.platform, "node", lambda: "compute8")
+    node.announce(planning=False)
+    assert node.node_name() == "compute7"
+    node.announce(planning=True)
+    assert node.node_name() == "compute8"
+
+
+@pytest.mark.parametrize(("submit_host", "expected"), [("login1", "login1"), (None, "compute7")])
+def test_a_job_that_lost_the_name_takes_the_submit_host(no_planner, monkeypatch, submit_host, expected):
+    if submit_host:
+        monkeypatch.setenv("SLURM_SUBMIT_HOST", submit_host)
+    else:
+        monkeypatch.delenv("SLURM_SUBMIT_HOST", raising=False)
+    node.announce(planning=False)
+    assert node.node_name() == expected

@@ -10,8 +10,10 @@ from gate_fixtures import SETTINGS, judged, register, task_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from image_fixtures import write_cache, write_dataset, write_strips
+from measure_fixtures import OPTIONS
 
 from gpufeed import registry
+from gpufeed.attempts import attempt
 from gpufeed.cache import build
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
@@ -249,11 +251,11 @@ def test_a_verdict_admits_refuses_or_skips(dataset, tmp_path, loader):
     verdict = watched(task_for(*dataset, loader), "here")
     verdict.write(path)
     if verdict.status == "passed":
-        return admit(path)
+        assert admit(path) == verdict
+        return
     with pytest.raises(NotPassed if loader == "ShiftedLabels" else Skip) as refusal:
         admit(path)
     assert str(refusal.value).endswith(verdict.sentence)
-    return None
 
 
 def cell(loader: str, **changes) -> Cell:
@@ -276,6 +278,35 @@ def test_a_refused_cell_is_a_failed_record_without_timing(dataset, tmp_path):
     record.write(tmp_path / "record.json")
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"device": "cuda"}, "passed the equivalence gate with device cuda, and this cell has cpu"),
+        ({"pixels": {"decoder": "pillow", "version": "pillow 1.0", "max": 0, "mean": 0.0}}, "pillow 1.0"),
+    ],
+)
+def test_a_verdict_on_another_device_or_decoder_admits_nobody_and_is_given_again(
+    dataset, tmp_path, changes, said
+):
+    manifest, _ = dataset
+    path = tmp_path / "gate.json"
+    verdict = watched(task_for(*dataset, "dataloader_sync"), "here")
+    one = cell("dataloader_sync", steps=2, hyper={"trainer": OPTIONS}).asdict()
+    arguments = (one, 0, manifest.root / "manifest.parquet", None, "here")
+
+    verdict.write(path)
+    record, _ = measure(*arguments, gate=path)
+    assert record.status == "done", record.sentence
+    assert attempt(path, "here") == 1
+
+    replace(verdict, **changes).write(path)
+    record, _ = measure(*arguments, gate=path)
+    assert (record.status, record.throughput) == ("failed", None)
+    assert said in record.sentence
+    assert "the next run judges it again" in record.sentence
+    assert attempt(path, "here") == 2
+
+
 def test_settings_are_what_a_loader_sees():
     assert settings_of(cell("overlap", augment="torch")) == SETTINGS == settings_of(cell("resident"))
     assert settings_of(cell("overlap", batch_size=6)) != SETTINGS
@@ -284,6 +315,7 @@ def test_settings_are_what_a_loader_sees():
 def test_settings_as_words_and_as_the_name_of_a_file():
     assert words(SETTINGS) == "batch size 5, 0 workers, pinned, seed 3"
     assert variant(SETTINGS) == "b5-w0-pinned-s3"
+    assert variant(SETTINGS, "cuda") == "b5-w0-pinned-s3-cuda"
     many = {**SETTINGS, "workers": 1, "prefetch_factor": 2, "persistent_workers": True, "pin_memory": False}
     assert words(many) == "batch size 5, 1 worker, prefetch 2, persistent, pageable, seed 3"
     assert variant(many) == "b5-w1-p2-persistent-pageable-s3"

@@ -81,7 +81,7 @@ def test_another_setting_is_judged_and_measured_alone(workflow):
     flow = workflow(config)
     flow.run("--until", "measure_cell")
     assert list(flow.files("results/gate/**/*.json")) == [
-        "results/gate/synthetic/dataloader_sync/b8-w0-pinned-s0.json"  # and none of the ceiling
+        "results/gate/synthetic/dataloader_sync/b8-w0-pinned-s0-cpu.json"  # and none of the ceiling
     ]
     before = flow.files("results/**/*.json")
     config["experiments"]["tiny"]["common"]["batch_size"] = [8, 16]
@@ -90,7 +90,7 @@ def test_another_setting_is_judged_and_measured_alone(workflow):
     after = flow.files("results/**/*.json")
     assert before.items() <= after.items()
     assert len(after.keys() - before.keys()) == 3  # two cells, one verdict
-    assert "results/gate/synthetic/dataloader_sync/b16-w0-pinned-s0.json" in after
+    assert "results/gate/synthetic/dataloader_sync/b16-w0-pinned-s0-cpu.json" in after
 
 
 def test_what_the_node_lacks_is_skipped_by_gate_and_cell_alike(workflow):

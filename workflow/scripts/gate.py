@@ -19,7 +19,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             reference=job.input.reference,
             cache=job.input.get("cache") or None,
             strips=job.input.get("strips") or None,
-            device=job.config["device"],
+            device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )
         verdict = watched(task, node_name(), job.params.attempt, begun=orphan.end_with)

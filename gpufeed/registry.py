@@ -26,6 +26,7 @@ class DecoderEntry(Entry):
 @dataclass(frozen=True)
 class AugmentEntry(Entry):
     device: str = "any"  # any | cuda
+    does: str = "augmented"  # in words: augments that do the same to the pixels are compared
 
 
 ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
@@ -86,10 +87,10 @@ LOADERS = {
 }
 
 AUGMENTS = {
-    "none": AugmentEntry("gpufeed.augment.plain:Normalise"),
+    "none": AugmentEntry("gpufeed.augment.plain:Normalise", does="not augmented"),
     "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment"),
     "torch": AugmentEntry("gpufeed.augment.reference:TorchAugment"),
-    "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment"),
+    "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour"),
     "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
     "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
 }

@@ -7,6 +7,7 @@ import pandas as pd
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS
 from gpufeed.analysis.statistics import summarise
+from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
 # Numbers from two GPU models, stacks or torch versions never share a row.
@@ -176,9 +177,9 @@ def against_ceiling(row: pd.Series) -> str:
 
 
 def measured(cells: pd.DataFrame) -> pd.DataFrame:
-    """The cells with at least one finished repeat, and `augmented`: whether pixels are changed at all."""
+    """The cells with at least one finished repeat, and `augmented`: what changes the pixels, in words."""
     done = cells[cells["images_per_s"].notna()].copy()
-    done["augmented"] = done["augment"] != "none"
+    done["augmented"] = done["augment"].map(augmented)
     return done
 
 

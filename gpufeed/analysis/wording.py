@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from gpufeed.registry import AUGMENTS
+
 # What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
 FEATURES = {
     "augment": lambda value: f"augment {value}",
@@ -86,7 +88,7 @@ def task(rows: pd.DataFrame) -> str:
         str(first["precision"]),
         f"batch {first['batch_size']}",
     ]
-    parts.append("augmented" if first["augment"] != "none" else "not augmented")
+    parts.append(augmented(first["augment"]))
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:
@@ -94,6 +96,11 @@ def task(rows: pd.DataFrame) -> str:
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)
+
+
+def augmented(augment: str) -> str:
+    """What an augment does to the pixels; one that only older versions know is like no other."""
+    return AUGMENTS[augment].does if augment in AUGMENTS else f"augmented by {augment}"
 
 
 def machine(rows: pd.DataFrame) -> str:

@@ -283,3 +283,19 @@ def test_settings_of_workers_are_named_only_where_there_are_workers(tmp_path):
         "overlap, 2 workers, persistent",
         "overlap, 4 workers, restarted",
     ]
+
+
+def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
+    for loader, augment, speed in (
+        ("dali_gpu", "dali", 900),
+        ("dali_gpu", "torch", 500),
+        ("resident", "torch", 300),
+    ):
+        made.write_speeds(tmp_path, made.cell(loader, "gpu_decoding", augment=augment), [speed, speed + 1])
+    made.write_speeds(tmp_path, made.cell("dataloader_sync", "gpu_decoding", augment="cpu"), [100, 101])
+    found = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
+    by_task = {verdict.subject.split("; ")[0].split(", ", 3)[3]: verdict.sentence for verdict in found}
+    assert set(by_task) == {"augmented", "augmented by rotation and colour"}
+    assert "is faster" not in by_task["augmented by rotation and colour"]
+    assert "resident" not in by_task["augmented by rotation and colour"]
+    assert "It is faster than all 2 other pipelines" in by_task["augmented"]

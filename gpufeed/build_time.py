@@ -3,7 +3,7 @@
 One process a decoder, so that the memory of one is not counted for another. A round is a whole build as
 `gpufeed.cache.build` does it, with a decoder made anew. Not in it: the start of Python, imports, the CUDA
 context, the first reading of the files (they are in the page cache) and the disk's own time to take the
-array (nobody waits for it here).
+array (nobody waits for it here, as a real build does once at its end).
 """
 
 import logging
@@ -184,7 +184,7 @@ def prepared(
     with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as place:
         path = Path(place) / f"{decoder_name}.npy"
         if decoder_name != STRIPS:
-            yield lambda: build(manifest, decoder_name, path, cores), None
+            yield lambda: build(manifest, decoder_name, path, cores, durable=False), None
             return
         from gpufeed.devices import resolve_device  # here: a CPU decoder's processes do without torch
         from gpufeed.strips.build import build as build_strips
@@ -193,7 +193,7 @@ def prepared(
         strips, device, start = Path(place) / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
         build_strips(manifest, strips, workers=cores)
         strips_s = time.perf_counter() - start
-        yield lambda: build_from_strips(manifest, strips, path, device, cores), strips_s
+        yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
 
 
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from gpufeed.cache import build_or_fall_back, info_path, open_cache
 from gpufeed.cache.fill import decoder
+from gpufeed.data.building import one_builder
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import resolve_device
 from gpufeed.environment import cores_allowed
@@ -48,7 +49,8 @@ class GPUOnlyDataset(Dataset):
 
         manifest: of a prepared dataset, or the path of one. use_gpu_decode: which decoder builds a cache
         that is missing or of another manifest, dali_gpu or simplejpeg; where the node cannot run it, the
-        log says who builds instead. The cache holds all splits, whatever is asked for here. max_samples:
+        log says who builds instead. The cache holds all splits, whatever is asked for here; of several
+        processes that lack it, one builds. max_samples:
         a random draw of the split, always the same one, instead of all of it. device: None takes the GPU,
         and without one the CPU, which the log says. workers: cores that may decode; None takes all.
 
@@ -124,12 +126,26 @@ def draw(ids: np.ndarray, most: int | None) -> np.ndarray:
 
 
 def open_or_build(manifest: Manifest, path: Path, workers: int) -> np.memmap:
-    """The cache's pixels, uint8 (N, H, W, 3); built first if there is none of this manifest."""
-    if info_path(path).exists():
-        try:
-            return open_cache(path, manifest)
-        except GpufeedError as error:
-            log.info("the cache is built again: %s", error.found)
-    build_or_fall_back(manifest, path.stem, path, workers)
-    decoder.cache_clear()  # gives the device memory of a GPU decoder back
-    return open_cache(path, manifest)
+    """The cache's pixels, uint8 (N, H, W, 3); built first if there is none of this manifest.
+
+    Of several processes that find none, as those of torchrun do, one builds and the others wait for it.
+    """
+    if (rows := opened(manifest, path)) is not None:
+        return rows
+    with one_builder(path):
+        if (rows := opened(manifest, path)) is None:
+            build_or_fall_back(manifest, path.stem, path, workers)
+            decoder.cache_clear()  # gives the device memory of a GPU decoder back
+            rows = open_cache(path, manifest)
+        return rows
+
+
+def opened(manifest: Manifest, path: Path) -> np.memmap | None:
+    """The cache's pixels if there is a finished cache of this manifest."""
+    if not info_path(path).exists():
+        return None
+    try:
+        return open_cache(path, manifest)
+    except GpufeedError as error:
+        log.info("the cache cannot be used: %s", error.found)
+        return None

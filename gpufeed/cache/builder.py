@@ -3,12 +3,22 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpufeed.cache.fill import Undecodable, decoder, fill_here, fill_in_processes
-from gpufeed.cache.format import CacheInfo, file_digest, info_path, manifest_digest, write_info
+from gpufeed.cache.format import (
+    CacheInfo,
+    file_digest,
+    info_path,
+    manifest_digest,
+    open_cache,
+    read_info,
+    write_info,
+)
 from gpufeed.cache.rows import allocate, write_rows
+from gpufeed.data.building import one_builder, own_partial
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.base import Tolerance
@@ -58,13 +68,16 @@ def build(
     workers: int = 1,
     asked_for: str | None = None,
     because: str | None = None,
+    durable: bool = True,
 ) -> CacheInfo:
     """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
 
     workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
-    decodes in this process. asked_for, because: see CacheInfo. Raises GpufeedError for images of several
-    sizes, images that cannot be decoded (all are listed in the log), a full disk, a dead worker and a
-    decoder that this node lacks.
+    decodes in this process. asked_for, because: see CacheInfo. durable: waits, once at the end, until the
+    disk has the pixels. Where another process builds the same cache at this moment, its cache is taken.
+
+    Raises GpufeedError for images of several sizes, images that cannot be decoded (all are listed in the
+    log), a full disk, a dead worker and a decoder that this node lacks.
     """
     try:
         ours = decoder(decoder_name, threads_of(decoder_name, workers))
@@ -83,9 +96,8 @@ def build(
         if undecodable := list(failures):
             raise cannot_decode(undecodable, len(manifest))
 
-    return store(
-        manifest, Path(path), fill, decoder_name, ours.version(), ours.tolerance, asked_for, because
-    )
+    source = Source(decoder_name, ours.version(), ours.tolerance, asked_for, because)
+    return store(manifest, Path(path), fill, source, durable)
 
 
 def build_from_rows(
@@ -95,54 +107,77 @@ def build_from_rows(
     decoder_name: str,
     version: str,
     tolerance: Tolerance | None = None,
+    durable: bool = True,
 ) -> CacheInfo:
     """Builds the cache from images that somebody else decodes, such as the images of strips.
 
     batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
     tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's; None
-    takes that of the registered decoder `decoder_name`. Raises GpufeedError if a sample is missing.
+    takes that of the registered decoder `decoder_name`. durable: as `build`. Raises GpufeedError if a sample
+    is missing.
     """
-    tolerance = tolerance or load("decoder", decoder_name).tolerance
-    return store(
-        manifest, Path(path), lambda target: write_rows(target, batches), decoder_name, version, tolerance
-    )
+    source = Source(decoder_name, version, tolerance or load("decoder", decoder_name).tolerance)
+    return store(manifest, Path(path), lambda target: write_rows(target, batches), source, durable)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the pixels come from, in the fields of CacheInfo that say so."""
+
+    decoder: str
+    decoder_version: str
+    tolerance: Tolerance
+    asked_for: str | None = None
+    because: str | None = None
 
 
 def store(
-    manifest: Manifest,
-    path: Path,
-    fill: Callable[[Path], None],
-    decoder_name: str,
-    version: str,
-    tolerance: Tolerance,
-    asked_for: str | None = None,
-    because: str | None = None,
+    manifest: Manifest, path: Path, fill: Callable[[Path], None], source: Source, durable: bool
 ) -> CacheInfo:
-    """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar."""
+    """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
+
+    Of several processes that want it at once, one builds and the others take what that built.
+    """
     shape = (len(manifest), *manifest.image_size(), 3)
-    partial = path.with_name(path.name + ".partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    info_path(path).unlink(missing_ok=True)
-    try:
-        with enough_disk(path.parent):
+    with enough_disk(path.parent), one_builder(path) as waited:
+        if waited and (info := finished(manifest, path, source.decoder)):
+            return info
+        info_path(path).unlink(missing_ok=True)
+        partial = own_partial(path)
+        try:
             allocate(partial, shape)
             fill(partial)
             info = CacheInfo(
-                decoder=decoder_name,
-                decoder_version=version,
+                **vars(source),
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
                 sha256=file_digest(partial),
-                asked_for=asked_for,
-                because=because,
-                tolerance=tolerance,
             )
+            if durable:
+                sync(partial)
             os.replace(partial, path)
             write_info(info, info_path(path))
-    finally:
-        partial.unlink(missing_ok=True)
+        finally:
+            partial.unlink(missing_ok=True)
     return info
+
+
+def finished(manifest: Manifest, path: Path, decoder_name: str) -> CacheInfo | None:
+    """The sidecar of the cache at `path` if that is this manifest's, by this decoder; else None."""
+    try:
+        open_cache(path, manifest)
+        info = read_info(path)
+    except GpufeedError:
+        return None
+    return info if info.decoder == decoder_name else None
+
+
+def sync(path: Path) -> None:
+    """Waits until the disk has the file, whichever process wrote to it, so that no crash of the node can
+    leave the name of a finished cache on a part of it."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
 
 
 def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:

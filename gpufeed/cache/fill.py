@@ -77,7 +77,6 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
             coming = reader.submit(read_files, after) if after else None
             yield from named(manifest, decode_rows(decoder, rows, bool(manifest.info.resize), start, read))
             progress.update(len(read))
-    rows.flush()
 
 
 def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undecodable]:
@@ -96,10 +95,7 @@ def decode_task(
     decoder_name: str, target: Path, resize: bool, start: int, files: list[Path]
 ) -> list[tuple[int, str]]:
     """`decode_rows` for a decoding process."""
-    rows = Rows(target)
-    failures = decode_rows(decoder(decoder_name, 1), rows, resize, start, read_files(files))
-    rows.flush()
-    return failures
+    return decode_rows(decoder(decoder_name, 1), Rows(target), resize, start, read_files(files))
 
 
 def read_files(files: list[Path]) -> list[bytes | str]:

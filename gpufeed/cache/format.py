@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpufeed.data.building import own_partial
 from gpufeed.data.manifest import COLUMNS, Manifest
 from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError
@@ -73,7 +74,7 @@ def file_digest(path: Path) -> str:
 
 def write_info(info, path: Path) -> None:
     """Writes a sidecar, a dataclass as JSON, whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
+    partial = own_partial(path)
     partial.write_text(json.dumps(asdict(info), indent=1) + "\n")
     os.replace(partial, path)
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:  # importing torch takes 3 s, and decoding processes of CPU de
 class Rows:
     """Writes batches of images into an allocated uint8 (N, H, W, 3) array file.
 
-    What comes from a CUDA device goes through one pinned buffer of the largest batch so far, so that
-    neither host nor device ever holds more than a batch.
+    What is written is there at once for every process of this node. Nobody waits for the disk here: a wait
+    in every task would count as time of its decoder. What comes from a CUDA device goes through one pinned
+    buffer of the largest batch so far, so that neither host nor device ever holds more than a batch.
     """
 
     def __init__(self, path: Path):
@@ -47,17 +48,13 @@ class Rows:
             self.buffer = images.new_empty(images.shape, device="cpu", pin_memory=images.is_cuda)
         return self.buffer[: len(images)].copy_(images).numpy()  # sync point: waits for the copy
 
-    def flush(self) -> None:
-        """Hands the written rows to the file."""
-        self.rows.flush()
-
 
 def allocate(path: Path, shape: tuple[int, ...]) -> None:
     """Makes an empty uint8 array file and reserves its blocks.
 
     Reserved here, because a memory map that runs into a full disk later ends the process by SIGBUS.
     """
-    np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape).flush()
+    np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
@@ -71,7 +68,6 @@ def write_rows(path: Path, batches: Iterable[tuple[Sequence[int], "np.ndarray | 
     rows = Rows(path)
     for ids, images in batches:
         rows.write(ids, images)
-    rows.flush()
     if missing := len(rows.written) - int(rows.written.sum()):
         raise GpufeedError(
             f"{missing} of {len(rows.written)} samples without an image",

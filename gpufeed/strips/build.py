@@ -16,12 +16,13 @@ import numpy as np
 from tqdm import tqdm
 
 from gpufeed.cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
+from gpufeed.data.building import one_builder, own_partial
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError
 from gpufeed.strips.decode import decode_jpeg
 from gpufeed.strips.parse import Jpeg, Kind, Refused, parse
-from gpufeed.strips.store import Strip, StripsInfo, index_path, write_index
+from gpufeed.strips.store import Strip, StripsInfo, index_path, open_strips, write_index
 from gpufeed.strips.write import join, kind_digest
 
 IMAGES_PER_STRIP = 256
@@ -81,7 +82,8 @@ def build(
 
     Samples are dealt to strips at random, by `seed`, within split and kind: a strip is then a fair draw
     from its split, where manifest order would fill it with one class. workers: processes that join.
-    Raises GpufeedError for numbers below one, an unknown split, a full disk and a dead worker.
+    Where another process builds the same set at this moment, that one is taken. Raises GpufeedError for
+    numbers below one, an unknown split, a full disk and a dead worker.
     """
     if images_per_strip < 1:
         raise GpufeedError(f"{images_per_strip} images a strip", "at least one", "ask for one or more")
@@ -90,22 +92,20 @@ def build(
     if not splits:
         raise GpufeedError("no split", "at least one", "name a split, or none at all for every split")
     ids = {split: manifest.ids(split) for split in splits}
-    partial, index_partial = (
-        target.with_name(target.name + ".partial") for target in (path, index_path(path))
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    info_path(path).unlink(missing_ok=True)
-    try:
-        with enough_disk(path.parent):
+    asked = {"splits": splits, "seed": seed, "images_per_strip": images_per_strip}
+    with enough_disk(path.parent), one_builder(path) as waited:
+        if waited and (info := finished(manifest, path, asked)):
+            return info
+        info_path(path).unlink(missing_ok=True)
+        partial, index_partial = own_partial(path), own_partial(index_path(path))
+        try:
             totals = Totals()
             plan = list(group(manifest, ids, images_per_strip, workers, seed, totals))
             digest = write_strips(manifest, plan, partial, workers, totals)
             write_index(totals.strips, index_partial)
             info = StripsInfo(
+                **asked,
                 manifest_sha256=manifest_digest(manifest),
-                splits=splits,
-                seed=seed,
-                images_per_strip=images_per_strip,
                 count=sum(map(len, ids.values())),
                 joined=totals.joined,
                 strips=len(totals.strips),
@@ -119,10 +119,19 @@ def build(
             os.replace(partial, path)
             os.replace(index_partial, index_path(path))
             write_info(info, info_path(path))
-    finally:
-        partial.unlink(missing_ok=True)
-        index_partial.unlink(missing_ok=True)
+        finally:
+            partial.unlink(missing_ok=True)
+            index_partial.unlink(missing_ok=True)
     return info
+
+
+def finished(manifest: Manifest, path: Path, asked: dict) -> StripsInfo | None:
+    """The sidecar of the strip set at `path` if that is this manifest's, built as asked; else None."""
+    try:
+        info = open_strips(path, manifest).info
+    except GpufeedError:
+        return None
+    return info if asked.items() <= vars(info).items() else None
 
 
 @dataclass(frozen=True)

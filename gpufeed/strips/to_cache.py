@@ -14,16 +14,24 @@ CALL_BYTES = 256 * 2**20  # of decoded pixels in one call
 
 
 def build_from_strips(
-    manifest: Manifest, strips: str | Path, path: str | Path, device: torch.device, threads: int = 1
+    manifest: Manifest,
+    strips: str | Path,
+    path: str | Path,
+    device: torch.device,
+    threads: int = 1,
+    durable: bool = True,
 ) -> CacheInfo:
     """Builds the cache at `path` from the strip set at `strips`, whole or not at all.
 
-    Raises GpufeedError if the strip set is not the manifest's or lacks one of its splits.
+    durable: as `gpufeed.cache.build`. Raises GpufeedError if the strip set is not the manifest's or lacks one
+    of its splits.
     """
     reader = StripReader(manifest, strips, device, threads)
     try:
         by = reader.backend
-        return build_from_rows(manifest, calls(reader), path, "strips", by.version(), by.tolerance)
+        return build_from_rows(
+            manifest, calls(reader), path, "strips", by.version(), by.tolerance, durable=durable
+        )
     finally:
         reader.close()
 

@@ -1,5 +1,6 @@
 """What is written down of timed builds, and what stands in the config of them."""
 
+import os
 import time
 from dataclasses import asdict
 
@@ -55,6 +56,15 @@ def test_a_decoder_on_all_cores(measured, tmp_path):
         assert build["bytes_written"] == 128 + build["count"] * 8 * 8 * 3
     assert times.environment["gpu"] is None
     assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("decoder", ["opencv", "simplejpeg", "dali_cpu", "strips"])
+def test_nobody_waits_for_the_disk(measured, monkeypatch, decoder):
+    waits = []
+    monkeypatch.setattr(np.memmap, "flush", lambda array: waits.append("map"))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: waits.append("file"))
+    assert measured(decoder, "one").status == "done"
+    assert waits == []
 
 
 def test_the_decoder_of_notebooks_on_one_core(measured, monkeypatch):

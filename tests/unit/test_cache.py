@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from hostile_fixtures import available
 from image_fixtures import pixels, write_cache, write_dataset
 
 from gpufeed.cache import build, build_from_rows, file_digest, fill, info_path, open_cache, rows, run
@@ -123,25 +124,29 @@ build(Manifest.read(sys.argv[1]), "pillow", sys.argv[2], workers=int(sys.argv[3]
 """
 
 
+def partials(folder: Path) -> list[Path]:
+    return list(folder.glob("*.partial"))
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_killed_build_leaves_nothing_that_looks_finished(manifest, tmp_path, workers):
     path = tmp_path / "pillow.npy"
     command = [sys.executable, "-c", SLOW_BUILD, manifest.root / "manifest.parquet", path, str(workers)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-    partial, pixels_begin = tmp_path / "pillow.npy.partial", 128
-    while process.poll() is None and not (partial.exists() and any(partial.read_bytes()[pixels_begin:])):
+    pixels_begin = 128
+    while process.poll() is None and not any(any(p.read_bytes()[pixels_begin:]) for p in partials(tmp_path)):
         time.sleep(0.02)
     children = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert len(children) == (workers if workers > 1 else 0)
     assert psutil.wait_procs(children, timeout=20)[1] == []
-    assert partial.exists()
+    assert len(partials(tmp_path)) == 1
     assert not path.exists()
     assert not info_path(path).exists()
     build(manifest, "pillow", path)
     assert np.array_equal(open_cache(path, manifest, verify=True)[5], pixels(5, 8))
-    assert not partial.exists()
+    assert partials(tmp_path) == []
 
 
 def die(*_):
@@ -151,6 +156,53 @@ def die(*_):
 def test_dead_worker_is_an_error(monkeypatch):
     with pytest.raises(GpufeedError, match="a decoding process died"):
         list(run(die, ([1, 2, 3],), 2))
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """What this process has waited for the disk to take: "map" or, by fsync, the file's name and size."""
+    waited = []
+    fsync, flush = os.fsync, np.memmap.flush
+
+    def synced(descriptor):
+        status = os.fstat(descriptor)
+        names = [one.name for one in Path.cwd().rglob("*") if one.stat().st_ino == status.st_ino]
+        waited.append((*names, status.st_size))
+        fsync(descriptor)
+
+    monkeypatch.setattr(np.memmap, "flush", lambda array: waited.append("map") or flush(array))
+    monkeypatch.setattr(os, "fsync", synced)
+    return waited
+
+
+@pytest.mark.parametrize("name", ["pillow", "dali_cpu"])  # a process a core, and threads of its own
+def test_the_disk_is_waited_for_once_and_before_the_cache_has_its_name(
+    manifest, tmp_path, monkeypatch, waits, name
+):
+    available(name)
+    monkeypatch.setattr(fill, "CHUNK", 4)
+    monkeypatch.chdir(tmp_path)
+    build(manifest, name, tmp_path / "a.npy")
+    ((partial, size),) = waits
+    assert partial.startswith("a.npy.")
+    assert partial.endswith(".partial")
+    assert size == (tmp_path / "a.npy").stat().st_size
+    waits.clear()
+    build(manifest, name, tmp_path / "b.npy", durable=False)
+    assert waits == []
+    assert np.array_equal(
+        open_cache(tmp_path / "b.npy", manifest, verify=True), open_cache("a.npy", manifest)
+    )
+
+
+@pytest.mark.parametrize(("durable", "times"), [(True, 1), (False, 0)])
+def test_the_disk_is_waited_for_when_somebody_else_decoded(
+    manifest, tmp_path, monkeypatch, waits, durable, times
+):
+    monkeypatch.chdir(tmp_path)
+    build_from_rows(manifest, blocks(29, *range(6)), tmp_path / "a.npy", "strips", "1.0", durable=durable)
+    assert len(waits) == times
+    assert "map" not in waits
 
 
 def blocks(count: int, *order: int):

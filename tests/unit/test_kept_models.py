@@ -216,7 +216,7 @@ class Named(SimpleNamespace):
 @pytest.mark.parametrize(("loader", "status"), [("ToyLoader", "done"), ("BreakingLoader", "failed")])
 def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsys, loader, status):
     toys.register(monkeypatch)
-    monkeypatch.setenv("SLURM_SUBMIT_HOST", "login2")
+    monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
     manifest = str(toys.toy_manifest(tmp_path).write())
     files = {name: str(tmp_path / name) for name in ("model.pt", "model.json", "evaluation.json")}
     common = {"log": [str(tmp_path / "job.log")], "threads": torch.get_num_threads()}

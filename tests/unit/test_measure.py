@@ -199,7 +199,7 @@ def test_the_script_writes_both_files_and_ends_well(
     tmp_path, request, monkeypatch, capsys, loader, status, said
 ):
     toys.register(monkeypatch)
-    monkeypatch.setenv("SLURM_SUBMIT_HOST", "login2")
+    monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
     steps, record = tmp_path / "0.steps.parquet", tmp_path / "0.json"
     job = Named(
         input=Named(manifest=str(toys.toy_manifest(tmp_path).write()), cache=[]),

@@ -24,6 +24,7 @@ from gpufeed.cache.fill import decoder
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import Document, now
 from gpufeed.errors import Skip, one_line
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.registry import DECODERS
 
 SCHEMA_VERSION = 1
@@ -84,6 +85,7 @@ def measure_build(
     folder: where the caches are written, one at a time, and removed. threads: cores of the job, of which
     cores_asked "one" uses one.
     """
+    keep_freed_blocks()
     started_at = now()
     manifest = Manifest.read(manifest_path)
     try:

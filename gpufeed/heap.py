@@ -1,8 +1,10 @@
-"""One behaviour of the host's allocator for every cell.
+"""One behaviour of the host's allocator for every measurement.
 
 glibc returns large blocks to the kernel when they are freed, until a program has freed a larger one,
 which raises that threshold. So a loader that once frees a large buffer would spare every later step the
-page faults of its tensors: measured on two cores, 9.1 against 14.5 ms a step for the same training.
+page faults of its tensors: measured on two cores, 9.1 against 14.5 ms a step for the same training. A process
+that decodes JPEGs of 1,024 pixels faults 770 to 970 pages an image without this (medians of 15 passes on two
+busy cores: Pillow 65 to 75 against 91 to 134 images/s, simplejpeg 103 to 106 against 170), none with it.
 Source: mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
 """
 

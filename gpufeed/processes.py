@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from gpufeed.errors import GpufeedError
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.orphan import end_with
 
 
@@ -24,7 +25,7 @@ def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
         yield from map(function, *tasks)
         return
     try:
-        with ProcessPoolExecutor(workers, initializer=end_with, initargs=(1,)) as pool:
+        with ProcessPoolExecutor(workers, initializer=settle) as pool:
             yield from windowed(pool, function, zip(*tasks, strict=False), 2 * workers)
     except BrokenProcessPool as error:
         raise GpufeedError(
@@ -32,6 +33,12 @@ def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
             f"{workers} decoding processes that stay alive",
             "give the rule fewer threads or the job more memory, and run snakemake again",
         ) from error
+
+
+def settle() -> None:
+    """Makes a process of the pool one that ends with its parent, and keeps freed blocks as that may do."""
+    end_with(1)
+    keep_freed_blocks()
 
 
 def windowed(pool: ProcessPoolExecutor, function: Callable, tasks: Iterator[tuple], window: int) -> Iterator:

@@ -15,6 +15,7 @@ import numpy as np
 from gpufeed.decode.base import Decoder, bad_file
 from gpufeed.decode.files import read_file
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.registry import load
 
 
@@ -45,6 +46,7 @@ def serve(connection: Connection, decoder_name: str, cores: list[int] | None) ->
     cores: the ids of the cores that this process may use. Answers are the decoder's version at the start,
     then the number of images that another decoder had to decode; or the error, as GpufeedError or Skip.
     """
+    keep_freed_blocks()  # forked by a server, which has not this from the process that asks
     if cores is not None:
         os.sched_setaffinity(0, cores)
     try:

@@ -11,6 +11,7 @@ from gpufeed.augment.amounts import DTYPES
 from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.errors import Skip, one_line
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.kernels.clock import FLUSH_MIB, WARMUP, Clock, copy_of
 from gpufeed.kernels.plan import IMPLEMENTATIONS, WORKS
 from gpufeed.kernels.record import SCHEMA_VERSION
@@ -28,6 +29,7 @@ def measure_kernels(
     Without a CUDA GPU its status is `skipped`. A row that raises is failed, one that lacks a package
     skipped, both with a sentence, and the others go on.
     """
+    keep_freed_blocks()
     started_at = now()
     on, found = outcome("the benchmark", device, lambda on: {"rows": list(rows(settings, on))})
     return {

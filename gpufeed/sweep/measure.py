@@ -18,6 +18,7 @@ from gpufeed.decode.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.document import now
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.outcome import outcome
 from gpufeed.registry import load
 from gpufeed.sweep.page_cache import evict, evicted_share, read_in
@@ -82,6 +83,7 @@ def measure_decoder(
     What the node lacks gives status `skipped`; a point that raises is failed, with a sentence, and the others
     go on. An interrupt or SIGTERM leaves nothing.
     """
+    keep_freed_blocks()
     started_at = now()
 
     def work(on: torch.device) -> dict:

@@ -5,7 +5,7 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.impact import planned_impact
 from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
 from gpufeed.sweep.plan import check_sweep
+from gpufeed.sweep.plan import settings as sweep_settings
 from gpufeed.trained.plan import kept_cells
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -260,6 +261,41 @@ def check_models(config: Mapping, found: Plan) -> None:
                 )
 
 
+def check_resized(config: Mapping, found: Plan) -> None:
+    """Raises GpufeedError where images that are to be resized would come from what gives them as they are."""
+    for dataset, place, remedy in wanted_as_they_are(config, found):
+        size = config["sources"][dataset].get("resize")
+        if size:
+            raise GpufeedError(
+                f"dataset {dataset!r} in {place}, whose images are brought to {size[0]} x {size[1]} (resize)",
+                f"a dataset without `resize`: {place} takes images in the size of their files",
+                remedy,
+            )
+
+
+def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str, str]]:
+    """(dataset, where, what else to do) of all that knows images in the size of their files alone."""
+    if config["cache_decoder"] == "strips":
+        for name, cells in found.cells.items():
+            for cell in cells.values():
+                if LOADERS[cell.loader].reads == "cache":
+                    yield (
+                        cell.dataset,
+                        f"cache_decoder strips (experiments.{name}, loader {cell.loader})",
+                        "take another cache_decoder than strips, or another dataset",
+                    )
+    for name in config["experiments"]:
+        builds = planned_builds(config, name)
+        if builds and any(decoder == "strips" for decoder, _ in builds.runs):
+            yield (
+                builds.dataset,
+                f"experiments.{name}.builds",
+                "remove strips from it, or name another dataset",
+            )
+        for dataset in (sweep_settings(config, name) or {}).get("datasets", []):
+            yield dataset, f"experiments.{name}.sweep", "remove the dataset from the sweep"
+
+
 def holds_out(source: Mapping) -> bool:
     """Whether a source has images that nothing trains on."""
     if source["layout"] == "synthetic":
@@ -351,4 +387,5 @@ def planned(config: Mapping) -> Plan:
         check_evaluation(config, cells.values())
         planned_impact(config, name, cells.values())
     check_models(config, found)
+    check_resized(config, found)
     return found

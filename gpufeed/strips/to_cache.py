@@ -8,6 +8,7 @@ import torch
 
 from gpufeed.cache import CacheInfo, build_from_rows
 from gpufeed.data.manifest import Manifest
+from gpufeed.errors import GpufeedError
 from gpufeed.strips.reader import StripReader
 
 CALL_BYTES = 256 * 2**20  # of decoded pixels in one call
@@ -24,8 +25,15 @@ def build_from_strips(
     """Builds the cache at `path` from the strip set at `strips`, whole or not at all.
 
     durable: as `gpufeed.cache.build`. Raises GpufeedError if the strip set is not the manifest's or lacks one
-    of its splits.
+    of its splits, and for a dataset whose images are to be resized.
     """
+    if manifest.info.resize:
+        height, width = manifest.info.resize
+        raise GpufeedError(
+            f"a cache by strips of {manifest.info.dataset}, whose images are brought to {height} x {width}",
+            "a dataset without `resize`: strips give images in the size of their files",
+            "take another cache_decoder than strips",
+        )
     reader = StripReader(manifest, strips, device, threads)
     try:
         by = reader.backend

@@ -138,6 +138,66 @@ def test_a_wrong_config_says_what_was_found_and_what_to_do(path, value, found, r
     assert error.value.expected
 
 
+RESIZED = {"layout": "synthetic", "options": {"count": 2500, "size": 64}, "resize": [32, 32]}
+CACHED = {
+    "title": "t",
+    "question": "q",
+    "blocks": {"a": {"dataset": "mixed", "loader": "resident", "steps": 4}},
+}
+PLAIN = {
+    "title": "t",
+    "question": "q",
+    "blocks": {"a": {"dataset": "synthetic", "loader": "resident", "steps": 4}},
+}
+
+
+def with_resized(cache_decoder: str, experiment: dict, use_instead: dict | None = None) -> dict:
+    """A config with one source that is to be resized and one experiment."""
+    config = merged("config.yaml")
+    config["sources"]["mixed"] = RESIZED
+    config["use_instead"] = use_instead or {}
+    return {**config, "cache_decoder": cache_decoder, "run": ["x"], "experiments": {"x": experiment}}
+
+
+@pytest.mark.parametrize("decoders", [["pillow", "dali_gpu"], ["strips"]])
+@pytest.mark.parametrize("where", ["cache_decoder", "builds", "one_core", "stand_in"])
+def test_strips_resize_nothing(decoders, where):
+    counted = {**PLAIN, "builds": {"dataset": "mixed", "decoders": ["opencv"], "counts": [10]}}
+    config = {
+        "cache_decoder": with_resized(decoders[0], CACHED),
+        "builds": with_resized("pillow", {**counted, "builds": {**counted["builds"], "decoders": decoders}}),
+        "one_core": with_resized(
+            "pillow", {**counted, "builds": {**counted["builds"], "one_core": decoders}}
+        ),
+        "stand_in": with_resized(decoders[0], PLAIN, {"synthetic": "mixed"}),
+    }[where]
+    if "strips" not in decoders:
+        assert planned(config).cells["x"]
+        return
+    with pytest.raises(GpufeedError, match="'mixed'") as error:
+        planned(config)
+    place = "experiments.x.builds" if where in ("builds", "one_core") else "cache_decoder"
+    assert place in error.value.found
+    assert "resize" in error.value.found
+    assert "strips" in error.value.remedy
+
+
+def test_a_cache_of_strips_that_nobody_resizes_is_planned():
+    assert planned(with_resized("strips", PLAIN)).cells["x"]
+    files = {**CACHED, "blocks": {"a": {"dataset": "mixed", "loader": "dataloader_sync", "steps": 4}}}
+    assert planned(with_resized("strips", files)).cells["x"]
+
+
+@pytest.mark.parametrize("use_instead", [{}, {"synthetic": "mixed"}])
+def test_a_sweep_resizes_nothing(use_instead):
+    sweep = {"datasets": ["synthetic" if use_instead else "mixed"], "decoders": ["pillow"]}
+    with pytest.raises(GpufeedError, match=r"'mixed' in experiments\.x\.sweep") as error:
+        planned(with_resized("pillow", {**PLAIN, "sweep": sweep}, use_instead))
+    assert "resize" in error.value.found
+    assert "sweep" in error.value.remedy
+    assert planned(with_resized("pillow", {**PLAIN, "sweep": {**sweep, "datasets": ["synthetic_224"]}}))
+
+
 def test_a_missing_key_is_named():
     config = merged("config.yaml")
     del config["data"]

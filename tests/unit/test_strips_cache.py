@@ -1,5 +1,7 @@
 """A cache built from strips: every row the image of its sample."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -38,6 +40,16 @@ def test_strips_of_one_split_do_not_make_a_whole_cache(tmp_path):
     build(manifest, tmp_path / "strips.bin", splits=["train"])
     with pytest.raises(GpufeedError):
         build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
+    assert not (tmp_path / "cache/strips.npy").exists()
+
+
+def test_strips_of_images_that_are_to_be_resized_are_refused(tmp_path):
+    manifest = dataset(tmp_path, KINDS, ("train", "test"))
+    manifest.info = replace(manifest.info, resize=(24, 24))
+    build(manifest, tmp_path / "strips.bin")
+    with pytest.raises(GpufeedError, match=r"brought to 24 x 24") as error:
+        build_from_strips(manifest, tmp_path / "strips.bin", tmp_path / "cache/strips.npy", CPU)
+    assert "cache_decoder" in error.value.remedy
     assert not (tmp_path / "cache/strips.npy").exists()
 
 

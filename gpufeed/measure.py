@@ -102,6 +102,7 @@ def run(
         "memory": memory,
         "accuracy": accuracy,
         "dataset": dataset_facts(trained.request.manifest, stores),
+        "loading": trained.loading,
         **statistics(trained.result, trained.batches),
     }
     return Outcome(trained.result.steps, fields)

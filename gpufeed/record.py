@@ -36,6 +36,7 @@ class Record:
     accuracy: dict | None = None
     memory: dict | None = None
     dataset: dict | None = None
+    loading: dict | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

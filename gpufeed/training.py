@@ -65,13 +65,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model after its training. batches: of an epoch. setup_s: all that came before the clock."""
+    """A model after its training. batches: of an epoch. setup_s: all that came before the clock.
+
+    loading: who decoded the loader's images (Tally.asdict), None where no other could have.
+    """
 
     model: nn.Module
     request: LoadRequest
     result: TrainResult
     batches: int
     setup_s: float
+    loading: dict[str, Any] | None
 
 
 def read_cell(cell: dict) -> Cell:
@@ -134,7 +138,9 @@ def train(
         setup_s = time.perf_counter() - setup_start
         batches = len(loader)
         result = trainer.run()
-    return Trained(model, request, result, batches, setup_s)
+    if loader.tally is not None:
+        loader.tally.check()
+    return Trained(model, request, result, batches, setup_s, loader.tally and loader.tally.asdict())
 
 
 def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:

@@ -1,5 +1,6 @@
 """The gate's verdicts as rows of the report: are the samples of the loaders the same?"""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from gpufeed.analysis.tables import is_ceiling
-from gpufeed.analysis.wording import plural
+from gpufeed.analysis.wording import listing, plural
 from gpufeed.errors import GpufeedError
 from gpufeed.gate.variants import words
 from gpufeed.gate.verdict import Verdict
@@ -83,7 +84,7 @@ def row(verdicts: list[Verdict]) -> GateRow:
         dataset=first.dataset,
         loader=first.loader,
         status=next(status for status in ("failed", "skipped", "passed") if status in found),
-        decoder=pixels["version"] if pixels else "-",
+        decoder=f"{pixels['version']}{by_others(verdicts)}" if pixels else "-",
         allowed=f"{pixels['max']} (mean {pixels['mean']:g})" if pixels else "-",
         largest=spread([verdict.max_difference for verdict in verdicts]),
         mean=spread([verdict.mean_difference for verdict in verdicts]),
@@ -91,6 +92,17 @@ def row(verdicts: list[Verdict]) -> GateRow:
         machine=machine(first),
         troubles=troubles(verdicts),
     )
+
+
+def by_others(verdicts: list[Verdict]) -> str:
+    """How many images, over all settings, other decoders had to decode; empty if there were none."""
+    told = [verdict.loading for verdict in verdicts if verdict.loading]
+    others: Counter[str] = Counter()
+    for loading in told:
+        others.update(loading["fell_back"])
+    images = sum(loading["images"] for loading in told)
+    said = listing(f"{count:,} by {name}" for name, count in sorted(others.items())) if others else ""
+    return f"; of {images:,} images {said}" if said else ""
 
 
 def spread(values: list[float | None]) -> str:

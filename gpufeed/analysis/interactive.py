@@ -28,6 +28,7 @@ SHOWN = {
     "Ceiling min": ("ceiling_images_per_s_min", 1),
     "Ceiling max": ("ceiling_images_per_s_max", 1),
     "Ceiling n": ("ceiling_n_repeats", None),
+    "By other decoders (%)": ("fell_back_share", 1),
     "Epoch (s)": ("epoch_s", 3),
     "Top-1 (%)": ("top1", 1),
     "GPU memory (MiB)": ("peak_gpu_mib", 0),

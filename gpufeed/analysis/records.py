@@ -25,6 +25,7 @@ COLUMNS = [
     "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
+    "fell_back_share", "fell_back_to",
 ]  # fmt: skip
 
 
@@ -143,6 +144,21 @@ def _measures(record: Record) -> dict:
         "peak_host_mib": record.memory["peak_host_mib"],
         "epoch_rows": record.epochs,
         "facts": record.dataset,
+        **_fell_back(record.loading),
+    }
+
+
+def _fell_back(loading: dict | None) -> dict:
+    """The share of images that other decoders than the loader's had to decode, and their names.
+
+    Nothing for a loader without a second decoder, and for records that do not tell.
+    """
+    if not loading or not loading["images"]:
+        return {}
+    others = loading["fell_back"]
+    return {
+        "fell_back_share": sum(others.values()) / loading["images"],
+        "fell_back_to": " and ".join(sorted(others)),
     }
 
 

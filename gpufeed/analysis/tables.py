@@ -26,6 +26,7 @@ MEASURES = [
     "top1",
     "peak_gpu_mib",
     "peak_host_mib",
+    "fell_back_share",
     *EPOCH_MEASURES,
 ]
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
@@ -37,7 +38,7 @@ CEILING = [
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
-    "epoch_s_min", "epoch_s_max", "commit", "variant",
+    "epoch_s_min", "epoch_s_max", "fell_back_to", "commit", "variant",
 ]  # fmt: skip
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -118,6 +119,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     return row | {
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
+        "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }
 

@@ -51,8 +51,20 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _disturbed(ours)
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
+    parts.append(fell_back(ours))
     subject = f"{wording.task(rows)}; {wording.machine(rows)}"
     return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
+
+
+def fell_back(ours: pd.DataFrame) -> str:
+    """A sentence on pipelines whose decoder left images to others; empty if there is none."""
+    bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
+    said = [
+        f"{wording.small_percent(row['fell_back_share'])} of the images of {row['label']} "
+        f"by {row['fell_back_to']}"
+        for _, row in bad.iterrows()
+    ]
+    return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
 
 
 def _headlines(groups: list[pd.DataFrame]) -> set[int]:

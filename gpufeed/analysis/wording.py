@@ -37,6 +37,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def small_percent(share: float) -> str:
+    """As `percent`, where a share that is not nothing must not read as nothing."""
+    return "less than 0.1 %" if 0 < share < 0.001 else percent(share)
+
+
 def ratio(value: float) -> str:
     """A speed-up: 2.35x, 12.4x, 310x."""
     digits = max(0, 2 - int(math.log10(value))) if value >= 1 else 2

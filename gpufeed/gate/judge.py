@@ -11,6 +11,7 @@ import torch
 
 from gpufeed.cache import open_cache, read_info
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.tally import together
 from gpufeed.devices import resolve_device
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import GpufeedError, Skip, one_line
@@ -94,7 +95,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
 
 def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
     """The fields of the verdict that say how it went: three epochs of training, one of evaluation."""
-    found, epochs = Differences(), 0
+    found, epochs, tallies = Differences(), 0, []
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
@@ -107,8 +108,11 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
             with make(request) as loader:
                 source = pixel_source(bench.loader, loader, request.cache)
                 tell("facts", {"pixels": fields_of(source)})
+                tallies += [loader.tally] if loader.tally is not None else []
                 for _ in run_epochs(bench, loader, source, EPOCHS if place == 0 else 1, found, tell):
                     epochs += 1
+                    if tallies and place == 0:  # an epoch shows every file
+                        tallies[0].check()
     except Skip as skip:
         status, sentence = "skipped", str(skip)
     except Mismatch as mismatch:
@@ -125,6 +129,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         "mean_difference": found.mean if found.samples else None,
         "beyond_tolerance": found.beyond,
         "offenders": found.offenders,
+        "loading": together(tallies).asdict() if tallies else None,
     }
 
 

@@ -38,6 +38,7 @@ class Verdict:
     mean_difference: float | None = None
     beyond_tolerance: int = 0
     offenders: list[dict] = field(default_factory=list)
+    loading: dict | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

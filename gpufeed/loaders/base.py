@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.tally import Tally
 from gpufeed.errors import GpufeedError
 from gpufeed.timing import Span
 
@@ -71,7 +72,11 @@ class Loader(ABC):
 
     Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
+
+    tally: who decoded its images so far, where a decoder may leave some of them to another; else None.
     """
+
+    tally: Tally | None = None
 
     def __init__(self, request: LoadRequest):
         self.request = request

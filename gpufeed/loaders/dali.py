@@ -115,6 +115,7 @@ class DaliLoader(StreamingLoader):
             return self.from_bytes(files, epoch, device)
         images = self.from_reader(files.ids, device)
         if images is not None:
+            self.tally.add(self.decoder, len(files.ids))
             return images
         # whatever has happened to a file is told, or made good, by those who decode it alone
         encoded = [self.reader.read(sample_id) for sample_id in files.ids.tolist()]
@@ -158,6 +159,7 @@ class DaliLoader(StreamingLoader):
         values = self.augment.values(files.ids, epoch)
         taken = self.library.takes_all(files.encoded, self.shape[:2])
         if taken and self.library.fill_by(self.fed, files.encoded, out, **values):
+            self.tally.add(self.decoder, len(files.ids))
             return out
         # a file that DALI does not take: all of them go in as PNG, which loses nothing
         decoded = super().pixels(files, epoch, device).cpu().numpy()

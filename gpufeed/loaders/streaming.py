@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.decode.tally import Tally
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders.ahead import Ahead, AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
@@ -40,6 +41,7 @@ class StreamingLoader(AheadLoader):
         self.labels = request.manifest.labels()
         self.reader = FileReader(request.manifest)
         self.library: Decoder | None = None
+        self.tally = Tally(self.decoder)
 
     def check_transform(self) -> None:
         """Raises GpufeedError for a transform of single samples, which has nowhere to run here."""
@@ -93,9 +95,11 @@ class StreamingLoader(AheadLoader):
         Raises GpufeedError naming a bad file.
         """
         out = empty_batch((len(files.ids), *self.shape), torch.uint8, device, self.request)
-        for sample_id, outcome in zip(files.ids, self.library.decode_into(files.encoded, out), strict=True):
+        outcomes = self.library.decode_into(files.encoded, out)
+        for sample_id, outcome in zip(files.ids, outcomes, strict=True):
             if outcome.decoder is None:
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
+        self.tally.take(outcomes)
         return out
 
 

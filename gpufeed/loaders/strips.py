@@ -56,6 +56,7 @@ class StripsLoader(AheadLoader):
             self.stream = torch.cuda.Stream(r.device)
         self.reader = StripReader(r.manifest, r.strips, r.device, r.threads, verify=False)
         self.units = self.reader.units(r.split)
+        self.tally = self.reader.tally
 
     def close(self) -> None:
         super().close()

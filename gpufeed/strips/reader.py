@@ -10,6 +10,7 @@ import torch
 
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.decode.tally import Tally
 from gpufeed.errors import Skip
 from gpufeed.registry import load
 from gpufeed.strips.backends import open_backend
@@ -18,6 +19,7 @@ from gpufeed.strips.decode import decode_strip
 from gpufeed.strips.store import Strip, StripSet, open_strips
 
 FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images
+REFERENCE = "simplejpeg"  # what strips.decode takes for a strip that the backend refuses
 ORDINARY = ("simplejpeg", "pillow")  # what decodes left-over files: the first that the node has
 
 
@@ -61,6 +63,7 @@ class StripReader:
         self.let_go()
         self.pool = ThreadPoolExecutor(threads)
         self.ordinary = ordinary_decoder()
+        self.tally = Tally("strips")  # who decoded what: the backend, and those in its place
 
     def let_go(self) -> None:
         """Maps the set anew, so that the kernel may evict pages that were read."""
@@ -95,7 +98,9 @@ class StripReader:
         if whole:
             self._decode_strips([unit.strip for unit in whole], out[:joined])
         if waiting:
-            out[joined:].copy_(torch.from_numpy(np.stack([future.result() for future in waiting])))
+            rows, decoders = zip(*(future.result() for future in waiting), strict=True)
+            self.tally.by.update(decoders)
+            out[joined:].copy_(torch.from_numpy(np.stack(rows)))
         return ids, out
 
     def batches(self, split: str, units_a_time: int) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
@@ -106,13 +111,17 @@ class StripReader:
 
     def _decode_strips(self, strips: list[Strip], out: torch.Tensor) -> None:
         encoded = [self.bytes[strip.offset : strip.offset + strip.length] for strip in strips]
+        refused = 0
         for place in self.backend.decode_into(encoded, strips, out):
             # the backend does not take it: the reference does, or says what is wrong with it
             rows = decode_strip(encoded[place], strips[place])
             out[rows_of(strips)[place]].copy_(torch.from_numpy(rows))
+            self.tally.add(REFERENCE, len(rows))
+            refused += len(rows)
+        self.tally.add(self.tally.decoder, len(out) - refused)
 
-    def _decode_file(self, id: int) -> np.ndarray:
-        """The pixels of one left-over file, uint8 (H, W, 3)."""
+    def _decode_file(self, id: int) -> tuple[np.ndarray, str]:
+        """The pixels of one left-over file, uint8 (H, W, 3), and who decoded it."""
         path = self.files[id]
         try:
             decoded = self.ordinary.decode([path.read_bytes()])
@@ -123,7 +132,7 @@ class StripReader:
             raise bad_file(path, str(decoded.outcomes[0].reason))
         if image.shape != (*self.size, 3):
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {(*self.size, 3)}")
-        return image
+        return image, str(decoded.outcomes[0].decoder)
 
 
 def ordinary_decoder() -> Decoder:

@@ -16,7 +16,7 @@ SPLIT = "train"
 
 
 class StripsBulk(Bulk):
-    """All strips of a dataset, and its files that fit into no strip, which count as fallen back."""
+    """All strips of a dataset, its files that fit into no strip and strips that the backend refuses: these count as fallen back."""
 
     def __init__(self, cores: int, device: torch.device, backend: str | None = None):
         """backend: of gpufeed.strips.backends; None: the best for the device."""
@@ -53,8 +53,9 @@ class StripsBulk(Bulk):
         done = number = 0
         while done < images:
             group = self.groups[number % len(self.groups)]
+            before = sum(self.reader.tally.fell_back.values())
             _, batch = self.reader.read(group)
-            self.fell_back += sum(len(unit.ids) for unit in group if unit.strip is None)
+            self.fell_back += sum(self.reader.tally.fell_back.values()) - before
             done, number = done + len(batch), number + 1
             yield batch
 

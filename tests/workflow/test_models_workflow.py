@@ -14,7 +14,7 @@ from gpufeed.trained.record import EVALUATION
 pytestmark = pytest.mark.long
 
 CONFIG = copy.deepcopy(TINY) | {"repeats": 1}
-CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["resident", "replay"]
+CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
 CONFIG["experiments"]["tiny"]["models"] = {"blocks": ["loaders"], "predict": ["pictures", "gone.jpg"]}
 
 
@@ -27,7 +27,7 @@ def test_from_nothing_to_the_page_then_nothing_to_do(workflow):
         (flow.folder / "pictures" / picture.name).write_bytes(picture.read_bytes())
     (flow.folder / "gone.jpg").write_bytes(b"not an image")
     flow.run()
-    (model,) = flow.folder.glob("results/models/tiny/*/model.pt")  # replay's is not kept
+    (model,) = flow.folder.glob("results/models/tiny/*/model.pt")
     assert load(model).classes == EVALUATION.read(model.with_name("evaluation.json"))["classes"]
     evaluation = EVALUATION.read(model.with_name("evaluation.json"))
     assert evaluation["status"] == "done", evaluation["sentence"]

@@ -12,8 +12,9 @@ rule measure_build:
         cores="all|one",
     conda:
         "../envs/gpufeed.yaml"
-    threads: config.get("cores_per_cell") or ALL_CORES  # also where one core decodes: nothing may run beside it
+    threads: cores_of_build
     resources:
+        cpus_per_task=cores_of_build,
         gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:
         counts=lambda wildcards: BUILDS[wildcards.experiment].counts,

@@ -12,12 +12,13 @@ rule build_cache:
         f"{RESULTS}/logs/build_cache/{{dataset}}/{{decoder}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: ALL_CORES
+    threads: cores_of_job
     resources:
+        cpus_per_task=cores_of_job,
         gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:
         decoder=lambda wildcards: wildcards.decoder,
-        device=lambda wildcards: config["device"],
+        device=lambda wildcards: config["device"] if wildcards.decoder == "strips" else None,
         code=lambda wildcards: digest(
             *("cache/*.py", "decode/*.py", "data/resize.py"),
             *("strips/**/*.py",) * (wildcards.decoder == "strips"),

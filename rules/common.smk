@@ -37,7 +37,6 @@ BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(confi
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py")
-ALL_CORES = workflow.cores or 8  # None with an executor that counts jobs
 
 
 wildcard_constraints:
@@ -143,6 +142,45 @@ def takes_gpu(decoder):
 
 def strips_for_cache(wildcards):
     return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
+
+
+def cores_of_job(wildcards, workers=0, share=1):
+    """CPU cores of a job: all that the run has, of which a job may leave a share to others.
+
+    A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all by
+    the login node's cores: it has what the config says, and no fewer than it has worker processes. Rules
+    say it twice: as threads, which Snakemake cuts to the login node's cores when it submits a job, and as
+    cpus_per_task, which Slurm is asked for.
+    """
+    total = workflow.resource_settings.cores  # None with an executor that counts jobs
+    if workflow.remote_exec or not workflow.local_exec or total is None:
+        return max(config["cores_per_job"], workers)
+    return -(-total // share)
+
+
+def cores_of_cell(wildcards):
+    """CPU cores of a measurement."""
+    return config["cores_per_cell"] or cores_of_job(wildcards, cell_of(wildcards).workers)
+
+
+def cores_of_gate(wildcards):
+    """Nothing is timed: where several GPUs, or none, are reserved, two loaders may be judged at once."""
+    return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=2)
+
+
+def cores_of_evaluation(wildcards):
+    """Nothing is timed."""
+    return cores_of_job(wildcards, cell_of(wildcards).workers, share=2)
+
+
+def cores_of_prediction(wildcards):
+    """Nothing is timed, and no worker runs."""
+    return cores_of_job(wildcards, share=2)
+
+
+def cores_of_build(wildcards):
+    """Those of a measurement also where one core decodes: nothing may run beside it."""
+    return config["cores_per_cell"] or cores_of_job(wildcards)
 
 
 def attempt_at(path, device=config["device"]):

@@ -25,7 +25,9 @@ rule prepare_dataset:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: ALL_CORES  # every image is decoded once, to find the broken ones
+    threads: cores_of_job  # every image is decoded once, to find the broken ones
+    resources:
+        cpus_per_task=cores_of_job,
     params:
         dataset=lambda wildcards: wildcards.dataset,
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],

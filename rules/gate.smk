@@ -13,8 +13,9 @@ rule gate:
         f"{RESULTS}/logs/gate/{{dataset}}/{{loader}}/{{variant}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: (ALL_CORES + 1) // 2  # nothing is timed, so that two loaders may be judged at once
+    threads: cores_of_gate
     resources:
+        cpus_per_task=cores_of_gate,
         gpu=GPU_JOBS,
     params:
         settings=settings_judged,

@@ -8,8 +8,9 @@ rule measure_kernel:
         f"{RESULTS}/logs/measure_kernel/{{experiment}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: ALL_CORES
+    threads: cores_of_job
     resources:
+        cpus_per_task=cores_of_job,
         gpu=GPU_JOBS,
     params:
         settings=lambda wildcards: kernels_of(wildcards.experiment),

@@ -15,8 +15,9 @@ rule measure_cell:
     priority: lambda wildcards: 1000 - int(wildcards.repeat)  # all cells once, then all again: a run cut short is even
     conda:
         "../envs/gpufeed.yaml"
-    threads: config.get("cores_per_cell") or ALL_CORES
+    threads: cores_of_cell
     resources:
+        cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),

@@ -14,8 +14,9 @@ rule train_model:
         f"{RESULTS}/logs/train_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: config.get("cores_per_cell") or ALL_CORES
+    threads: cores_of_cell
     resources:
+        cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),
@@ -39,8 +40,9 @@ rule evaluate_model:
         f"{RESULTS}/logs/evaluate_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: (ALL_CORES + 1) // 2  # nothing is timed
+    threads: cores_of_evaluation
     resources:
+        cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
         cell=lambda wildcards: cell_of(wildcards).asdict(),
@@ -82,8 +84,9 @@ rule predict:
         f"{RESULTS}/logs/predict/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: (ALL_CORES + 1) // 2
+    threads: cores_of_prediction
     resources:
+        cpus_per_task=cores_of_prediction,
         gpu=GPU_JOBS,
     params:
         # a prediction does not depend on the device, so that a node without a GPU may make it

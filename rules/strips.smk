@@ -12,7 +12,9 @@ rule build_strips:
         f"{RESULTS}/logs/build_strips/{{dataset}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: ALL_CORES
+    threads: cores_of_job
+    resources:
+        cpus_per_task=cores_of_job,
     params:
         code=digest("strips/*.py"),
     script:

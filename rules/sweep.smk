@@ -11,8 +11,9 @@ rule measure_decoder:
         f"{RESULTS}/logs/measure_decoder/{{experiment}}/{{decoder}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: ALL_CORES
+    threads: cores_of_job
     resources:
+        cpus_per_task=cores_of_job,
         gpu=GPU_JOBS,
     params:
         settings=settings_of_sweep,

@@ -1,0 +1,88 @@
+"""What the workflow asks a cluster for, from commands of Slurm that write down how they are called."""
+
+import copy
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+from workflow_fixtures import TINY, wait_until
+
+COMMANDS = ("sbatch", "sacct", "sacctmgr", "scancel", "scontrol", "sinfo", "squeue", "srun")
+WORKERS = 12
+
+
+@pytest.fixture
+def submitted(tmp_path, monkeypatch):
+    """Runs snakemake in a folder until a job of a rule has been submitted; its sbatch command."""
+    calls, bin = tmp_path / "calls", tmp_path / "bin"
+    bin.mkdir()
+    for name in COMMANDS:
+        command = bin / name
+        command.write_text(f'#!/bin/sh\necho "{name} $GPUFEED_PLANNED_ON $*" >> {calls}\necho 4242\n')
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin}:{os.environ['PATH']}")
+
+    def submitted(folder, rule, *arguments):
+        calls.write_text("")
+        command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml", *arguments]
+        with (folder / "output.txt").open("w") as output:
+            process = subprocess.Popen(
+                command, cwd=folder, stdout=output, stderr=output, start_new_session=True
+            )
+
+        def calls_of_rule():
+            lines = calls.read_text().splitlines()
+            return [line for line in lines if line.startswith("sbatch") and f"rule_{rule}" in line]
+
+        def there():
+            assert process.poll() is None, (folder / "output.txt").read_text()[-4000:]
+            return calls_of_rule()
+
+        try:
+            wait_until(there, 120)
+            time.sleep(0.1)  # until the line is whole
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        subprocess.run([*command[:3], "--unlock", *command[3:5], "--cores", "1"], cwd=folder, check=True)
+        return calls_of_rule()[0]
+
+    return submitted
+
+
+def asked(call: str, option: str) -> int:
+    return int(re.search(rf"{option}[= ](\d+)", call)[1])
+
+
+@pytest.mark.long
+def test_a_job_has_the_configs_cores_and_at_least_its_workers(workflow, submitted):
+    config = copy.deepcopy(TINY)
+    config["experiments"]["tiny"]["kernels"] = {}
+    config["experiments"]["tiny"]["blocks"] = {"a": {"loader": "dataloader_workers", "workers": WORKERS}}
+    flow = workflow(config)
+    kernel = submitted(flow.folder, "measure_kernel", "--profile", "slurm", "--", "tiny")
+    assert asked(kernel, "--cpus-per-task") == 8  # whatever the cores of this node
+    assert asked(kernel, "--mem") == 16000
+    assert kernel.split()[1] == os.uname().nodename  # which its records will call their planner
+
+    bare = ("--workflow-profile", "none", "--executor", "slurm", "--jobs", "5", "--", "tiny")
+    assert asked(submitted(flow.folder, "measure_kernel", *bare), "--cpus-per-task") == 8
+
+    flow.run("data/synthetic/cache/pillow.npy")
+    gate = submitted(flow.folder, "gate", "--profile", "slurm", "--", "tiny")
+    assert asked(gate, "--cpus-per-task") == WORKERS
+    assert asked(gate, "--mem") == 32000
+
+
+def test_the_profile_knows_every_rule_that_reads_images_or_measures():
+    profile = yaml.safe_load((REPOSITORY / "slurm/config.yaml").read_text())
+    text = "\n".join(path.read_text() for path in (REPOSITORY / "rules").glob("*.smk"))
+    rules = re.findall(r"^rule (\w+):\n(.*?)(?=^rule |\Z)", text, re.MULTILINE | re.DOTALL)
+    heavy = {name for name, body in rules if "threads:" in body}
+    assert heavy == set(profile["set-resources"])

@@ -16,7 +16,10 @@ SPLIT = "train"
 
 
 class StripsBulk(Bulk):
-    """All strips of a dataset, its files that fit into no strip and strips that the backend refuses: these count as fallen back."""
+    """All strips of a dataset, and its files that fit into no strip.
+
+    These files count as fallen back, and so does a strip that the backend refuses.
+    """
 
     def __init__(self, cores: int, device: torch.device, backend: str | None = None):
         """backend: of gpufeed.strips.backends; None: the best for the device."""

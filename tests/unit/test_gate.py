@@ -166,7 +166,7 @@ def test_a_dataset_without_evaluation_is_judged_by_its_training_split(tmp_path):
     assert one.samples == {"train": 13}
 
 
-def test_a_cache_is_held_to_the_decoder_that_its_sidecar_names(dataset, tmp_path):
+def test_a_cache_is_held_to_the_tolerance_that_its_sidecar_names(dataset, tmp_path):
     manifest, reference = dataset
     other = tmp_path / "other.npy"
     build(manifest, "pillow", other)
@@ -178,10 +178,15 @@ def test_a_cache_is_held_to_the_decoder_that_its_sidecar_names(dataset, tmp_path
     assert one.status == "failed"
     assert one.offenders[0]["id"] == 4
     sidecar = json.loads(other.with_suffix(".json").read_text())
-    other.with_suffix(".json").write_text(json.dumps({**sidecar, "decoder": "lossy"}))
-    one = judged(task)
-    assert (one.status, one.max_difference) == ("passed", 1)
-    assert one.pixels["decoder"] == "lossy"
+    # the tolerance that stands there; in a sidecar from before it stood there, that of the decoder
+    for said in (
+        {"decoder": "pillow", "tolerance": {"max": 1, "mean": 1.0}},
+        {"decoder": "lossy", "tolerance": None},
+    ):
+        other.with_suffix(".json").write_text(json.dumps({**sidecar, **said}))
+        one = judged(task)
+        assert (one.status, one.max_difference) == ("passed", 1)
+        assert one.pixels["decoder"] == said["decoder"]
 
 
 def test_the_reference_must_belong_to_the_manifest(dataset, tmp_path):

@@ -13,6 +13,10 @@ from jsonschema import Draft202012Validator
 from gpufeed.errors import GpufeedError
 
 SCHEMAS = Path(__file__).parent / "schemas"
+MAKE_AGAIN = "delete it and run snakemake to make it again"
+NOT_WRITTEN = (
+    "nothing was written, and nothing of yours is wrong: tell who maintains gpufeed, with this message"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Document:
         """Writes it; raises GpufeedError if it breaks the schema, ValueError for NaN and infinity."""
         path = Path(path)
         text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
-        self.check(json.loads(text), path)
+        self.check(json.loads(text), path, NOT_WRITTEN)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".partial")
         partial.write_text(text)
@@ -41,18 +45,18 @@ class Document:
             raise GpufeedError(
                 f"no readable {self.word} at {path} ({error})",
                 f"the JSON of one {self.word}",
-                "delete it and run snakemake",
+                MAKE_AGAIN,
             ) from error
         self.check(data, path)
         return data
 
-    def check(self, data: object, path: Path) -> None:
-        """Raises GpufeedError at the first field of `data` that breaks the schema."""
+    def check(self, data: object, path: Path, remedy: str = MAKE_AGAIN) -> None:
+        """Raises GpufeedError with this remedy at the first field of `data` that breaks the schema."""
         for error in validator(self.schema).iter_errors(data):
             raise GpufeedError(
                 f"{path}: {error.json_path}: {error.message}",
                 f"a {self.word} as gpufeed/schemas/{self.schema}.schema.yaml describes it",
-                "delete it and run snakemake to make it again",
+                remedy,
             )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from gpufeed.augment import amounts, draws
+from gpufeed.augment import amounts, draws, toolchain
 from gpufeed.augment.base import DeviceAugment
 from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
 from gpufeed.augment.fused_kernel import BLOCK, WARPS, augment_tiles
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip, one_line
 
 # About twice what runs at once (132 multiprocessors x 32), so that a large batch has a short tail, and few
 # enough that a program has several tiles of its image to share the draws among.
@@ -22,7 +22,7 @@ PROGRAMS = 8192
 
 
 class FusedAugment(DeviceAugment):
-    """One launch a batch; a CUDA graph may capture it."""
+    """One launch a batch; a CUDA graph may capture it. The first raises Skip where nothing can compile it."""
 
     defaults = amounts.FUSED_DEFAULTS
 
@@ -88,21 +88,28 @@ class FusedAugment(DeviceAugment):
         out = torch.empty(
             (n, height, width, 3), dtype=amounts.DTYPES[self.options["dtype"]], device=ids.device
         )
-        augment_tiles[(n, -(-tiles // each))](
-            images,
-            images if rows is None else rows,
-            ids,
-            out,
-            epoch,
-            *self.seeds,
-            ROWS=rows is not None,
-            EPOCH_AT=isinstance(epoch, torch.Tensor),
-            WORDS=width % 4 == 0 and images.data_ptr() % 4 == 0,
-            HEIGHT=height,
-            WIDTH=width,
-            TILES=each,
-            **self.constants,
-        )
+        try:
+            augment_tiles[(n, -(-tiles // each))](
+                images,
+                images if rows is None else rows,
+                ids,
+                out,
+                epoch,
+                *self.seeds,
+                ROWS=rows is not None,
+                EPOCH_AT=isinstance(epoch, torch.Tensor),
+                WORDS=width % 4 == 0 and images.data_ptr() % 4 == 0,
+                HEIGHT=height,
+                WIDTH=width,
+                TILES=each,
+                **self.constants,
+            )
+        except Exception as error:  # only a failed launch asks: Triton keeps what it has compiled
+            if lack := toolchain.lacking():
+                raise Skip(
+                    f"Augment fused is compiled by Triton on its node, which has {lack} ({one_line(error)})."
+                ) from error
+            raise
         return out.permute(0, 3, 1, 2)
 
 

@@ -1,10 +1,12 @@
 """The kernel benchmark without a GPU: what it says, what it counts, and that all do the same work."""
 
 import copy
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
+from data_fixtures import REPOSITORY
 
 from gpufeed.analysis import kernel_claims, kernel_section
 from gpufeed.analysis.find import Found, Part
@@ -237,3 +239,20 @@ def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
     assert '<span class="tag open">not measured</span>' in shown
     missing = page(Found([], missing=[Part("e", "kernels", Path("kernels/e.json"))]), info)
     assert "Not measured yet" in missing
+
+
+@pytest.mark.parametrize("stack", ["cuda12", "cuda13"])
+def test_every_library_of_the_benchmark_is_installed_with_the_stack(stack):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"][stack]]
+    locked = (REPOSITORY / f"envs/constraints-{stack}.txt").read_text()
+    for library in ("torch", "torchvision", "kornia", "nvidia-dali-", "cupy-", "numba-cuda"):
+        assert [one for one in asked if one.startswith(library)]
+        assert f"\n{library}" in f"\n{locked}"
+
+
+@pytest.mark.parametrize("work", WORKS)
+def test_kornia_has_every_work_and_the_same_shape(work):
+    pytest.importorskip("kornia")
+    out = MAKERS["kornia"](work, Batch(2, 8, torch.float32, CPU))()
+    assert (tuple(out.shape), out.dtype) == ((2, 3, 8, 8), torch.float32)

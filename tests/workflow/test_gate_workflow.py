@@ -92,6 +92,11 @@ def test_another_setting_is_judged_and_measured_alone(workflow):
     assert len(after.keys() - before.keys()) == 3  # two cells, one verdict
     assert "results/gate/synthetic/dataloader_sync/b16-w0-pinned-s0-cpu.json" in after
 
+    flow.configure({**config, "device": "auto"})
+    said = flow.run("-n", "--until", "measure_cell")
+    assert "rule gate:" in said  # a verdict holds for the device that the config names
+    assert "rule build_cache:" not in said  # a cache by a CPU decoder for any
+
 
 def test_what_the_node_lacks_is_skipped_by_gate_and_cell_alike(workflow):
     if torch.cuda.is_available():

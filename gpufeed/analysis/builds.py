@@ -93,5 +93,5 @@ def memory(rows: list[BuildRow]) -> str:
     word = "less than" if gb < least else "within" if gb <= largest else "more than"
     return (
         f"The most device memory that any of them took was {most.buffers} (by {most.decoder}, of a set of "
-        f"{most.images}): {word} the {least} to {largest} GB that the guide reckons with."
+        f"{most.images}): {word} the {least} to {largest} GB that a guide to GPU decoding reckons with."
     )

@@ -113,6 +113,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "shared_cores": verdicts.shared_cores(ours),
         "claims": claims.of(name, ours),
         "claimant": claims.CLAIMANTS.get(name, ""),
+        "introduced": claims.INTRODUCED.get(name, ""),
         "impact": _impact(name, ours, plan.get("impact")),
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),

@@ -30,6 +30,7 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
         "overlap, 8 workers: 3.70x the rate of dataloader_sync",
         "Question of pipelining?",
         "What the notebook claimed",
+        "The notebook is a lesson on CPU/GPU pipelining",
         "CUDA is not available on this node",
         "snakemake --cores 8 --resources gpu=1 demo",
         "never-measured",

@@ -1,11 +1,12 @@
-"""What the shipped experiments can answer, by what they plan."""
+"""What the shipped experiments can answer by what they plan, and that the pages name all there is."""
 
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.config import planned
-from gpufeed.registry import LOADERS
+from gpufeed.kernels.plan import WORKS
+from gpufeed.registry import AUGMENTS, KINDS, LOADERS
 
 CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
@@ -24,3 +25,22 @@ def test_what_decoding_once_gives_can_be_said():
     assert (
         len({(cell.dataset, cell.augment, cell.model, cell.batch_size, cell.epochs) for cell in cells}) == 1
     )
+
+
+@pytest.mark.parametrize("name", [*LOADERS, *AUGMENTS])
+def test_the_readme_names_every_pipeline_and_augment(name):
+    text = (REPOSITORY / "README.md").read_text()
+    assert f"`{name}`" in text[text.index("Pipelines so far") : text.index("## Installation")]
+
+
+@pytest.mark.parametrize("name", [name for kind in KINDS.values() for name in kind])
+def test_the_configs_readme_names_all_that_is_registered(name):
+    assert f"`{name}`" in (REPOSITORY / "config/README.md").read_text()
+
+
+def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
+    text = (REPOSITORY / "config/README.md").read_text()
+    told = text[text.index("### `kernels`") : text.index("### `models`")]
+    words = {"salt_pepper": "salt and pepper", "crop_flip": "crop and flip", "one_pass": "one pass"}
+    for work in WORKS:
+        assert words.get(work, work).replace("normalise", "normalisation") in told

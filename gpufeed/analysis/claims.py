@@ -15,11 +15,12 @@ WORKERS_FROM, WORKERS_TO = 4, 8
 BATCH_CLAIM, BATCH_FROM, BATCH_TO = "batch size 128-256", 128, 256
 CLAIMANTS = {"pipelining": "notebook", "hybrid_gpu": "guide"}  # whose claims an experiment judges
 INTRODUCED = {  # who that is, for a reader who has never seen it
-    "pipelining": "The notebook is a lesson on CPU/GPU pipelining that this experiment repeats: 500 images of "
-    "224 pixels in batches of 32, a small CNN, 0 against 2 worker processes, and a wait for the GPU after each "
-    "phase of a step.",
-    "hybrid_gpu": "The guide is a tutorial on hybrid CPU/GPU pipelines that this experiment follows: a ResNet-18 "
-    "on CIFAR-10 in half precision under fastai, with brightness and noise by CuPy and Numba kernels.",
+    "pipelining": "The notebook is a lesson on CPU/GPU pipelining that this experiment repeats: 500 images "
+    "of 224 pixels in batches of 32, a small CNN, 0 against 2 worker processes, and a wait for the GPU after "
+    "each phase of a step.",
+    "hybrid_gpu": "The guide is a tutorial on hybrid CPU/GPU pipelines that this experiment follows: a "
+    "ResNet-18 on CIFAR-10 in half precision under fastai, with brightness and noise by CuPy and Numba "
+    "kernels.",
 }
 
 

@@ -7,7 +7,7 @@ array (nobody waits for it here, as a real build does once at its end).
 """
 
 import logging
-import tempfile
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ import numpy as np
 from gpufeed.cache import CacheInfo, build
 from gpufeed.cache.builder import threads_of
 from gpufeed.cache.fill import decoder
+from gpufeed.data.building import one_builder
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import Document, now
 from gpufeed.errors import Skip, one_line
@@ -82,14 +83,15 @@ def measure_build(
 ) -> BuildTimes:
     """Times the builds of one decoder; what the node lacks gives status `skipped`, an error `failed`.
 
-    folder: where the caches are written, one at a time, and removed. threads: cores of the job, of which
-    cores_asked "one" uses one.
+    folder: where the caches are written, one at a time, and removed: in a folder with a name of its own, from
+    which a run clears what a killed one left. threads: cores of the job, of which cores_asked "one" uses one.
     """
     keep_freed_blocks()
     started_at = now()
     manifest = Manifest.read(manifest_path)
     try:
-        found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, Path(folder))
+        with own_place(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
+            found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, place)
     except Skip as skip:
         found = {"status": "skipped", "sentence": str(skip)}
         log.info("skipped: %s", skip)
@@ -119,7 +121,7 @@ def measure_build(
     )
 
 
-def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], folder: Path) -> dict:
+def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], place: Path) -> dict:
     """The fields of BuildTimes that a decoder which can run has; raises Skip for one that cannot."""
     before = used_mib() if on_device(decoder_name) else None
     if decoder_name != STRIPS:
@@ -129,7 +131,7 @@ def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], 
         subset = repeats(manifest, count)
         read_once(subset)
         with (
-            prepared(subset, decoder_name, cores, folder) as (build_once, strips_s),
+            prepared(subset, decoder_name, cores, place) as (build_once, strips_s),
             peak_mib(before) as peak,
         ):
             rounds = [timed_round(build_once) for _ in range(rounds_of(count))]
@@ -176,26 +178,36 @@ def read_once(manifest: Manifest) -> None:
 
 @contextmanager
 def prepared(
-    manifest: Manifest, decoder_name: str, cores: int, folder: Path
+    manifest: Manifest, decoder_name: str, cores: int, place: Path
 ) -> Iterator[tuple[Callable[[], CacheInfo], float | None]]:
-    """(what builds the cache once, seconds in which its strips were made before); nothing of it is left.
+    """(what builds the cache once, in `place`, and seconds in which its strips were made before).
 
     The seconds are None for a decoder that reads the files themselves.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="build-", dir=folder) as place:
-        path = Path(place) / f"{decoder_name}.npy"
-        if decoder_name != STRIPS:
-            yield lambda: build(manifest, decoder_name, path, cores, durable=False), None
-            return
-        from gpufeed.devices import resolve_device  # here: a CPU decoder's processes do without torch
-        from gpufeed.strips.build import build as build_strips
-        from gpufeed.strips.to_cache import build_from_strips
+    shutil.rmtree(place, ignore_errors=True)  # of the set before
+    path = place / f"{decoder_name}.npy"
+    if decoder_name != STRIPS:
+        yield lambda: build(manifest, decoder_name, path, cores, durable=False), None
+        return
+    from gpufeed.devices import resolve_device  # here: a CPU decoder's processes do without torch
+    from gpufeed.strips.build import build as build_strips
+    from gpufeed.strips.to_cache import build_from_strips
 
-        strips, device, start = Path(place) / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
-        build_strips(manifest, strips, workers=cores)
-        strips_s = time.perf_counter() - start
-        yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
+    strips, device, start = place / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
+    build_strips(manifest, strips, workers=cores)
+    strips_s = time.perf_counter() - start
+    yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
+
+
+@contextmanager
+def own_place(place: Path) -> Iterator[Path]:
+    """The folder `place`, empty at first and gone afterwards; another process that wants it waits."""
+    with one_builder(place):
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:

@@ -42,6 +42,11 @@ def measured(manifest, tmp_path):
     return measured
 
 
+def left_in(folder):
+    """What lies there beside the locks, which stay."""
+    return [path for path in folder.rglob("*") if not path.name.endswith(".lock")]
+
+
 def test_a_decoder_on_all_cores(measured, tmp_path):
     times = measured()
     assert (times.status, times.sentence, times.attempt, times.planned_on) == ("done", None, 2, "login1")
@@ -55,7 +60,26 @@ def test_a_decoder_on_all_cores(measured, tmp_path):
         assert build["strips_s"] is None
         assert build["bytes_written"] == 128 + build["count"] * 8 * 8 * 3
     assert times.environment["gpu"] is None
-    assert list((tmp_path / "out").iterdir()) == []
+    assert left_in(tmp_path / "out") == []
+
+
+def test_what_a_killed_run_left_is_cleared_by_the_next(measured, tmp_path, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def killed(manifest, decoder, path, *rest, **options):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"much")
+        raise Killed
+
+    with monkeypatch.context() as patch:  # SIGKILL clears nothing
+        patch.setattr(build_time.shutil, "rmtree", lambda *arguments, **options: None)
+        patch.setattr(build_time, "build", killed)
+        with pytest.raises(Killed):
+            measured()
+    assert [path.name for path in left_in(tmp_path / "out")][-1] == "pillow.npy"
+    assert measured().status == "done"
+    assert left_in(tmp_path / "out") == []
 
 
 @pytest.mark.parametrize("decoder", ["opencv", "simplejpeg", "dali_cpu", "strips"])
@@ -82,7 +106,7 @@ def test_strips_are_made_before_and_timed_apart(measured, tmp_path):
     (build,) = times.builds
     assert build["strips_s"] > 0
     assert len(build["rounds_s"]) == 3
-    assert list((tmp_path / "out").iterdir()) == []
+    assert left_in(tmp_path / "out") == []
 
 
 def test_every_round_makes_its_decoder_anew(measured, monkeypatch):
@@ -110,7 +134,7 @@ def test_an_error_is_a_sentence_and_leaves_nothing(measured, manifest, tmp_path)
     times = measured()
     assert times.status == "failed"
     assert "1 of 40 images cannot be decoded" in times.sentence or "2 of 40" in times.sentence
-    assert list((tmp_path / "out").iterdir()) == []
+    assert left_in(tmp_path / "out") == []
 
 
 def test_repeats_take_every_file_as_often_as_any_other(manifest):

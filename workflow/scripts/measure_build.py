@@ -18,7 +18,7 @@ if __name__ == "__main__":  # worker processes may import this file again
             job.wildcards.decoder,
             job.wildcards.cores,
             job.params.counts,
-            Path(job.output[0]).parent,
+            Path(job.input.manifest).parent / "build_times",
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,

@@ -76,10 +76,12 @@ def measure_decoder(
     device: str = "auto",
     strips: Mapping[str, str | Path] | None = None,
     attempt: int = 1,
+    threads: int | None = None,
 ) -> dict:
     """The sweep of one decoder (gpufeed/schemas/sweep.schema.yaml).
 
     settings: from `gpufeed.sweep.plan.settings`; manifests, strips: dataset -> manifest.parquet, strips.bin.
+    threads: cores of the job, of which no point has more; None for all that the node allows.
     What the node lacks gives status `skipped`; a point that raises is failed, with a sentence, and the others
     go on. An interrupt or SIGTERM leaves nothing.
     """
@@ -93,7 +95,7 @@ def measure_decoder(
             )
             for name, path in manifests.items()
         }
-        return run(decoder, settings, sources, on)
+        return run(decoder, settings, sources, on, min(threads or cores_allowed(), cores_allowed()))
 
     on, found = outcome("the sweep", device, work)
     return {
@@ -113,10 +115,14 @@ def measure_decoder(
     }
 
 
-def run(decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: torch.device) -> dict:
-    """The fields of a sweep that is done; raises Skip, or GpufeedError if no point could be measured."""
+def run(
+    decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: torch.device, allowed: int
+) -> dict:
+    """The fields of a sweep that is done; raises Skip, or GpufeedError if no point could be measured.
+
+    allowed: the most cores of a point.
+    """
     parallel = how(decoder, device)
-    allowed = cores_allowed()
     counts, left_out = core_counts(
         settings["cores"], allowed, spreads=parallel != "device", restricts=can_restrict()
     )

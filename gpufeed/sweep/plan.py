@@ -99,7 +99,7 @@ def core_counts(
     left_out = []
     if too_many:
         counts = ", ".join(map(str, too_many))
-        left_out.append(f"Left out: {counts} cores, since this node allows {allowed}.")
+        left_out.append(f"Left out: {counts} cores, since this run has {allowed}.")
     if not restricts and fitting != [allowed]:
         left_out.append("Left out: fewer cores than all, since this system lets no process choose its cores.")
         fitting = [allowed]

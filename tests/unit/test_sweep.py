@@ -233,11 +233,19 @@ def test_a_batch_fits_its_bounds(wanted, height, width, count):
     assert batch == 1 or batch * height * width <= 2**20
 
 
+def test_no_point_has_more_cores_than_the_job(data, monkeypatch):
+    monkeypatch.setattr(measure, "cores_allowed", lambda: 64)
+    chosen = {**SMALL, "cores": [1, 4], "datasets": ["mosaic_16"]}
+    sweep = measure_decoder("tiny", "simplejpeg", chosen, data, planned_on="here", device="cpu", threads=1)
+    assert {point["cores"] for point in sweep["points"]} == {1}
+    assert sweep["left_out"] == ["Left out: 4 cores, since this run has 1."]
+
+
 def test_core_counts():
     assert core_counts([1, 4, 8, 16], 16, True, True) == ([1, 4, 8, 16], [])
     counts, left_out = core_counts([16, 1, 8], 6, True, True)
     assert counts == [1, 6]
-    assert left_out == ["Left out: 8, 16 cores, since this node allows 6."]
+    assert left_out == ["Left out: 8, 16 cores, since this run has 6."]
     assert core_counts([1, 4], 6, False, True) == ([6], [])
     counts, left_out = core_counts([1, 4], 4, True, False)
     assert counts == [4]

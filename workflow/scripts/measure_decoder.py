@@ -24,6 +24,7 @@ if __name__ == "__main__":
             device=job.params.device,
             strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
             attempt=job.params.attempt,
+            threads=job.threads,
         )
         attempts.ended(job.output[0], sweep["attempt"])
         write(sweep, job.output[0])

@@ -27,6 +27,7 @@ from gpufeed.sweep.record import SCHEMA_VERSION
 from gpufeed.sweep.strips import StripsBulk
 from gpufeed.timing import synchronise
 
+READ_BY_DALI = ("dali_cpu", "dali_gpu")
 COLD = 0.9  # share of the pages that must be out for a pass to count as cold
 log = logging.getLogger("gpufeed")
 
@@ -182,13 +183,19 @@ class Bench:
     def open(self, files: Files) -> Bulk:
         """The bulk, ready for these files; raises Skip if the node lacks what the decoder needs."""
         if self.bulk is None:
-            if self.decoder in STRIP_SETS:
-                self.bulk = StripsBulk(self.cores, self.device, STRIP_SETS[self.decoder])
-            else:
-                self.bulk = open_bulk(self.decoder, self.cores, self.device, self.core_ids)
+            self.bulk = self._new()
         self.bulk.open(files)
         self.version = self.bulk.version()
         return self.bulk
+
+    def _new(self) -> Bulk:
+        if self.decoder in STRIP_SETS:
+            return StripsBulk(self.cores, self.device, STRIP_SETS[self.decoder])
+        if self.decoder in READ_BY_DALI:
+            from gpufeed.sweep.dali import DaliBulk
+
+            return DaliBulk(self.decoder, self.cores, self.device)
+        return open_bulk(self.decoder, self.cores, self.device, self.core_ids)
 
     def drop(self) -> None:
         """Ends the bulk; the next point gets a new one."""
@@ -263,7 +270,13 @@ def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: 
     cold, reads = point.cache == "cold", bulk.reads()
     if not cold:
         read_in(reads)
-    chill = (lambda: make_cold(reads)) if cold else (lambda: None)
+
+    def chill() -> float | None:
+        if not cold:
+            return None
+        bulk.let_go()
+        return make_cold(reads)
+
     # a cold pass reads no file twice: the second time it would be warm
     most = max(1, source.images.count // point.batch_size) * point.batch_size if cold else None
     images = images_of_a_pass(bulk, point.batch_size, settings["seconds"], most, chill)

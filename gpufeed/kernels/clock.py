@@ -7,10 +7,11 @@ import torch
 
 FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
 SPIN_CYCLES = 2_000_000  # about 1 ms, the least for which the device is kept busy while the host queues work
+MOST_SPIN_S = 0.05  # work that takes the host longer to queue waits for the device by itself, mostly
 HZ = 2.5e9  # no GPU so far has a faster clock
 WARMUP = 3
-MOST_SECONDS = 1.0  # of the launches of one row
-FEWEST = 5
+MOST_SECONDS = 1.0  # of the launches of one row, and of its calls
+FEWEST = 3
 CALLS = 20
 
 
@@ -22,24 +23,25 @@ class Clock:
         self.flush = torch.empty(FLUSH_MIB * 2**20, dtype=torch.uint8, device=device)
 
     def device_ms(self, run: Callable[[], object]) -> list[float]:
-        """Milliseconds on the device of each launch, fewer launches if they are slow."""
-        for _ in range(WARMUP):
-            run()
-        queued_s = self._queued_s(run)
-        # work of many kernels takes the host longer to queue than the device to do: nothing may be seen of it
-        spin = max(SPIN_CYCLES, int(2 * queued_s * HZ))
-        (first,) = self._time(run, 1, spin)
-        each_s = max(first * 1e-3, queued_s, 1e-6)
-        return self._time(run, max(FEWEST, min(self.launches, int(MOST_SECONDS / each_s))), spin)
+        """Milliseconds on the device of each launch, fewer launches if they are slow.
 
-    def _queued_s(self, run: Callable[[], object]) -> float:
-        """Seconds that the host needs to queue the work."""
+        Of work that takes the host more than MOST_SPIN_S to queue, the host's time is a part.
+        """
+        queued_s, whole_s = self._seconds(run)  # with all that only the first call does
+        for _ in range(WARMUP if whole_s * WARMUP < MOST_SECONDS else 1):
+            queued_s, whole_s = self._seconds(run)
+        # work of many kernels takes the host longer to queue than the device to do: nothing may be seen of it
+        spin = max(SPIN_CYCLES, int(min(2 * queued_s, MOST_SPIN_S) * HZ))
+        return self._time(run, number(self.launches, whole_s), spin)
+
+    def _seconds(self, run: Callable[[], object]) -> tuple[float, float]:
+        """(until the work was queued, until it was done), in seconds."""
         torch.cuda.synchronize()
         start = time.perf_counter()
         run()
         queued_s = time.perf_counter() - start
         torch.cuda.synchronize()
-        return queued_s
+        return queued_s, time.perf_counter() - start
 
     def _time(self, run: Callable[[], object], launches: int, spin: int) -> list[float]:
         marks = []
@@ -56,12 +58,18 @@ class Clock:
 
     def call_ms(self, run: Callable[[], object]) -> float:
         """Milliseconds a call when the host does nothing else: for small batches, the cost of launching."""
+        calls = number(CALLS, self._seconds(run)[1])
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(CALLS):
+        for _ in range(calls):
             run()
         torch.cuda.synchronize()
-        return (time.perf_counter() - start) * 1e3 / CALLS
+        return (time.perf_counter() - start) * 1e3 / calls
+
+
+def number(most: int, each_s: float) -> int:
+    """How many launches of so many seconds."""
+    return max(FEWEST, min(most, int(MOST_SECONDS / max(each_s, 1e-6))))
 
 
 def copy_of(size: int, device: torch.device) -> Callable[[], object]:

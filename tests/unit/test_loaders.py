@@ -3,14 +3,13 @@
 import gc
 import os
 import signal
-import threading
 import time
 
 import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import request, write_cache, write_dataset
+from image_fixtures import loader_threads, request, write_cache, write_dataset
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders import resident
@@ -40,10 +39,6 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def manifest(tmp_path):
     return write_dataset(tmp_path / "tiny")
-
-
-def loader_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("gpufeed-")]
 
 
 @pytest.mark.parametrize(("name", "workers"), FILE_READERS)

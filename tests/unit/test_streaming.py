@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 from hostile_fixtures import available, photo, saved
+from image_fixtures import loader_threads, write_dataset, write_files
 from image_fixtures import request as wanted
-from image_fixtures import write_dataset, write_files
 from PIL import Image
 
 from gpufeed.decode.files import PIECE, read_file
@@ -27,12 +27,6 @@ from gpufeed.registry import DECODERS, LOADERS, load
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 ON_GPU = [name for name in STREAMING if LOADERS[name].device == "cuda"]
 COUNT = 60
-
-
-def our_threads() -> list[str]:
-    """Of loaders: a job's watch over snakemake (gpufeed-orphan) stays as long as its process."""
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("gpufeed-") and name != "gpufeed-orphan"]
 
 
 def photos(count: int = COUNT) -> list[bytes]:
@@ -155,7 +149,7 @@ def test_memory_does_not_grow_over_epochs(tmp_path, monkeypatch, path):
     # An epoch is 1.4 MB of pixels and 0.6 MB of files: either of them kept would be 12 MB or more, each time.
     # Fragments of the heap grow once, whichever 20 epochs that falls into.
     assert min(np.diff(sizes)) < 8 * 2**20
-    assert not our_threads()
+    assert not loader_threads()
 
 
 def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
@@ -173,7 +167,7 @@ def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
         assert len(read) == 7
         assert read == loader.order()[:7].tolist()
         iterator.close()
-    assert not our_threads()
+    assert not loader_threads()
 
 
 def wait_until(condition, seconds: float = 10) -> None:
@@ -207,7 +201,7 @@ def test_batches_before_a_bad_file_come_whole(files, damage, request):
         assert loader.state_dict()["next_batch"] == 3
     assert seen == list(range(12))
     assert str(bad) in error.value.found
-    assert not our_threads()
+    assert not loader_threads()
 
 
 def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
@@ -317,7 +311,7 @@ def test_closing_ends_the_source_in_its_own_thread():
     assert not ended
     ahead.close()
     assert ended == ["gpufeed-test"]
-    assert not our_threads()
+    assert not loader_threads()
 
 
 def test_an_error_comes_in_its_turn():

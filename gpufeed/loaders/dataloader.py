@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.samples import HostBatches, to_device
+from gpufeed.loaders.samples import HostBatches
+from gpufeed.loaders.transfer import copied
 
 
 class SyncLoader(Loader):
@@ -16,8 +17,7 @@ class SyncLoader(Loader):
         self.host = HostBatches(request)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        for host in self.host.start(order, self.epoch):
-            yield to_device(host, self.request.device)
+        yield from copied(self.host.start(order, self.epoch), self.request.device)
 
     def close(self) -> None:
         self.host.close()

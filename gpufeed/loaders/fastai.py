@@ -69,7 +69,8 @@ class FastaiLoader(Loader):
             end_workers_behind(error)
             raise
         finally:
-            running.close()
+            if self.running is running:
+                self.close()
 
     def _host_batches(self, running: Iterator) -> Iterator[HostBatch]:
         starting = garbage_kept()  # fastai starts its workers with the first batch

@@ -53,6 +53,58 @@ def test_stops_after_the_steps_asked_for(tmp_path, steps):
     assert len(closed) == len(result.epochs)
 
 
+class HeldLoader(ToyLoader):
+    """Notes when its epochs ended. Only closing ends them: their generators have another reference, here."""
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.held, self.ended = [], []
+
+    def batches(self, order):
+        self.held.append(self.noted(order))
+        return self.held[-1]
+
+    def noted(self, order):
+        try:
+            yield from super().batches(order)
+        finally:
+            self.ended.append(self.epoch)
+
+
+class AtTheEnd(Callback):
+    """Keeps how many epochs the loader had ended when training of one was over."""
+
+    order, run_valid = 101, False  # after StepRecorder, which closes the epoch
+
+    def __init__(self, loader):
+        super().__init__()
+        self.loader, self.ended = loader, []
+
+    def after_train(self):
+        self.ended.append(len(self.loader.ended))
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6])
+def test_the_loaders_epoch_has_ended_before_its_results_are_read(tmp_path, steps):
+    trainer = prepared(toy_job(tmp_path, loader=HeldLoader, steps=steps))
+    watch = AtTheEnd(trainer.job.loader)
+    trainer.learner.add_cb(watch)
+    result = trainer.run()
+    assert watch.ended == list(range(1, len(result.epochs) + 1))
+
+
+@pytest.mark.parametrize("event", ["after_pred", "after_batch"])
+def test_an_error_in_a_callback_ends_the_loaders_epoch(tmp_path, event):
+    def fail(self):
+        raise OSError("the callback went away")
+
+    trainer = prepared(toy_job(tmp_path, loader=HeldLoader, epochs=2))
+    trainer.learner.add_cb(type("Failing", (Callback,), {event: fail})())
+    with pytest.raises(OSError, match="the callback went away"):
+        trainer.run()
+    assert trainer.job.loader.ended == [0]
+
+
 class Seen(nn.Module):
     """Keeps what the model got."""
 

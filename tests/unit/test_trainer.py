@@ -200,10 +200,14 @@ def test_the_learning_rate_reaches_the_step(capturable):
 
 
 def test_stopping_early_closes_the_loader(tmp_path):
-    closed = []
+    closed, held = [], []
 
     class Watched(ToyLoader):
         def batches(self, order):
+            held.append(self.noted(order))  # a second reference: nothing but closing ends it
+            return held[-1]
+
+        def noted(self, order):
             try:
                 yield from super().batches(order)
             finally:

@@ -226,9 +226,8 @@ def by_dali(work: str, batch: Batch) -> Run:
         batch_size=batch.n,
         num_threads=1,
         device_id=batch.device.index or 0,
-        prefetch_queue_depth=1,
-        exec_pipelined=False,
-        exec_async=False,
+        prefetch_queue_depth=1,  # a run does the work of its own batch, and none of the next one's
+        exec_dynamic=True,  # without it no result is bound to a stream: the host would wait for it
     )
     def pipeline():
         images = fn.external_source(name="images", device="gpu", layout="HWC", no_copy=True)

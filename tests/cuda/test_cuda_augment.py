@@ -21,6 +21,11 @@ OPTIONS = {"torch": EVERYTHING, "chain": EVERYTHING, "fused": ONE_PASS}
 TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
+def allowance(side: int) -> float:
+    """How far two float32 results may be apart: both round, and coordinates do so in proportion to the side."""
+    return 2 * TOLERANCE["float32"] * max(1, side / 64)
+
+
 @pytest.fixture
 def device():
     return torch.device("cuda", torch.cuda.current_device())
@@ -57,7 +62,7 @@ def test_pixels_against_float64(device, name, dtype, size):
 def test_large_batches_against_the_reference(device, name, size, n):
     images, ids = batch_of(n, size, device)
     want = TorchAugment(MEAN, STD, SEED, OPTIONS[name])(images, ids, EPOCH)
-    torch.testing.assert_close(made(name)(images, ids, EPOCH), want, atol=2e-4, rtol=0)
+    torch.testing.assert_close(made(name)(images, ids, EPOCH), want, atol=allowance(max(size)), rtol=0)
 
 
 @pytest.mark.parametrize("name", ["chain", "fused"])
@@ -77,7 +82,7 @@ def test_large_batches_against_the_reference(device, name, size, n):
 def test_each_step_may_be_off_or_at_its_bound(device, name, options):
     images, ids = batch_of(40, (32, 32), device)
     want = TorchAugment(MEAN, STD, SEED, {**OPTIONS[name], **options})(images, ids, EPOCH)
-    torch.testing.assert_close(made(name, **options)(images, ids, EPOCH), want, atol=2e-4, rtol=0)
+    torch.testing.assert_close(made(name, **options)(images, ids, EPOCH), want, atol=allowance(32), rtol=0)
 
 
 def test_fused_gathers_by_row_and_takes_batches_from_any_address(device):
@@ -188,6 +193,7 @@ def test_through_the_host_waits_and_dlpack_does_not(device):
         assert bool(waits_of(lambda augment=augment: augment(images, ids, EPOCH))) is waits
 
 
+@pytest.mark.alone
 def test_nothing_but_torch_allocates_after_warm_up(device):
     cupy = pytest.importorskip("cupy")
     chain = made("chain")
@@ -259,6 +265,7 @@ def test_a_planted_wait_is_seen(device):
         augment(images, ids, EPOCH).cpu()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["chain", "fused"])
 def test_the_host_is_ahead_of_a_busy_device(device, name):
     augment = made(name)

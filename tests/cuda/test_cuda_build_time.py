@@ -14,6 +14,7 @@ from gpufeed.registry import DECODERS, load
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", GPU)
 def test_a_gpu_decoder_s_builds(name, tmp_path):
     available(name)
@@ -32,6 +33,7 @@ def test_a_gpu_decoder_s_builds(name, tmp_path):
     assert 1 < times.builds[1]["gpu_buffers_mib"] < 8192
 
 
+@pytest.mark.alone
 def test_the_watch_sees_memory_that_comes_and_goes():
     torch.cuda.empty_cache()
     before = used_mib()

@@ -81,6 +81,7 @@ def test_thousand_calls_beside_a_busy_stream(decoder):
     assert wrong_beside_a_busy_stream(make, expected, CALLS) == 0
 
 
+@pytest.mark.alone
 def test_memory_does_not_grow(decoder):
     encoded = shades(64)
 

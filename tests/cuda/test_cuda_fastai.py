@@ -143,6 +143,7 @@ def test_with_it_and_with_fp16_every_step_waits(tmp_path, change):
     assert torch.cuda.get_sync_debug_mode() == 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("synchronise", ["epoch", "step"])
 def test_a_long_kernel_in_the_transform_counts_as_train(tmp_path, synchronise):
     def slow(images, ids, epoch):

@@ -29,6 +29,32 @@ def test_chain_and_fused_do_the_work_of_the_reference(device, work, size):
         torch.testing.assert_close(out, want, atol=5e-2 if work == "rotation" else 1e-3, rtol=0)
 
 
+def test_dali_works_on_our_stream(device):
+    """It waits for what was queued before it, and what is queued behind it waits for DALI."""
+    pytest.importorskip("nvidia.dali")
+    batch = Batch(33, 32, torch.float32, device)
+    want, images = MAKERS["torch"]("normalise", batch)(), batch.images.clone()
+    run = MAKERS["dali"]("normalise", batch)
+    for _ in range(5):
+        batch.images.zero_()
+        torch.cuda._sleep(2_000_000)  # 1 ms at 2 GHz
+        batch.images.copy_(images)
+        (out,) = run()
+        found = torch.from_dlpack(out.as_tensor()).clone()  # (N, H, W, 3)
+        torch.testing.assert_close(found.permute(0, 3, 1, 2), want, atol=1e-3, rtol=0)
+
+
+def test_dali_crops_and_flips(device):
+    pytest.importorskip("nvidia.dali")
+    batch = Batch(64, 32, torch.float16, device)
+    run = MAKERS["dali"]("crop_flip", batch)
+    first, second = (torch.from_dlpack(run()[0].as_tensor()).clone() for _ in range(2))
+    assert first.shape == (64, 32, 32, 3)
+    assert first.dtype == torch.float16
+    assert not torch.equal(first, second)  # another draw
+
+
+@pytest.mark.alone
 def test_the_clock_times_the_device_and_not_the_host(device):
     clock = Clock(device, 7)
     times = clock.device_ms(lambda: torch.cuda._sleep(2_000_000))  # 1 ms at 2 GHz
@@ -38,6 +64,7 @@ def test_the_clock_times_the_device_and_not_the_host(device):
     assert clock.call_ms(lambda: torch.cuda._sleep(2_000_000)) > 0.5
 
 
+@pytest.mark.alone
 def test_what_takes_the_host_long_to_queue_is_timed_without_the_host(device):
     x = torch.zeros(16, device=device)
 
@@ -49,12 +76,14 @@ def test_what_takes_the_host_long_to_queue_is_timed_without_the_host(device):
     assert max(clock.device_ms(many)) < 0.8 * clock.call_ms(many)
 
 
+@pytest.mark.alone
 def test_a_copy_of_twice_the_bytes_takes_twice_as_long(device):
     clock = Clock(device, 20)
     one, two = (sorted(clock.device_ms(copy_of(size, device)))[10] for size in (2**30, 2**31))
     assert 1.8 < two / one < 2.2
 
 
+@pytest.mark.alone
 def test_a_small_benchmark_is_whole(device, tmp_path):
     pytest.importorskip("cupy")
     settings = {"batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}

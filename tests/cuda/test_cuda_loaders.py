@@ -41,6 +41,7 @@ def copy_ahead(device, count: int, shape: tuple[int, ...]) -> BatchesAhead:
     return BatchesAhead(copied(batches, device), device, torch.cuda.Stream(device))
 
 
+@pytest.mark.alone
 def test_copy_of_the_next_batch_overlaps_with_compute(device):
     ahead = copy_ahead(device, 8, (64, 64, 64, 3))
     torch.cuda._sleep(1000)  # loads the kernel before the clock runs

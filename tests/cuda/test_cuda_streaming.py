@@ -109,6 +109,7 @@ def test_no_wrong_image_beside_a_busy_stream(loader):
     assert wrong.item() == 0
 
 
+@pytest.mark.alone
 def test_decoding_does_not_wait_for_the_step_before(loader):
     """The batches that follow are made while the device is still at the step of the first one."""
     iterator = iter(loader)
@@ -124,6 +125,7 @@ def test_decoding_does_not_wait_for_the_step_before(loader):
     torch.cuda.synchronize()
 
 
+@pytest.mark.alone
 def test_memory_does_not_grow_over_epochs(loader):
     def used() -> int:
         torch.cuda.synchronize()

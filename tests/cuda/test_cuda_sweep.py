@@ -121,6 +121,7 @@ def test_a_sweep_of_every_decoder(data, tmp_path, name):
     write(sweep, tmp_path / "sweep.json")
 
 
+@pytest.mark.alone
 def test_memory_of_other_libraries_is_counted_and_torchs_is_not():
     memory = DeviceMemory(DEVICE)
     kept = torch.empty(2**28, dtype=torch.uint8, device=DEVICE)

@@ -196,6 +196,7 @@ def test_tf32_rounds_and_fp32_does_not():
     assert error["tf32"] > 10 * error["fp32"]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("synchronise_", ["epoch", "step"])
 def test_times_are_those_of_the_device(tmp_path, synchronise_):
     """A long kernel in the augment counts as train, in either mode, and steps add up to the epoch."""

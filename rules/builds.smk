@@ -19,6 +19,9 @@ rule measure_build:
     params:
         counts=lambda wildcards: BUILDS[wildcards.experiment].counts,
         attempt=attempt_of_build,
-        code=lambda wildcards: digest("build_time.py", "cache/*.py", "decode/*.py", "strips/**/*.py"),
+        code=lambda wildcards: digest(
+            *("build_time.py", "processes.py", "heap.py"),
+            *("cache/*.py", "decode/*.py", "strips/**/*.py"),
+        ),
     script:
         "../workflow/scripts/measure_build.py"

@@ -240,7 +240,7 @@ def code_of_loader(loader):
         "data/resize.py",
     )
     if LOADERS[loader].reads == "cache":
-        modules += ("loaders/resident.py", "cache/*.py")
+        modules += ("loaders/resident.py", "cache/*.py", "memory.py")
     if loader in DECODERS:
         modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
     if LOADERS[loader].reads == "strips":
@@ -261,7 +261,7 @@ def code_of_training(wildcards):
 
 def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
-    return digest("measure.py", *code_of_training(wildcards))
+    return digest("measure.py", "heap.py", *code_of_training(wildcards))
 
 
 def attempt_of(wildcards):

@@ -16,6 +16,6 @@ rule measure_kernel:
         settings=lambda wildcards: kernels_of(wildcards.experiment),
         device=config["device"],
         attempt=lambda wildcards: attempt_at(f"{RESULTS}/kernels/{wildcards.experiment}.json"),
-        code=lambda wildcards: digest("kernels/*.py", "augment/*.py"),
+        code=lambda wildcards: digest("kernels/*.py", "augment/*.py", "heap.py"),
     script:
         "../workflow/scripts/measure_kernel.py"

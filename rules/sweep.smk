@@ -22,7 +22,7 @@ rule measure_decoder:
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json"
         ),
         code=lambda wildcards: digest(
-            *("sweep/*.py", "decode/*.py", "data/manifest.py"),
+            *("sweep/*.py", "decode/*.py", "data/manifest.py", "heap.py"),
             *("loaders/dali_reader.py",) * wildcards.decoder.startswith("dali"),
             *("strips/**/*.py",) * (wildcards.decoder in STRIP_SETS),
         ),

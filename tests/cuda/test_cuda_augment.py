@@ -22,7 +22,7 @@ TOLERANCE = {"float32": 1e-4, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
 def allowance(side: int) -> float:
-    """How far two float32 results may be apart: both round, and coordinates do so in proportion to the side."""
+    """How far two float32 results may be apart: both round, coordinates in proportion to the side."""
     return 2 * TOLERANCE["float32"] * max(1, side / 64)
 
 

@@ -22,6 +22,8 @@ from gpufeed.augment.chain_kernels import (
     EACH,
     THREADS,
     TILE,
+    TURN_ROWS,
+    WINDOW_ROWS,
     brightness_kernel,
     contrast_kernel,
     draw_kernel,
@@ -41,7 +43,8 @@ from gpufeed.augment.exchange import (
 from gpufeed.augment.numba_cuda import cuda
 from gpufeed.errors import GpufeedError
 
-MOST_PIXELS = 2**20  # of an image: chain_kernels.place
+MOST_PIXELS = 2**20  # of an image, so that float32 tells its pixels' places apart
+MOST_VALUES = 2**32  # of a batch: chain_kernels.place
 DRAWS_BLOCK = 128
 
 
@@ -232,6 +235,10 @@ class ChainAugment(DeviceAugment):
                 f"images of {height} x {width} pixels", "fewer than 2**20", "use augment torch"
             )
         options, values_of = self.options, height * width * 3
+        if n * values_of >= MOST_VALUES:
+            raise GpufeedError(
+                f"a batch of {n * values_of} values", "fewer than 2**32", "use a smaller batch"
+            )
         when = (
             epoch.reshape(1)
             if isinstance(epoch, torch.Tensor)
@@ -243,11 +250,14 @@ class ChainAugment(DeviceAugment):
         if self._moves() or images.data_ptr() % 4:  # normalisation reads four bytes at once
             values = torch.empty((n, values_of), dtype=torch.float32, device=images.device)
             window = drawn, options["crop_padding"], height, width
-            launch(window_kernel, tiles, THREADS, flat, *window, values)
+            rows = (n, -(-height // WINDOW_ROWS))
+            launch(window_kernel, rows, THREADS, flat.view(-1), *window, values.view(-1))
             flat = values
         if options["rotate_degrees"]:
             turned = torch.empty_like(flat)
-            launch(rotation_kernel, tiles, THREADS, flat, drawn[3], drawn[4], height, width, turned)
+            rows = (n, -(-height // TURN_ROWS))
+            turn = drawn[3], drawn[4], height, width
+            launch(rotation_kernel, rows, THREADS, flat.view(-1), *turn, turned.view(-1))
             flat = turned
         if options["brightness"]:
             launch(brightness_kernel, blocks, THREADS, flat, drawn[5], flat)

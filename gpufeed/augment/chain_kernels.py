@@ -5,23 +5,28 @@ Pixel values are float32 in 0..255, and a batch is (N, V) with V = H W 3. blockI
 - A kernel of one value for one value (grid: (N, V / (THREADS EACH))): a thread has four values, THREADS
   apart, and reads all of them before it writes the first. Neighbouring threads then read neighbouring
   addresses, four reads are under way at once, and the output may be the input.
-- A kernel that works on pixels (grid: (N, H W / TILE)) makes a tile of them in shared memory, from which
-  it is written value by value: a thread that wrote the three values of its own pixel would leave gaps
-  between the addresses of its neighbours.
+- Salt and pepper (grid: (N, H W / TILE)) works on pixels: it leaves what becomes of them in shared memory.
+- A kernel that moves pixels (grid: (N, H / ..._ROWS), flat arrays (N V,)) gives each warp whole rows. Indices
+  are 32-bit numbers, made so by I32 after each step, since Numba's own are 64-bit and cost twice as much:
+  a batch has fewer than 2**32 values.
 
 With NUMBA_ENABLE_CUDASIM=1 the same kernels run on the CPU on numpy arrays.
 """
 
 import math
 
+import numba
 import numpy as np
 
-from gpufeed.augment.numba_cuda import cuda
+from gpufeed.augment.numba_cuda import cuda, jit_within
 
 THREADS = 256  # of a block
 EACH = 4  # values a thread
 TILE = 4 * THREADS  # pixels
-TILE_VALUES = 3 * TILE
+WARPS = THREADS // 32
+PARTS = WARPS * 3 * 32
+WINDOW_ROWS, TURN_ROWS = 32, 16  # of a block
+SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 
 ZERO, HALF, ONE, WHITE = np.float32(0), np.float32(0.5), np.float32(1), np.float32(255)
 HALF_TURN = np.float32(math.pi / 180)
@@ -33,7 +38,9 @@ MULTIPLY_0, MULTIPLY_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
 S15, S16 = np.uint64(15), np.uint64(16)
 # what is added to an index of an array: with Python's own 1 it would be signed, and checked for below 0
-NEXT, NEXT_BUT_ONE, PIXEL = np.uint64(1), np.uint64(2), np.uint64(3)
+NEXT = np.uint64(1)
+I32, U32 = np.int32, np.uint32
+THREE, LANES = np.int32(3), np.int32(32)
 THIRD, THIRD_SHIFT = np.uint64(0xAAAAAAAB), np.uint64(33)
 UNIT = np.float32(2.0**-32)
 
@@ -84,102 +91,147 @@ def draw_kernel(ids, epoch, state, padding, flip_below, angle, brightness, contr
     drawn[6, n] = np.float32(fold(own, np.uint64(4))) * UNIT * (two * contrast) + (one - contrast)
 
 
-@cuda.jit(device=True)
-def write(tile, result, n, first):
-    """The tile's values to image n from value `first` on, as far as the image goes."""
-    cuda.syncthreads()
-    size = result.shape[1]
-    own = cuda.threadIdx.x
-    while own < TILE_VALUES:
-        if first + own < size:
-            result[n, first + own] = tile[own]
-        own += THREADS
-
-
 @cuda.jit
 def window_kernel(images, drawn, padding, height, width, values):
-    """Crop and flip, and uint8 to float32. images, values: (N, V); drawn: of draw_kernel. Grid of tiles."""
-    tile = cuda.shared.array(TILE_VALUES, np.float32)
+    """Crop and flip, and uint8 to float32. images, values: (N V,); drawn: of draw_kernel. Grid of rows.
+
+    A thread has one value of a row, of which the column is looked up once, and goes down the rows.
+    """
     n = cuda.blockIdx.x
-    top, left = np.int32(drawn[0, n]) - padding, np.int32(drawn[1, n]) - padding
+    padding, height, width = I32(padding), I32(height), I32(width)
+    top, left = I32(I32(drawn[0, n]) - padding), I32(I32(drawn[1, n]) - padding)
     flip = drawn[2, n] > ZERO
-    per_row = ONE / np.float32(width)
-    first = cuda.blockIdx.y * TILE
-    for k in range(TILE // THREADS):
-        own = k * THREADS + cuda.threadIdx.x
-        y = row_of(first + own, per_row)
-        x = first + own - y * width
-        row = y + top
-        column = (width - 1 - x if flip else x) + left
-        a, b, c = ZERO, ZERO, ZERO
-        if row >= 0 and row < height and column >= 0 and column < width:
-            at = np.uint64((row * width + column) * 3)
-            a = np.float32(images[n, at])
-            b = np.float32(images[n, at + NEXT])
-            c = np.float32(images[n, at + NEXT_BUT_ONE])
-        tile[3 * own], tile[3 * own + 1], tile[3 * own + 2] = a, b, c
-    write(tile, values, n, 3 * first)
+    lane, warp = I32(cuda.threadIdx.x & 31), I32(cuda.threadIdx.x >> 5)
+    row = I32(width * THREE)
+    start = I32(I32(n) * I32(height * row))
+    first = I32(I32(cuda.blockIdx.y) * I32(WINDOW_ROWS))
+    last = I32(min(I32(first + I32(WINDOW_ROWS)), height))
+    step = I32(I32(WARPS) * row)
+    j = lane
+    while j < row:
+        x = I32(third(j))
+        channel = I32(j - I32(x * THREE))
+        x = I32(I32(I32(width - 1) - x) if flip else x)
+        x = I32(x + left)
+        there = U32(x) < U32(width)
+        column = I32(I32(I32(x * THREE) + channel) + start)
+        y = I32(first + warp)
+        while I32(y + I32(3 * WARPS)) < last:  # four rows, so that four reads are under way
+            y0 = I32(y + top)
+            y1, y2, y3 = I32(y0 + I32(WARPS)), I32(y0 + I32(2 * WARPS)), I32(y0 + I32(3 * WARPS))
+            a, b, c, d = ZERO, ZERO, ZERO, ZERO
+            if there and U32(y0) < U32(height):
+                a = np.float32(images[place(I32(y0 * row) + column)])
+            if there and U32(y1) < U32(height):
+                b = np.float32(images[place(I32(y1 * row) + column)])
+            if there and U32(y2) < U32(height):
+                c = np.float32(images[place(I32(y2 * row) + column)])
+            if there and U32(y3) < U32(height):
+                d = np.float32(images[place(I32(y3 * row) + column)])
+            at = I32(I32(y * row) + I32(start + j))
+            values[place(at)] = a
+            values[place(at + step)] = b
+            values[place(at + I32(step * 2))] = c
+            values[place(at + I32(step * 3))] = d
+            y = I32(y + I32(4 * WARPS))
+        while y < last:
+            y0 = I32(y + top)
+            a = ZERO
+            if there and U32(y0) < U32(height):
+                a = np.float32(images[place(I32(y0 * row) + column)])
+            values[place(I32(y * row) + I32(start + j))] = a
+            y = I32(y + I32(WARPS))
+        j = I32(j + LANES)
 
 
 @cuda.jit(device=True)
-def row_of(pixel, per_row):
-    """pixel // width from per_row = 1 / width, float32, without a division of integers.
-
-    Exact for images of fewer than 2**20 pixels: half a pixel from the end of a row is more than rounding.
-    """
-    return np.int64((np.float32(pixel) + HALF) * per_row)
+def place(at):
+    """An index of an array from its lower 32 bits."""
+    return np.uint64(U32(I32(at)))
 
 
-@cuda.jit
+@cuda.jit(device=True)
+def sync_warp():
+    if SIMULATED:  # which knows no warps
+        cuda.syncthreads()
+    else:
+        cuda.syncwarp()
+
+
+@jit_within(32)  # all warps of a multiprocessor: 68 % of a copy's bandwidth, 62 % with 40
 def rotation_kernel(values, cosines, sines, height, width, turned):
-    """Bilinear rotation about the centre, black outside. Grid of tiles.
+    """Bilinear rotation about the centre, black outside. Grid of rows.
 
-    values, turned: (N, V), not the same memory; cosines, sines: (N,).
+    values, turned: (N V,), not the same memory; cosines, sines: (N,). A warp has whole rows, and leaves 32
+    pixels in its own part of shared memory, from where they are written value by value.
     """
-    tile = cuda.shared.array(TILE_VALUES, np.float32)
+    part = cuda.shared.array(PARTS, np.float32)
     n = cuda.blockIdx.x
+    height, width = I32(height), I32(width)
+    lane, warp = I32(cuda.threadIdx.x & 31), I32(cuda.threadIdx.x >> 5)
     cosine, sine = cosines[n], sines[n]
-    middle_x, middle_y = np.float32(width - 1) * HALF, np.float32(height - 1) * HALF
-    per_row = ONE / np.float32(width)
-    first = cuda.blockIdx.y * TILE
-    for k in range(TILE // THREADS):
-        own = k * THREADS + cuda.threadIdx.x
-        y = row_of(first + own, per_row)
-        x = first + own - y * width
-        dx, dy = np.float32(x) - middle_x, np.float32(y) - middle_y
-        from_x = cosine * dx - sine * dy + middle_x
-        from_y = sine * dx + cosine * dy + middle_y
-        floor_x, floor_y = math.floor(from_x), math.floor(from_y)
-        left, top = np.int32(floor_x), np.int32(floor_y)
-        right_share, low_share = from_x - np.float32(floor_x), from_y - np.float32(floor_y)
-        left_share, top_share = ONE - right_share, ONE - low_share
-        at = np.int64(top * width + left) * 3
-        below = at + 3 * width
-        a, b, c = ZERO, ZERO, ZERO
-        if top >= 0 and top < height - 1 and left >= 0 and left < width - 1:  # most pixels: no more tests
-            high, low = np.uint64(at), np.uint64(below)
-            a, b, c = add(values, n, high, left_share * top_share, a, b, c)
-            a, b, c = add(values, n, high + PIXEL, right_share * top_share, a, b, c)
-            a, b, c = add(values, n, low, left_share * low_share, a, b, c)
-            a, b, c = add(values, n, low + PIXEL, right_share * low_share, a, b, c)
-        else:
-            for row in range(2):
-                for column in range(2):
-                    inside_rows = top + row >= 0 and top + row < height
-                    if inside_rows and left + column >= 0 and left + column < width:
-                        share = low_share if row else top_share
-                        share = share * right_share if column else share * left_share
-                        start = np.uint64((below if row else at) + 3 * column)
-                        a, b, c = add(values, n, start, share, a, b, c)
-        tile[3 * own], tile[3 * own + 1], tile[3 * own + 2] = a, b, c
-    write(tile, turned, n, 3 * first)
+    start = I32(I32(n) * I32(I32(height * width) * THREE))
+    middle_x, middle_y = np.float32(I32(width - 1)) * HALF, np.float32(I32(height - 1)) * HALF
+    base = I32(warp * I32(3 * 32))
+    first = I32(I32(cuda.blockIdx.y) * I32(TURN_ROWS))
+    last = I32(min(I32(first + I32(TURN_ROWS)), height))
+    y = I32(first + warp)
+    while y < last:
+        dy = np.float32(y) - middle_y
+        row_x, row_y = middle_x - sine * dy, middle_y + cosine * dy
+        x = I32(0)
+        while x < width:
+            dx = np.float32(I32(x + lane)) - middle_x
+            a, b, c = between(values, start, cosine * dx + row_x, sine * dx + row_y, width, height)
+            own = U32(I32(base + I32(lane * THREE)))
+            part[own], part[own + U32(1)], part[own + U32(2)] = a, b, c
+            sync_warp()
+            count = I32(I32(width - x) * THREE)
+            at = place(I32(start + lane) + I32(I32(y * width + x) * THREE))
+            own = U32(I32(base + lane))
+            if lane < count:
+                turned[at] = part[own]
+            if I32(lane + LANES) < count:
+                turned[at + np.uint64(32)] = part[own + U32(32)]
+            if I32(lane + I32(64)) < count:
+                turned[at + np.uint64(64)] = part[own + U32(64)]
+            sync_warp()
+            x = I32(x + LANES)
+        y = I32(y + I32(WARPS))
 
 
 @cuda.jit(device=True)
-def add(values, n, at, share, a, b, c):
-    """A share of the three values of a pixel, added to a, b and c. at: uint64."""
-    red, green, blue = values[n, at], values[n, at + NEXT], values[n, at + NEXT_BUT_ONE]
-    return a + red * share, b + green * share, c + blue * share
+def between(values, start, from_x, from_y, width, height):
+    """The three values at (from_x, from_y) of the image that begins at `start` (mod 2**32), black outside.
+
+    All four neighbours are read, with a share of 0 where there is none: branches cost more.
+    """
+    left, top = I32(math.floor(from_x)), I32(math.floor(from_y))
+    right, low = I32(left + 1), I32(top + 1)
+    right_share, low_share = from_x - np.float32(left), from_y - np.float32(top)
+    left_share, top_share = ONE - right_share, ONE - low_share
+    left_share = left_share if U32(left) < U32(width) else ZERO
+    right_share = right_share if U32(right) < U32(width) else ZERO
+    top_share = top_share if U32(top) < U32(height) else ZERO
+    low_share = low_share if U32(low) < U32(height) else ZERO
+    row = I32(width * THREE)
+    left, right = I32(clamped(left, width) * THREE), I32(clamped(right, width) * THREE)
+    top, low = I32(I32(clamped(top, height) * row) + start), I32(I32(clamped(low, height) * row) + start)
+    p, q, r, s = place(top + left), place(top + right), place(low + left), place(low + right)
+    share_p, share_q = left_share * top_share, right_share * top_share
+    share_r, share_s = left_share * low_share, right_share * low_share
+    a = values[p] * share_p + values[q] * share_q + values[r] * share_r + values[s] * share_s
+    p, q, r, s = p + NEXT, q + NEXT, r + NEXT, s + NEXT
+    b = values[p] * share_p + values[q] * share_q + values[r] * share_r + values[s] * share_s
+    p, q, r, s = p + NEXT, q + NEXT, r + NEXT, s + NEXT
+    c = values[p] * share_p + values[q] * share_q + values[r] * share_r + values[s] * share_s
+    return a, b, c
+
+
+@cuda.jit(device=True)
+def clamped(place, size):
+    """The place, or the nearest one in 0..size - 1."""
+    return I32(min(max(place, I32(0)), I32(size - 1)))
 
 
 @cuda.jit

@@ -14,8 +14,10 @@ made once for all its tiles that a program handles.
 import triton
 import triton.language as tl
 
-BLOCK = 64  # quads of a tile, two a thread: with more, registers leave room for fewer warps
-WARPS = 1  # a program: results that change threads within a warp need no barrier
+# Quads of a tile, two a thread, and warps of a program. Tried on an H200 (docs/performance.md): 88 % of a
+# copy's bandwidth; one quad a thread 85 to 87 %, one warp a program 85 %.
+BLOCK = 128
+WARPS = 2
 
 
 @triton.jit
@@ -48,15 +50,24 @@ def byte(words, PLACE: tl.constexpr):
 
 
 @triton.jit
-def finish(value, low, high, gain, offset, SCALE: tl.constexpr, SHIFT: tl.constexpr, CUT: tl.constexpr):
-    """Brightness, contrast, salt and pepper, and normalisation of one channel.
+def cut(value):
+    """The value between 0 and 1: in this order one instruction, with the product or sum before it."""
+    return tl.minimum(tl.maximum(value, 0.0), 1.0)
 
-    Brightness cut at 255, then contrast: min(v b, 255) c + p (1 - c) = min(v gain + offset, most) with
-    gain = b c, offset = p (1 - c) and most = 255 c + offset. The cut at `most` is part of high, and salt
-    and pepper move low or high, so that two cuts do for everything.
-    """
+
+@triton.jit
+def lit(red, green, blue, bright, CUT: tl.constexpr):
+    """Brightness and its cut, of values 0..255; the results lie in 0..1."""
     if CUT:
-        value = tl.maximum(tl.minimum(value * gain + offset, high), low)
+        red, green, blue = cut(red * bright), cut(green * bright), cut(blue * bright)
+    return red, green, blue
+
+
+@triton.jit
+def finish(value, contrast, offset, SCALE: tl.constexpr, SHIFT: tl.constexpr, CUT: tl.constexpr):
+    """Contrast, salt and pepper, and normalisation of one channel that is lit."""
+    if CUT:
+        return cut(value * contrast + offset) * (255 * SCALE) + SHIFT
     return value * SCALE + SHIFT
 
 
@@ -99,11 +110,7 @@ def augment_tiles(
     TILES: tl.constexpr,  # of a program
     BLOCK: tl.constexpr,
 ):
-    PIXELS: tl.constexpr = HEIGHT * WIDTH
-    QUADS: tl.constexpr = (PIXELS + 3) // 4
-    LAST: tl.constexpr = PIXELS * 3 // 4  # words of an image
     CUT: tl.constexpr = BRIGHTNESS > 0 or CONTRAST > 0 or SALT > 0
-    WHOLE: tl.constexpr = QUADS % (BLOCK * TILES) == 0
     n = tl.program_id(0)
     part = tl.program_id(1)
     row = tl.load(rows + n) if ROWS else n.to(tl.int64)
@@ -121,17 +128,160 @@ def augment_tiles(
     flip = False
     if FLIP_BELOW > 0:
         flip = fold(drawn, tl.full((), 2, tl.uint32)).to(tl.int64) < FLIP_BELOW
-    gain = 1.0
+    bright = 1 / 255
+    contrast = 1.0
     offset = 0.0
-    most = 255.0
     if BRIGHTNESS > 0:
-        gain = factor(drawn, 3, BRIGHTNESS)
+        bright = factor(drawn, 3, BRIGHTNESS) * (1 / 255)
     if CONTRAST > 0:
         contrast = factor(drawn, 4, CONTRAST)
-        gain = gain * contrast
-        offset = PIVOT * (1 - contrast)
-        most = tl.minimum(255 * contrast + offset, 255.0)
+        offset = (PIVOT / 255) * (1 - contrast)
 
+    # a loop for each way round: which pixel is which then costs no instruction
+    if FLIP_BELOW > 0:
+        if flip:
+            tiles(
+                out,
+                images,
+                row,
+                n,
+                part,
+                sample,
+                epoch_word,
+                key0,
+                key1,
+                top,
+                left,
+                bright,
+                contrast,
+                offset,
+                HEIGHT,
+                WIDTH,
+                PADDING,
+                PEPPER,
+                SALT,
+                SCALE0,
+                SCALE1,
+                SCALE2,
+                SHIFT0,
+                SHIFT1,
+                SHIFT2,
+                TAG,
+                WORDS,
+                CUT,
+                TILES,
+                BLOCK,
+                True,
+            )
+        else:
+            tiles(
+                out,
+                images,
+                row,
+                n,
+                part,
+                sample,
+                epoch_word,
+                key0,
+                key1,
+                top,
+                left,
+                bright,
+                contrast,
+                offset,
+                HEIGHT,
+                WIDTH,
+                PADDING,
+                PEPPER,
+                SALT,
+                SCALE0,
+                SCALE1,
+                SCALE2,
+                SHIFT0,
+                SHIFT1,
+                SHIFT2,
+                TAG,
+                WORDS,
+                CUT,
+                TILES,
+                BLOCK,
+                False,
+            )
+    else:
+        tiles(
+            out,
+            images,
+            row,
+            n,
+            part,
+            sample,
+            epoch_word,
+            key0,
+            key1,
+            top,
+            left,
+            bright,
+            contrast,
+            offset,
+            HEIGHT,
+            WIDTH,
+            PADDING,
+            PEPPER,
+            SALT,
+            SCALE0,
+            SCALE1,
+            SCALE2,
+            SHIFT0,
+            SHIFT1,
+            SHIFT2,
+            TAG,
+            WORDS,
+            CUT,
+            TILES,
+            BLOCK,
+            False,
+        )
+
+
+@triton.jit
+def tiles(
+    out,
+    images,
+    row,
+    n,
+    part,
+    sample,
+    epoch_word,
+    key0,
+    key1,
+    top,
+    left,
+    bright,
+    contrast,
+    offset,
+    HEIGHT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PADDING: tl.constexpr,
+    PEPPER: tl.constexpr,
+    SALT: tl.constexpr,
+    SCALE0: tl.constexpr,
+    SCALE1: tl.constexpr,
+    SCALE2: tl.constexpr,
+    SHIFT0: tl.constexpr,
+    SHIFT1: tl.constexpr,
+    SHIFT2: tl.constexpr,
+    TAG: tl.constexpr,
+    WORDS: tl.constexpr,
+    CUT: tl.constexpr,
+    TILES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FLIP: tl.constexpr,
+):
+    """All tiles of a program, of one image that is mirrored or is not."""
+    PIXELS: tl.constexpr = HEIGHT * WIDTH
+    QUADS: tl.constexpr = (PIXELS + 3) // 4
+    LAST: tl.constexpr = PIXELS * 3 // 4  # words of an image
+    WHOLE: tl.constexpr = QUADS % (BLOCK * TILES) == 0
     for step in range(TILES):
         tile = part * TILES + step
         quads = tile * BLOCK + tl.arange(0, BLOCK)
@@ -141,8 +291,8 @@ def augment_tiles(
         if WORDS:
             y = quads // (WIDTH // 4) + top
             x = (quads % (WIDTH // 4)) * 4
-            if FLIP_BELOW > 0:
-                x = tl.where(flip, WIDTH - 4 - x, x)
+            if FLIP:
+                x = WIDTH - 4 - x
             first = left + x  # column of the leftmost of the four
             at = (y * WIDTH + first) * 3  # in bytes, from the image's first one
             word = at >> 2
@@ -153,57 +303,67 @@ def augment_tiles(
             w1 = tl.load(source + 1, mask=some & ((word + 1).to(tl.uint32) < LAST), other=0)
             w2 = tl.load(source + 2, mask=some & ((word + 2).to(tl.uint32) < LAST), other=0)
             if PADDING > 0:
-                shift = ((at & 3) * 8).to(tl.uint64)
+                shift = (((left * 3) & 3) * 8).to(tl.uint64)  # rows and quads are whole words
                 w3 = tl.load(source + 3, mask=some & ((word + 3).to(tl.uint32) < LAST), other=0)
                 w0, w1, w2 = shifted(w0, w1, shift), shifted(w1, w2, shift), shifted(w2, w3, shift)
             r0, g0, b0 = byte(w0, 0), byte(w0, 1), byte(w0, 2)
             r1, g1, b1 = byte(w0, 3), byte(w1, 0), byte(w1, 1)
             r2, g2, b2 = byte(w1, 2), byte(w1, 3), byte(w2, 0)
             r3, g3, b3 = byte(w2, 1), byte(w2, 2), byte(w2, 3)
+            light0, light1, light2, light3 = bright, bright, bright, bright
             if PADDING > 0:
-                r0, g0, b0 = inside(first, r0, g0, b0, WIDTH)
-                r1, g1, b1 = inside(first + 1, r1, g1, b1, WIDTH)
-                r2, g2, b2 = inside(first + 2, r2, g2, b2, WIDTH)
-                r3, g3, b3 = inside(first + 3, r3, g3, b3, WIDTH)
-            if FLIP_BELOW > 0:
-                r0, r3 = tl.where(flip, r3, r0), tl.where(flip, r0, r3)
-                g0, g3 = tl.where(flip, g3, g0), tl.where(flip, g0, g3)
-                b0, b3 = tl.where(flip, b3, b0), tl.where(flip, b0, b3)
-                r1, r2 = tl.where(flip, r2, r1), tl.where(flip, r1, r2)
-                g1, g2 = tl.where(flip, g2, g1), tl.where(flip, g1, g2)
-                b1, b2 = tl.where(flip, b2, b1), tl.where(flip, b1, b2)
+                if CUT:  # no light outside of the image
+                    light0 = tl.where(first.to(tl.uint32) < WIDTH, bright, 0.0)
+                    light1 = tl.where((first + 1).to(tl.uint32) < WIDTH, bright, 0.0)
+                    light2 = tl.where((first + 2).to(tl.uint32) < WIDTH, bright, 0.0)
+                    light3 = tl.where((first + 3).to(tl.uint32) < WIDTH, bright, 0.0)
+                else:
+                    r0, g0, b0 = inside(first, r0, g0, b0, WIDTH)
+                    r1, g1, b1 = inside(first + 1, r1, g1, b1, WIDTH)
+                    r2, g2, b2 = inside(first + 2, r2, g2, b2, WIDTH)
+                    r3, g3, b3 = inside(first + 3, r3, g3, b3, WIDTH)
+            r0, g0, b0 = lit(r0, g0, b0, light0, CUT)
+            r1, g1, b1 = lit(r1, g1, b1, light1, CUT)
+            r2, g2, b2 = lit(r2, g2, b2, light2, CUT)
+            r3, g3, b3 = lit(r3, g3, b3, light3, CUT)
+            if FLIP:
+                r0, g0, b0, r3, g3, b3 = r3, g3, b3, r0, g0, b0
+                r1, g1, b1, r2, g2, b2 = r2, g2, b2, r1, g1, b1
         else:
             source = images + row * (PIXELS * 3)
-            r0, g0, b0 = read(source, quads * 4, top, left, flip, HEIGHT, WIDTH)
-            r1, g1, b1 = read(source, quads * 4 + 1, top, left, flip, HEIGHT, WIDTH)
-            r2, g2, b2 = read(source, quads * 4 + 2, top, left, flip, HEIGHT, WIDTH)
-            r3, g3, b3 = read(source, quads * 4 + 3, top, left, flip, HEIGHT, WIDTH)
+            r0, g0, b0 = read(source, quads * 4, top, left, FLIP, HEIGHT, WIDTH)
+            r1, g1, b1 = read(source, quads * 4 + 1, top, left, FLIP, HEIGHT, WIDTH)
+            r2, g2, b2 = read(source, quads * 4 + 2, top, left, FLIP, HEIGHT, WIDTH)
+            r3, g3, b3 = read(source, quads * 4 + 3, top, left, FLIP, HEIGHT, WIDTH)
+            r0, g0, b0 = lit(r0, g0, b0, bright, CUT)
+            r1, g1, b1 = lit(r1, g1, b1, bright, CUT)
+            r2, g2, b2 = lit(r2, g2, b2, bright, CUT)
+            r3, g3, b3 = lit(r3, g3, b3, bright, CUT)
 
-        low0, low1, low2, low3 = 0.0, 0.0, 0.0, 0.0
-        high0, high1, high2, high3 = most, most, most, most
+        offset0, offset1, offset2, offset3 = offset, offset, offset, offset
         if SALT > 0:
             block = quads.to(tl.uint32)
             zero = tl.zeros((BLOCK,), tl.uint32)
             key = key0.to(tl.uint32), key1.to(tl.uint32)
             n0, n1, n2, n3 = philox(block, zero + sample, zero + epoch_word, zero + TAG, key[0], key[1])
-            low0, high0 = bounds(n0, most, PEPPER, SALT)
-            low1, high1 = bounds(n1, most, PEPPER, SALT)
-            low2, high2 = bounds(n2, most, PEPPER, SALT)
-            low3, high3 = bounds(n3, most, PEPPER, SALT)
+            offset0 = stained(n0, offset, PEPPER, SALT)
+            offset1 = stained(n1, offset, PEPPER, SALT)
+            offset2 = stained(n2, offset, PEPPER, SALT)
+            offset3 = stained(n3, offset, PEPPER, SALT)
 
         kind = out.dtype.element_ty
-        r0 = finish(r0, low0, high0, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
-        g0 = finish(g0, low0, high0, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
-        b0 = finish(b0, low0, high0, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
-        r1 = finish(r1, low1, high1, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
-        g1 = finish(g1, low1, high1, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
-        b1 = finish(b1, low1, high1, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
-        r2 = finish(r2, low2, high2, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
-        g2 = finish(g2, low2, high2, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
-        b2 = finish(b2, low2, high2, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
-        r3 = finish(r3, low3, high3, gain, offset, SCALE0, SHIFT0, CUT).to(kind)
-        g3 = finish(g3, low3, high3, gain, offset, SCALE1, SHIFT1, CUT).to(kind)
-        b3 = finish(b3, low3, high3, gain, offset, SCALE2, SHIFT2, CUT).to(kind)
+        r0 = finish(r0, contrast, offset0, SCALE0, SHIFT0, CUT).to(kind)
+        g0 = finish(g0, contrast, offset0, SCALE1, SHIFT1, CUT).to(kind)
+        b0 = finish(b0, contrast, offset0, SCALE2, SHIFT2, CUT).to(kind)
+        r1 = finish(r1, contrast, offset1, SCALE0, SHIFT0, CUT).to(kind)
+        g1 = finish(g1, contrast, offset1, SCALE1, SHIFT1, CUT).to(kind)
+        b1 = finish(b1, contrast, offset1, SCALE2, SHIFT2, CUT).to(kind)
+        r2 = finish(r2, contrast, offset2, SCALE0, SHIFT0, CUT).to(kind)
+        g2 = finish(g2, contrast, offset2, SCALE1, SHIFT1, CUT).to(kind)
+        b2 = finish(b2, contrast, offset2, SCALE2, SHIFT2, CUT).to(kind)
+        r3 = finish(r3, contrast, offset3, SCALE0, SHIFT0, CUT).to(kind)
+        g3 = finish(g3, contrast, offset3, SCALE1, SHIFT1, CUT).to(kind)
+        b3 = finish(b3, contrast, offset3, SCALE2, SHIFT2, CUT).to(kind)
 
         head, middle, tail = chunk(r0, g0, b0, r1), chunk(g1, b1, r2, g2), chunk(b2, r3, g3, b3)
         values = tl.join(tl.join(head, tail), tl.join(middle, middle))  # (BLOCK, 4 values, 2, 2)
@@ -248,11 +408,11 @@ def shifted(word, next_word, shift):
 
 
 @triton.jit
-def read(source, pixels, top, left, flip, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
+def read(source, pixels, top, left, FLIP: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr):
     """Red, green and blue of pixels of the window, byte by byte; 0 outside the image."""
     x = pixels % WIDTH
     y = pixels // WIDTH + top
-    x = left + tl.where(flip, WIDTH - 1 - x, x)
+    x = left + ((WIDTH - 1 - x) if FLIP else x)
     inside = (pixels < HEIGHT * WIDTH) & (y >= 0) & (y < HEIGHT) & (x >= 0) & (x < WIDTH)
     at = source + (y * WIDTH + x) * 3
     red = tl.load(at, mask=inside, other=0).to(tl.float32)
@@ -262,11 +422,9 @@ def read(source, pixels, top, left, flip, HEIGHT: tl.constexpr, WIDTH: tl.conste
 
 
 @triton.jit
-def bounds(words, most, PEPPER: tl.constexpr, SALT: tl.constexpr):
-    """Between which values a pixel may lie: 0 and most, or for salt 255 and more, or for pepper 0 and 0."""
-    low = tl.where(words >= 4294967296 - SALT, 255.0, 0.0)
-    high = tl.where(words < PEPPER, 0.0, most)
-    return low, high
+def stained(words, offset, PEPPER: tl.constexpr, SALT: tl.constexpr):
+    """offset, or what takes any pixel to black, or to white: contrast is at most 2."""
+    return tl.where(words < PEPPER, -4.0, tl.where(words >= 4294967296 - SALT, 4.0, offset))
 
 
 @triton.jit

@@ -5,6 +5,7 @@ compiled, and NumPy 2.5 has no such name any more: no kernel could be compiled. 
 with the name in place for as long as that takes; nothing uses what it stands for.
 """
 
+from collections.abc import Callable
 from unittest.mock import patch
 
 import numba
@@ -15,4 +16,10 @@ if not hasattr(np, "row_stack") and not numba.config.ENABLE_CUDASIM:  # the simu
     with patch.object(np, "row_stack", np.vstack, create=True):
         import numba.cuda.cudaimpl
 
-__all__ = ["cuda"]
+
+def jit_within(registers: int) -> Callable:
+    """cuda.jit for a kernel of at most so many registers a thread; the simulator has none to limit."""
+    return cuda.jit if numba.config.ENABLE_CUDASIM else cuda.jit(max_registers=registers)
+
+
+__all__ = ["cuda", "jit_within"]

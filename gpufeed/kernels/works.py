@@ -109,19 +109,22 @@ def by_chain(work: str, batch: Batch) -> Run:
     pepper, salt = amounts.pepper_and_salt(ONE_PASS["salt_pepper"])
     angles = torch.deg2rad(batch.degrees)
     noise = batch.ids, batch.epoch, SEED, 0, amounts.NOISE_TAG, pepper, 2**32 - salt
+    rows = (batch.n, -(-batch.size // chain.TURN_ROWS))
     kernel, grid, arguments = {
         "brightness": (chain.brightness_kernel, blocks, (batch.factors,)),
         "contrast": (chain.contrast_kernel, blocks, (batch.factors, np.float32(127.5))),
         "salt_pepper": (chain.salt_pepper_kernel, tiles, noise),
         "rotation": (
             chain.rotation_kernel,
-            tiles,
+            rows,
             (torch.cos(angles), torch.sin(angles), batch.size, batch.size),
         ),
     }[work]
 
+    source, target = (values.view(-1), out.view(-1)) if work == "rotation" else (values, out)
+
     def run() -> torch.Tensor:
-        chain.launch(kernel, grid, chain.THREADS, values, *arguments, out)
+        chain.launch(kernel, grid, chain.THREADS, source, *arguments, target)
         return out
 
     return run

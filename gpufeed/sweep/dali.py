@@ -8,7 +8,7 @@ import torch
 from gpufeed.decode.files import read_file
 from gpufeed.decode.parallel import SLOTS, CallBulk, Files
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.dali_reader import ReadingPipeline, Stretch
+from gpufeed.loaders.dali_reader import DEPTH, ReadingPipeline, Stretch
 
 
 class DaliBulk(CallBulk):
@@ -31,6 +31,9 @@ class DaliBulk(CallBulk):
             self.reading = ReadingPipeline(
                 self.decoder.pipeline, files.paths, again_and_again, files.batch_size
             )
+            # the first call begins so many, whatever is allowed: a later run shall find none of them ready
+            for _ in self._read_by_dali(DEPTH):
+                pass
 
     def run(self, images: int) -> Iterator[torch.Tensor]:
         if self.reading is None:

@@ -88,6 +88,7 @@ def test_wrong_loaders_are_caught_on_the_device_too(dataset, loader, epoch, said
         assert words in one.sentence
 
 
+@pytest.mark.alone  # the work must be behind: others on the GPU change who is
 def test_memory_that_is_overwritten_while_queued_work_reads_it_is_caught(jpegs):
     one = judged(task_for(*jpegs, "OneBuffer", device="cuda", batch_size=64))
     assert one.status == "failed"

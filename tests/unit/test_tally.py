@@ -206,9 +206,10 @@ def test_records_and_verdicts_of_older_versions_are_still_read(tmp_path):
     (tmp_path / "record.json").write_text(json.dumps(older))
     assert Record.read(tmp_path / "record.json") == record
     published = sorted((ROOT / "results/reference").glob("*/records/*/*/*.json"))
-    assert published
-    assert {Record.read(path).loading for path in published[::40]} == {None}
-    table = records.read_records(published[::40])
+    before = [path for path in published if "loading" not in json.loads(path.read_text())][::40]
+    assert before
+    assert [Record.read(path).loading for path in before] == [None] * len(before)
+    table = records.read_records(before)
     assert set(table["status"]) <= {"done", "skipped", "failed"}
     assert table["fell_back_share"].isna().all()
 

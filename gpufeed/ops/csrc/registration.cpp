@@ -1,0 +1,10 @@
+// The ops of the library, for every device. No op writes into its arguments, and none returns one of them.
+#include <torch/library.h>
+
+TORCH_LIBRARY(gpufeed, library) {
+  library.def("bias_gelu(Tensor x, Tensor bias, str approximate) -> Tensor");
+  library.def(
+      "bias_gelu_backward(Tensor grad, Tensor x, Tensor? bias, str approximate) -> (Tensor dx, Tensor dbias)");
+  library.def("linear_bias_gelu(Tensor x, Tensor weight, Tensor bias) -> (Tensor out, Tensor aux)");
+  library.def("linear_dgelu_bgrad(Tensor grad, Tensor weight, Tensor aux) -> (Tensor dz, Tensor dbias)");
+}

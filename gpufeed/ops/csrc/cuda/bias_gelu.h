@@ -1,0 +1,36 @@
+// Launches of the kernels of bias_gelu.cu, without torch. Every pointer is to device memory; nothing waits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "../form.h"
+
+namespace gpufeed {
+
+enum class Type : int { float32, float16, bfloat16 };
+
+// A batch of rows and the bias that each of them gets. bias may be null: none. It is float32 or of the rows' type.
+struct Biased {
+  Type type;
+  Form form;
+  const void* x;  // (rows, columns)
+  const void* bias;  // (columns)
+  bool wide_bias;  // float32
+  int64_t rows;
+  int64_t columns;
+};
+
+// out (rows, columns) = gelu(x + bias). The stream is of the current device.
+cudaError_t bias_gelu_forward(const Biased& in, void* out, cudaStream_t stream);
+
+// How many rows of float32 (columns) the backward pass needs as workspace on the current device.
+int64_t bias_gelu_partials(const Biased& in);
+
+// dx (rows, columns) = grad * gelu'(x + bias); dbias (columns) = the sum of dx over the rows before it is rounded, in
+// an order that depends on the shape and the device alone. wide_dbias: it is float32, else of the rows' type.
+cudaError_t bias_gelu_backward(const Biased& in, const void* grad, void* dx, float* partials, void* dbias,
+                               bool wide_dbias, cudaStream_t stream);
+
+}  // namespace gpufeed

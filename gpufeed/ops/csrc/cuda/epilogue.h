@@ -1,0 +1,22 @@
+// One matrix product with something done to its result before it is stored: cuBLASLt and its epilogues.
+// Source: NVIDIA, cuBLAS documentation, "Using the cuBLASLt API", cublasLtEpilogue_t.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace gpufeed {
+
+// What cuBLASLt asks of a type's leading dimensions: aux rows of a multiple of 8 values.
+constexpr int64_t AUX_MULTIPLE = 8;
+
+// out = gelu_tanh(aux), aux = x @ weight^T + bias. All of one type (float32, float16, bfloat16), contiguous, on one device.
+// x (rows, K), weight (N, K), bias (N), out and aux (rows, N), N a multiple of AUX_MULTIPLE, rows and K above 0.
+void matmul_gelu_aux_bias(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
+                          const at::Tensor& aux);
+
+// dz = (grad @ weight) * gelu_tanh'(aux), dbias = the sum of dz over its rows.
+// grad (rows, M), weight (M, N), aux and dz (rows, N), dbias (N); as above.
+void matmul_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& aux, const at::Tensor& dz,
+                        const at::Tensor& dbias);
+
+}  // namespace gpufeed

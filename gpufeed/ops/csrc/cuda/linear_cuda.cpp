@@ -1,0 +1,71 @@
+// linear_bias_gelu and linear_dgelu_bgrad on CUDA: one cuBLASLt product each. Rows whose length cuBLASLt's epilogues do
+// not take (see AUX_MULTIPLE) go through torch's product and the kernels of bias_gelu.cu.
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <torch/library.h>
+
+#include <tuple>
+#include <vector>
+
+#include "../checks.h"
+#include "epilogue.h"
+#include "ops_cuda.h"
+
+namespace gpufeed {
+namespace {
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.reshape({-1, tensor.size(-1)}).contiguous(); }
+
+std::vector<int64_t> with_last(const at::Tensor& tensor, int64_t last) {
+  auto sizes = tensor.sizes().vec();
+  sizes.back() = last;
+  return sizes;
+}
+
+bool fits(int64_t rows, int64_t columns, int64_t inner) {
+  return columns % AUX_MULTIPLE == 0 && inner % AUX_MULTIPLE == 0 && rows > 0 && columns > 0 && inner > 0;
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_bias_gelu(const at::Tensor& x, const at::Tensor& weight,
+                                                    const at::Tensor& bias) {
+  check_linear_bias_gelu(x, weight, bias);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const int64_t columns = weight.size(0), inner = weight.size(1);
+  const int64_t rows = inner > 0 ? x.numel() / inner : 0;
+  if (!fits(rows, columns, inner)) {
+    at::Tensor aux = at::linear(x, weight, bias);
+    return {gelu_cuda(aux, nullptr, Form::tanh), aux};
+  }
+  at::Tensor out = at::empty(with_last(x, columns), x.options()), aux = at::empty_like(out);
+  matmul_gelu_aux_bias(flat(x), weight.contiguous(), bias.contiguous(), out.view({rows, columns}),
+                       aux.view({rows, columns}));
+  return {out, aux};
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& weight,
+                                                      const at::Tensor& aux) {
+  check_linear_dgelu_bgrad(grad, weight, aux);
+  const c10::cuda::CUDAGuard guard(grad.device());
+  const int64_t inner = weight.size(0), columns = weight.size(1);
+  const int64_t rows = inner > 0 ? grad.numel() / inner : 0;
+  if (!fits(rows, columns, inner)) {
+    return gelu_backward_cuda(at::matmul(grad, weight), aux, nullptr, Form::tanh);
+  }
+  at::Tensor dz = at::empty(with_last(grad, columns), grad.options());
+  at::Tensor dbias = at::empty({columns}, grad.options());
+  matmul_dgelu_bgrad(flat(grad), weight.contiguous(), flat(aux), dz.view({rows, columns}), dbias);
+  return {dz, dbias};
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(gpufeed, CUDA, m) {
+  m.impl("linear_bias_gelu", &linear_bias_gelu);
+  m.impl("linear_dgelu_bgrad", &linear_dgelu_bgrad);
+}
+
+}  // namespace gpufeed

@@ -1,0 +1,189 @@
+"""Builds the extension: a library, and a JSON file that says what it was built from and for."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from gpufeed.data.building import one_builder, own_partial
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.ops import sources
+from gpufeed.ops.library import NAME, About, checksum
+from gpufeed.ops.toolkit import (
+    Toolkit,
+    architectures,
+    check_ninja,
+    cuda_toolkit,
+    cxx,
+    version_line,
+    wheel_includes,
+)
+
+log = logging.getLogger("gpufeed")
+SHOWN = 25  # lines of a compiler's output in an error; the log has them all
+
+
+@dataclass(frozen=True)
+class Built:
+    """A library and its description; about.library is None where none could be built (nothing_built)."""
+
+    library: Path
+    about: About
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What this node builds. toolkit: None for the CPU alone, and then `sentence` says why."""
+
+    cxx: str
+    toolkit: Toolkit | None = None
+    architectures: tuple[str, ...] = ()
+    sentence: str | None = None
+
+    def about(self) -> About:
+        """The description of the library, which is not there yet."""
+        compilers = [self.cxx] + ([self.toolkit.nvcc] if self.toolkit else [])
+        return About(
+            torch=torch.__version__,
+            sources=sources.digest(),
+            cuda=".".join(map(str, self.toolkit.version)) if self.toolkit else None,
+            architectures=self.architectures,
+            compilers=tuple(map(version_line, compilers)),
+            sentence=self.sentence,
+        )
+
+
+def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
+    """What `build` would build here; errors as there. Compiles nothing."""
+    compiler = cxx()
+    check_ninja()
+    if cuda is False:
+        return Plan(compiler, sentence="The extension was built for the CPU alone, as asked for.")
+    toolkit, sentence = cuda_toolkit()
+    chosen: tuple[str, ...] = ()
+    if toolkit:
+        chosen, sentence = architectures(toolkit, arch_list or os.environ.get("TORCH_CUDA_ARCH_LIST"))
+    if sentence and cuda:
+        raise GpufeedError(
+            sentence, "CUDA kernels, which were asked for", "build without cuda=True for the CPU"
+        )
+    return Plan(compiler, None if sentence else toolkit, chosen, sentence)
+
+
+def build(
+    folder: str | Path, cuda: bool | None = None, arch_list: str | None = None, jobs: int | None = None
+) -> Built:
+    """Compiles the extension into folder/gpufeed_ops.so, and .json beside it, which is written last.
+
+    cuda: whether with CUDA kernels; None: if torch has CUDA and an nvcc of its major version is there, else
+    the CPU's alone and, in the JSON, why. arch_list: as TORCH_CUDA_ARCH_LIST, which it goes before; see
+    toolkit.architectures. jobs: compilers at once; None leaves ninja's choice.
+
+    Object files stay in torch's extension folder (TORCH_EXTENSIONS_DIR), so that building again is quick.
+    Raises Skip if this node lacks a C++ compiler or ninja, GpufeedError if the sources do not compile, or if
+    the CUDA kernels that were asked for cannot be.
+    """
+    planned = plan(cuda, arch_list)
+    about = planned.about()
+    objects = extension_folder(about) / "objects"
+    with one_builder(objects):
+        objects.mkdir(exist_ok=True)
+        compiled = run_compilers(planned, objects, jobs)
+        return keep(compiled, about, Path(folder))
+
+
+def nothing_built(folder: str | Path, sentence: str) -> Built:
+    """What stands in the place of a library that this node cannot build: an empty file, and why."""
+    library = Path(folder) / f"{NAME}.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    library.write_bytes(b"")
+    about = About(torch=torch.__version__, sources=sources.digest(), sentence=sentence)
+    about.write(library)
+    return Built(library, about)
+
+
+def extension_folder(about: About) -> Path:
+    """The folder of all builds for that torch, toolkit and architecture, in torch's extension folder."""
+    stack = json.dumps((about.torch, about.cuda, about.architectures, about.compilers))
+    return (
+        Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default_root())
+        / NAME
+        / sha256(stack.encode()).hexdigest()[:12]
+    )
+
+
+def default_root() -> str:
+    """Torch's extension folder where no variable names one."""
+    from torch.utils.cpp_extension import (
+        get_default_build_root,
+    )  # imports setuptools, and warns without a GPU
+
+    return get_default_build_root()
+
+
+def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
+    """Runs compiling.py for the plan; returns the library that it loaded. Raises GpufeedError if it fails."""
+    job = {
+        "folder": str(folder),
+        "name": NAME,
+        "sources": [str(file) for file in sources.source_files(planned.toolkit is not None)],
+        "cuda": planned.toolkit is not None,
+        "includes": [str(include) for include in wheel_includes()] if planned.toolkit else [],
+    }
+    environment = {**os.environ, "CXX": planned.cxx}
+    environment |= {"MAX_JOBS": str(jobs)} if jobs else {}
+    if planned.toolkit:
+        environment |= {
+            "CUDA_HOME": str(planned.toolkit.home),
+            "TORCH_CUDA_ARCH_LIST": ";".join(planned.architectures),
+        }
+    program = Path(__file__).with_name("compiling.py")
+    command = [sys.executable, "-P", str(program), json.dumps(job)]
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    log.info("the compilers say:\n%s", done.stdout)
+    if done.returncode:
+        said = "\n".join(done.stdout.strip().splitlines()[-SHOWN:])
+        compilers = ", ".join(planned.about().compilers)
+        raise GpufeedError(
+            f"an error (status {done.returncode}) from {compilers}:\n{said}",
+            "a compiler that this torch supports, and memory for it",
+            "see the lines above; another compiler is named by CXX or CUDA_HOME",
+        )
+    return folder / f"{NAME}.so"
+
+
+def keep(compiled: Path, about: About, folder: Path) -> Built:
+    """Copies the library into the folder and describes it there, each file whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / f"{NAME}.so"
+    partial = own_partial(library)
+    try:
+        shutil.copyfile(compiled, partial)
+        whole = About(**{**vars(about), "library": checksum(partial)})
+        os.replace(partial, library)
+    finally:
+        partial.unlink(missing_ok=True)
+    whole.write(library)
+    return Built(library, whole)
+
+
+def build_or_say(folder: str | Path, jobs: int | None = None) -> Built:
+    """As `build`; on a node without a compiler what stands in for a library, whose JSON says so."""
+    try:
+        return build(folder, jobs=jobs)
+    except Skip as skip:
+        return nothing_built(folder, str(skip))

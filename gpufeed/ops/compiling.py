@@ -1,0 +1,74 @@
+"""Compiles the extension and loads what came out, in a process of its own: python -P compiling.py JOB.
+
+JOB is JSON: folder, name, sources, cuda, includes. The process is fresh, since a library cannot be loaded
+twice, and since one is kept only after it was loaded. Imports torch only: pip runs it before gpufeed is
+there.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+# no -ffast-math and no --use_fast_math: NaN and infinities go through the ops as they should
+CXX_FLAGS = ["-O3"]
+NVCC_FLAGS = ["-O3", "-lineinfo"]
+
+
+def compile_and_load(job: dict) -> Path:
+    """Compiles into job["folder"], loads the library and returns its path; raises what goes wrong."""
+    folder = Path(job["folder"])
+    (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed build leaves; ours is around this
+    openmp = ["-fopenmp"] if sys.platform == "linux" else []  # Apple's clang has none; one thread there
+    links = [*openmp, *(linked_to_torchs(folder / "link") if job["cuda"] else [])]
+    cpp_extension.load(
+        job["name"],
+        job["sources"],
+        # after the toolkit's own headers, for those that a bare nvcc lacks: cuBLAS, cuSPARSE, cuSOLVER
+        extra_cflags=[*CXX_FLAGS, *openmp, *(f"-isystem {include}" for include in job["includes"])],
+        extra_cuda_cflags=NVCC_FLAGS,
+        extra_ldflags=links,
+        build_directory=str(folder),
+        with_cuda=job["cuda"],
+        is_python_module=False,
+        verbose=True,
+    )
+    check_kernels("CUDA" if job["cuda"] else "CPU")
+    return folder / f"{job['name']}.so"
+
+
+def linked_to_torchs(folder: Path) -> list[str]:
+    """Flags that link with the CUDA libraries that torch itself has loaded.
+
+    Wheels hold them by their versioned names only, which -l does not find: `folder` gets links with the
+    others. The library keeps no path of them, since torch has always loaded them before it.
+    """
+    folder.mkdir(exist_ok=True)
+    for name in ("libcudart.so", "libcublasLt.so"):
+        if found := loaded(name):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(found)
+    return [f"-L{folder}", "-lcublasLt"]
+
+
+def loaded(name: str) -> str | None:
+    """The path of the library of that unversioned name that this process has loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if Path(path).name.startswith(f"{name}."):
+            return path
+    return None
+
+
+def check_kernels(key: str) -> None:
+    """Raises RuntimeError unless every op of the library has a kernel for the dispatch key."""
+    ops = [op for op in torch._C._dispatch_get_all_op_names() if op.startswith("gpufeed::")]
+    lacking = [op for op in ops if not torch._C._dispatch_has_kernel_for_dispatch_key(op, key)]
+    if lacking or not ops:
+        raise RuntimeError(f"the library has no {key} kernel for {', '.join(lacking) or 'any op'}")
+
+
+if __name__ == "__main__":
+    print(compile_and_load(json.loads(sys.argv[1])))

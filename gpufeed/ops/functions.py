@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from gpufeed.errors import GpufeedError
 from gpufeed.ops import reference
-from gpufeed.ops.load import uses_extension
+from gpufeed.ops.loading import uses_extension
 
 FORMS = ("none", "tanh")
 

@@ -19,7 +19,9 @@ from gpufeed.builds import planned_builds
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.impact import planned_impact
-from gpufeed.registry import DECODERS, LAYOUTS, LOADERS
+from gpufeed.kernels.plan import check_lines
+from gpufeed.models import vit_options
+from gpufeed.registry import DECODERS, DERIVED, LAYOUTS, LOADERS, MODELS
 from gpufeed.sweep.plan import check_sweep
 from gpufeed.sweep.plan import settings as sweep_settings
 from gpufeed.trained.plan import kept_cells
@@ -30,7 +32,7 @@ HYPER = ROOT / "config/hydra"
 GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
-    *("all", "download", "prepare_dataset", "build_cache", "build_strips"),
+    *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
     *("measure_cell", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("tabulate", "plot", "assemble_report", "report"),
@@ -138,10 +140,11 @@ def check(config: Mapping) -> None:
     for name in config["experiments"]:
         planned_builds(config, name)
     for name, source in config["sources"].items():
-        if source["layout"] == "mosaic":
-            check_tiles(config, name)
+        if source["layout"] in DERIVED:
+            check_of(config, name)
     for name in config["experiments"]:
         check_sweep(config, name)
+        check_lines(config, name)
 
 
 def check_source(source: Mapping, where: str) -> None:
@@ -151,8 +154,8 @@ def check_source(source: Mapping, where: str) -> None:
         raise unknown("layout", layout, LAYOUTS, where)
     if layout == "synthetic":
         check_splits(options, where)
-    elif layout == "mosaic":
-        check_mosaic(source, where)
+    elif layout in DERIVED:
+        check_derived(source, where)
     elif options:
         raise GpufeedError(
             f"options in {where}", f"none: layout {layout} has no options", "remove `options:` from it"
@@ -177,21 +180,35 @@ def check_files(layout: str, names: list[str], where: str) -> None:
         raise GpufeedError(found, f"one archive for layout {layout}", "leave one row under `files:`")
 
 
-def check_mosaic(source: Mapping, where: str) -> None:
-    """Raises GpufeedError unless a mosaic source has its options, and no files."""
+def check_derived(source: Mapping, where: str) -> None:
+    """Raises GpufeedError unless a source that is made of another one has its options, and no files."""
+    layout = source["layout"]
     if source.get("files"):
-        raise GpufeedError(f"files in {where}", "none: mosaics are made of another source", "remove `files:`")
-    if not source.get("options"):
         raise GpufeedError(
-            f"no options in {where}", "of, size and count", "add `options: {of: ..., size: ..., count: ...}`"
+            f"files in {where}", f"none: layout {layout} is made of another source", "remove `files:`"
+        )
+    if not source.get("options"):
+        needed = validator("config").schema["$defs"][layout]["required"]
+        listed = ", ".join(f"{key}: ..." for key in needed)
+        raise GpufeedError(
+            f"no options in {where}",
+            f"{', '.join(needed[:-1])} and {needed[-1]}",
+            f"add `options: {{{listed}}}`",
         )
 
 
-def check_tiles(config: Mapping, dataset: str) -> None:
-    """Raises GpufeedError unless the tiles of a mosaic come from a source of one size that is none itself."""
+def check_of(config: Mapping, dataset: str) -> None:
+    """Raises GpufeedError unless the source that another is made of can be that.
+
+    It is made of none itself. Mosaics want one size of image, gray_idx a split that nothing trains on.
+    """
+    layout = config["sources"][dataset]["layout"]
     of, where = config["sources"][dataset]["options"]["of"], f"sources.{dataset}.options.of"
-    sources = config["sources"].items()
-    others = [name for name, row in sources if row["layout"] != "mosaic" and "resize" not in row]
+    others = [
+        name
+        for name, row in config["sources"].items()
+        if row["layout"] not in DERIVED and ("resize" not in row if layout == "mosaic" else holds_out(row))
+    ]
     for name in (of, config["use_instead"].get(of, of)):
         if name not in others:
             raise unknown("dataset", name, others, where)
@@ -369,6 +386,8 @@ class Composer:
                 raise unknown(f"{group} hyper-parameter", key, hyper[group], f"{where}: {text}")
             hyper[group][key] = value
             check_hyper(group, name, hyper[group], f"the overrides of {where}")
+        if MODELS[cell.model].sized:
+            vit_options.check(hyper["model"], f"{where}, model {cell.model}")
         return hyper
 
     def _defaults(self, group: str, name: str) -> dict:

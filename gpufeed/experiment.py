@@ -7,11 +7,12 @@ Nothing here looks at the node, so that a login node without a GPU plans the GPU
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.registry import AUGMENTS, DECODERS, LOADERS, MODELS, TRAINERS
+from gpufeed.models import vit_options
+from gpufeed.registry import AUGMENTS, DECODERS, DERIVED, LOADERS, MODELS, TRAINERS
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
@@ -36,6 +37,7 @@ class Cell:
     persistent_workers: bool = False
     channels_last: bool = True
     cuda_graphs: bool = False
+    compile: bool = False
     synchronise: str = (
         "epoch"  # when the host waits for the device: once an epoch, or after each phase of a step
     )
@@ -64,7 +66,8 @@ class Cell:
             self.model,
         ]
         parts += ["" if self.trainer == "plain" else self.trainer]
-        parts += [self.precision, f"b{self.batch_size}", "graphs" if self.cuda_graphs else "", digest]
+        parts += [self.precision, f"b{self.batch_size}", "compiled" if self.compile else ""]
+        parts += ["graphs" if self.cuda_graphs else "", digest]
         return "-".join(part for part in parts if part)
 
 
@@ -112,6 +115,8 @@ def impossible(cell: Cell) -> str | None:
         return f"CUDA graphs need device cuda, and the config says {cell.device}"
     if cell.cuda_graphs and cell.synchronise == "step":
         return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
+    if cell.compile and cell.device == "mps":
+        return "models are compiled for CUDA and the CPU, and the config says device mps"
     if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if cell.loader == "fastai" and cell.persistent_workers:
@@ -125,6 +130,8 @@ def impossible_with_fastai(cell: Cell) -> str | None:
     """Why the trainer fastai cannot run the cell on any machine, as a sentence; None if it can."""
     if cell.cuda_graphs:
         return "trainer fastai calls Python between the parts of a step, so cuda_graphs must be false"
+    if cell.compile:
+        return "trainer fastai runs models as they are, so compile must be false"
     if cell.precision == "bf16" and cell.device in ("cpu", "mps"):
         return f"trainer fastai has bf16 on CUDA GPUs only, and the config says device {cell.device}"
     return None
@@ -137,7 +144,12 @@ def impossible_as_composed(cell: Cell) -> str | None:
             f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
             "graph can hold, so cuda_graphs must be false"
         )
-    return None
+    if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:
+        return (
+            f"augment {cell.augment} resizes training images alone, and {cell.model} has positions for one "
+            "size, so augment.size must be null"
+        )
+    return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
 
 
 def homeless(cell: Cell) -> str:
@@ -163,6 +175,11 @@ def combinations(block: Mapping) -> Iterator[dict]:
         yield dict(zip(axes, values, strict=True))
 
 
+def flat(overrides: Iterable[str | list[str]]) -> tuple[str, ...]:
+    """One value of the axis: a list among the overrides, as a YAML anchor makes it, is its entries."""
+    return tuple(text for entry in overrides for text in ((entry,) if isinstance(entry, str) else entry))
+
+
 def check_names(axes: Mapping, where: str, datasets) -> None:
     """Raises GpufeedError for a value that names nothing."""
     choices = {
@@ -185,10 +202,10 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
 
 
 def source_options(config: Mapping, dataset: str) -> dict:
-    """The options of a source; the tiles of a mosaic come from the stand-in that `use_instead` names."""
+    """The options of a source; one made of another takes the stand-in that `use_instead` names."""
     source = config["sources"][dataset]
     options = dict(source.get("options", {}))
-    if source["layout"] == "mosaic":
+    if source["layout"] in DERIVED:
         options["of"] = config["use_instead"].get(options["of"], options["of"])
     return options
 
@@ -196,12 +213,12 @@ def source_options(config: Mapping, dataset: str) -> dict:
 def content(config: Mapping, dataset: str) -> dict:
     """What a dataset is made of: layout, checksums and options, not where its files come from.
 
-    A mosaic's has that of the dataset of its tiles too, so that other tiles are another cell.
+    One made of another dataset has that of the other too, so that other images are another cell.
     """
     source, options = config["sources"][dataset], source_options(config, dataset)
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
     resize = {"resize": list(source["resize"])} if source.get("resize") else {}
-    tiles = {"tiles": content(config, options["of"])} if source["layout"] == "mosaic" else {}
+    tiles = {"tiles": content(config, options["of"])} if source["layout"] in DERIVED else {}
     return {"layout": source["layout"], "files": files, "options": options, **resize, **tiles}
 
 
@@ -212,7 +229,7 @@ def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
         for axes in combinations({**experiment.get("common", {}), **block}):
             check_names(axes, f"experiments.{name}.blocks.{block_name}", config["sources"])
             axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
-            axes["overrides"] = tuple(axes.get("overrides") or ())
+            axes["overrides"] = flat(axes.get("overrides") or ())
             axes["source"] = content(config, axes["dataset"])
             cell = Cell(experiment=name, device=config["device"], seed=config["seed"], **axes)
             yield block_name, settle(cell)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import AXES, Cell, combinations, crossed
+from gpufeed.experiment import AXES, Cell, combinations, crossed, flat
 
 OF_WORKERS = ("workers", "prefetch_factor", "persistent_workers")  # go with the loader that has them
 
@@ -97,6 +97,8 @@ class Cells:
             (wanted,) = combinations(selector)
         except ValueError:
             raise GpufeedError(f"a list in {where}", "one value for each axis", "leave one value") from None
+        if "overrides" in wanted:
+            wanted["overrides"] = list(flat(wanted["overrides"] or ()))
         if "dataset" in wanted:
             wanted["dataset"] = self.stand_ins.get(wanted["dataset"], wanted["dataset"])
         found = [cell for cell in self.planned if matches(cell, wanted)]

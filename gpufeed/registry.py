@@ -29,6 +29,11 @@ class AugmentEntry(Entry):
     does: str = "augmented"  # in words: augments that do the same to the pixels are compared
 
 
+@dataclass(frozen=True)
+class ModelEntry(Entry):
+    sized: bool = False  # made for images of one size, which it must be told
+
+
 ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
 
 
@@ -48,7 +53,9 @@ LAYOUTS = {
     "fashion_mnist": Entry("gpufeed.data.fashion_mnist:reorganise"),
     "synthetic": Entry("gpufeed.data.synthetic:reorganise"),
     "mosaic": Entry("gpufeed.data.mosaic:reorganise"),
+    "gray_idx": Entry("gpufeed.data.gray_idx:reorganise"),
 }
+DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
 DECODERS = {
     "pillow": DecoderEntry("gpufeed.decode.pillow:PillowDecoder"),
@@ -96,8 +103,11 @@ AUGMENTS = {
 }
 
 MODELS = {
-    "simple_cnn": Entry("gpufeed.models.simple_cnn:SimpleCNN"),
-    "resnet18": Entry("gpufeed.models.resnet:resnet18"),
+    "simple_cnn": ModelEntry("gpufeed.models.simple_cnn:SimpleCNN"),
+    "resnet18": ModelEntry("gpufeed.models.resnet:resnet18"),
+    "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "vit_small": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
 }
 
 TRAINERS = {

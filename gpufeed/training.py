@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from gpufeed import gpu
+from gpufeed import gpu, ops
+from gpufeed.compiling import require_compiler
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed
@@ -23,6 +24,7 @@ from gpufeed.gate.pixels import pixel_source
 from gpufeed.gate.verdict import NotPassed, admit, check_same
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.models.make import make, require
 from gpufeed.registry import fetch
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
@@ -34,10 +36,15 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Stores:
-    """What was built from the dataset for its loader: the cache, the strips.bin; None if it reads none."""
+    """What was built for the cell; None for what it does not use.
+
+    cache, strips: from the dataset for its loader. extension: the library of the model's activation
+    (gpufeed.ops.load).
+    """
 
     cache: Path | None = None
     strips: Path | None = None
+    extension: Path | None = None
 
 
 @dataclass
@@ -53,6 +60,8 @@ class Place:
         self.precision = resolve_precision(cell.precision, self.device)
         if cell.cuda_graphs and self.device.type != "cuda":
             raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
+        if cell.compile:
+            require_compiler(self.device)
 
     def resolved(self) -> dict[str, Any]:
         """The field `resolved` of a document."""
@@ -127,7 +136,10 @@ def train(
     setup_start = time.perf_counter()
     augment = make_augment(cell.augment, cell, samples, seed)
     request = load_request(cell, samples, stores, place.device, seed, augment)
+    if stores.extension:
+        ops.load(stores.extension)
     model = make_model(cell, samples, place.device)
+    require(model, place.device, place.precision)
     with fetch("loader", cell.loader)(request) as loader:
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version
@@ -156,8 +168,9 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
 
 
 def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
-    """The cell's model with one output a class, on the device."""
-    return fetch("model", cell.model)(len(manifest.info.classes), **cell.hyper.get("model", {})).to(device)
+    """The cell's model with one output a class, for the dataset's size of image, on the device."""
+    classes, options = len(manifest.info.classes), cell.hyper.get("model", {})
+    return make(cell.model, classes, manifest.image_size(), options).to(device)
 
 
 def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
@@ -200,6 +213,7 @@ def make_trainer(cell: Cell, model: nn.Module, loader: Loader, augment: Any, pla
         steps=cell.steps,
         channels_last=cell.channels_last,
         cuda_graphs=cell.cuda_graphs,
+        compile=cell.compile,
         synchronise=cell.synchronise,
     )
     return fetch("trainer", cell.trainer)(job)

@@ -15,10 +15,13 @@ from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import source_options
 from gpufeed.impact import planned_impact
+from gpufeed.kernels.plan import ACTIVATION, AUGMENT
+from gpufeed.kernels.plan import lines as kernel_lines
 from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant
+from gpufeed.models.vit_options import BY_EXTENSION
 from gpufeed.node import announce, node_name
-from gpufeed.registry import DECODERS, LOADERS, source_file
+from gpufeed.registry import DECODERS, DERIVED, LOADERS, MODELS, source_file
 from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
 from gpufeed.trained.plan import files_to_predict, kept_cells
@@ -34,6 +37,7 @@ RESULTS = config["results"]
 DATA = config["data"]
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
+EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py")
@@ -87,7 +91,7 @@ def plan_info():
                 "cells": list(cells),
                 "gates": gates_of(name),
                 "builds": ["-".join(run) for run in BUILDS[name].runs] if name in BUILDS else [],
-                "kernels": kernel_settings(config, name) is not None,
+                "kernels": kernels_in_report(name),
                 "impact": impact_of(name),
                 "models": KEPT[name],
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
@@ -103,11 +107,19 @@ def plan_info():
 
 
 def archives_of(wildcards):
-    """What a layout reads: the source's files, or the manifest of the dataset whose images are its tiles."""
-    if config["sources"][wildcards.dataset]["layout"] == "mosaic":
+    """What a layout reads: the source's files, or the manifest of the dataset that it is made of."""
+    if config["sources"][wildcards.dataset]["layout"] in DERIVED:
         return f"{DATA}/{source_options(config, wildcards.dataset)['of']}/manifest.parquet"
     files = config["sources"][wildcards.dataset].get("files", [])
     return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
+
+
+def code_of_layout(wildcards):
+    """The modules that decide what prepare_dataset writes."""
+    layout = config["sources"][wildcards.dataset]["layout"]
+    own = (source_file("layout", layout), "data/manifest.py", "data/prepare.py", "data/quarantine.py")
+    idx = ("data/idx.py",) if layout in ("fashion_mnist", "gray_idx") else ()
+    return (*own, "decode/pillow.py", *idx)
 
 
 def content_of(wildcards):
@@ -135,6 +147,12 @@ def strips_of(wildcards):
     return f"{DATA}/{dataset}/strips/strips.bin" if LOADERS[loader].reads == "strips" else []
 
 
+def extension_of(wildcards):
+    """The library of a cell whose model's activation is a kernel of ours."""
+    activation = cell_of(wildcards).hyper["model"].get("activation")
+    return EXTENSION if activation in BY_EXTENSION else []
+
+
 def takes_gpu(decoder):
     """Whether a decoder decodes on a GPU where there is one."""
     return DECODERS[decoder].device == "cuda" or decoder == "strips"
@@ -156,6 +174,11 @@ def cores_of_job(wildcards, workers=0, share=1):
     if workflow.remote_exec or not workflow.local_exec or total is None:
         return max(config["cores_per_job"], workers)
     return -(-total // share)
+
+
+def cores_of_extension(wildcards):
+    """There are few files to compile, and each takes a GiB or two of memory."""
+    return min(4, cores_of_job(wildcards))
 
 
 def cores_of_cell(wildcards):
@@ -252,6 +275,10 @@ def code_of_training(wildcards):
     """The modules that decide how a cell is trained."""
     cell = cell_of(wildcards)
     own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
+    own += ["models/make.py"]
+    own += ["models/vit*.py", "models/mlp.py"] if MODELS[cell.model].sized else []
+    own += ["compiling.py"] if cell.compile else []
+    own += ["ops/*.py"] if extension_of(wildcards) else []
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
     own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
@@ -319,12 +346,34 @@ def files_asked_about(wildcards):
     return files
 
 
+def kernels_in_report(experiment):
+    """What the kernel benchmark of an experiment is held to; None without one."""
+    return {"lines": kernel_lines(config, experiment)} if kernel_settings(config, experiment) else None
+
+
 def kernels_of(experiment):
     """What the kernel benchmark of an experiment measures; without one its path is an error."""
     settings = kernel_settings(config, experiment)
     if settings is None:
         raise WorkflowError(f"found: no kernels in experiment {experiment}\nexpected: `kernels:` in it")
     return settings
+
+
+def works_of_kernels(wildcards):
+    """Whose kernels the benchmark of an experiment measures."""
+    return kernels_of(wildcards.experiment)["family"]
+
+
+def extension_of_kernels(wildcards):
+    """The library whose kernels are measured; the augments need none."""
+    return EXTENSION if works_of_kernels(wildcards) == ACTIVATION else []
+
+
+def code_of_kernels(wildcards):
+    """A digest of the modules that decide what a benchmark measures; the library is an input."""
+    works = ["augment/*.py"] if works_of_kernels(wildcards) == AUGMENT else ["augment/amounts.py", "ops/*.py"]
+    own = ["measure", "clock", "plan", "task", "record", works_of_kernels(wildcards)]
+    return digest(*(f"kernels/{name}.py" for name in own), *works, "heap.py")
 
 
 def sweep_of(wildcards):

@@ -33,9 +33,6 @@ rule prepare_dataset:
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
         options=lambda wildcards: source_options(config, wildcards.dataset),
         resize=lambda wildcards: config["sources"][wildcards.dataset].get("resize"),
-        code=lambda wildcards: digest(
-            source_file("layout", config["sources"][wildcards.dataset]["layout"]),
-            *("data/manifest.py", "data/prepare.py", "data/quarantine.py", "decode/pillow.py"),
-        ),
+        code=lambda wildcards: digest(*code_of_layout(wildcards)),
     script:
         "../workflow/scripts/prepare_dataset.py"

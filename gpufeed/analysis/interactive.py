@@ -43,6 +43,7 @@ SHOWN = {
     "Pinned": ("pin_memory", None),
     "Persistent": ("persistent_workers", None),
     "CUDA graphs": ("cuda_graphs", None),
+    "Compiled": ("compile", None),
     "channels_last": ("channels_last", None),
     "Synchronise": ("synchronise", None),
     "Trainer": ("trainer", None),

@@ -14,7 +14,8 @@ PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
 AXES = (
     "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
-    "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "synchronise", "epochs", "seed",
+    "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile", "synchronise", "epochs",
+    "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
     "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "step_limit", "cores", "warmup_steps",
@@ -97,6 +98,7 @@ def _flat(record: Record, path: Path) -> dict:
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
     }
     row |= {axis: cell.get(axis) for axis in AXES}
+    row["compile"] = cell.get("compile", False)  # absent in records of older versions
     row |= {
         "path": str(path),
         "step_limit": cell.get("steps"),

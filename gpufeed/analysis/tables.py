@@ -14,8 +14,8 @@ from gpufeed.registry import LOADERS
 IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch"]
 SETTINGS = [
     "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
-    "model", "trainer", "precision", "batch_size", "channels_last", "cuda_graphs", "synchronise",
-    "epochs", "step_limit", "overrides", "hyper", "device", "cores",
+    "model", "trainer", "precision", "batch_size", "channels_last", "cuda_graphs", "compile",
+    "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "cores",
 ]  # fmt: skip
 MEASURES = [
     "wait_share",
@@ -43,7 +43,7 @@ CELL_COLUMNS = [
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
-    "cuda_graphs", "synchronise", "overrides", "hyper", "device", "hardware", "stack", "torch",
+    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "hardware", "stack", "torch",
 ]  # fmt: skip
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
 SAME_TASK = [

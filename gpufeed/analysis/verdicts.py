@@ -16,8 +16,8 @@ NEVER = 0.01  # of the step: a smaller share of waiting counts as none
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
 EQUAL = [
-    "workers", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "epochs",
-    "step_limit",
+    "workers", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
+    "epochs", "step_limit",
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ FEATURES = {
     "persistent_workers": lambda value: "persistent" if value else "restarted",
     "channels_last": lambda value: "channels_last" if value else "channels_first",
     "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
+    "compile": lambda value: "compiled" if value else "not compiled",
     "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
     "step_limit": lambda value: f"{value} steps",
 }
@@ -56,7 +57,7 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 # Settings that only worker processes have: without workers they say nothing.
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
 # What a table with columns of its own for the rest still needs in the name.
-SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs")
+SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from gpufeed.errors import GpufeedError, Skip, first_line
-from gpufeed.registry import MODELS, fetch
+from gpufeed.models.make import make, portable
+from gpufeed.registry import MODELS
 from gpufeed.trained.record import MODEL, SCHEMA_VERSION
 
 FORMAT = "gpufeed model"
@@ -38,7 +39,7 @@ class SavedModel:
         return self.about["input"]["height"], self.about["input"]["width"]
 
     def build(self, device: torch.device) -> nn.Module:
-        """The model with its weights, on the device, in evaluation mode.
+        """The model with its weights, on the device, in evaluation mode, by operations that run anywhere.
 
         Raises GpufeedError if the weights are not those of the model that the file names, Skip if this
         node lacks a package that the model needs.
@@ -49,7 +50,7 @@ class SavedModel:
                 f"a file of model {name!r}", f"one of: {', '.join(MODELS)}", "use the gpufeed that wrote it"
             )
         try:
-            model = fetch("model", name)(len(self.classes), **options)
+            model = make(name, len(self.classes), self.size, portable(options))
             model.load_state_dict(self.state_dict)
         except (RuntimeError, TypeError, ValueError) as error:
             raise GpufeedError(

@@ -34,6 +34,7 @@ class TrainJob:
     steps: int | None = None
     channels_last: bool = False
     cuda_graphs: bool = False
+    compile: bool = False  # the model runs through torch.compile
     synchronise: str = "epoch"  # epoch | step
 
     def total_steps(self) -> int:

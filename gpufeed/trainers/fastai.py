@@ -31,7 +31,7 @@ class FastaiTrainer(Trainer):
     """Mixed precision on CUDA, fastai's optimisers or torch's, one-cycle rate at constant momentum."""
 
     def __init__(self, job: TrainJob):
-        """Raises Skip where fastai's mixed precision cannot run, GpufeedError for CUDA graphs."""
+        """Raises Skip where fastai's mixed precision cannot run, GpufeedError for CUDA graphs and compile."""
         super().__init__(job)
         if job.cuda_graphs:
             raise GpufeedError("CUDA graphs with trainer fastai", "none", "choose trainer plain")
@@ -40,6 +40,8 @@ class FastaiTrainer(Trainer):
                 f"Trainer fastai has mixed precision on CUDA GPUs only, and this cell's device is "
                 f"{job.device.type}."
             )
+        if job.compile:
+            raise GpufeedError("a compiled model with trainer fastai", "none", "choose trainer plain")
         self.recorder = StepRecorder(job)
 
     def prepare(self, example: torch.Tensor) -> None:

@@ -20,11 +20,14 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """The optimiser that `options` names; raises GpufeedError for an unknown one.
 
+    With `decay_matrices_only` parameters of one dimension, biases and normalisation, are not decayed.
     On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler.
     capturable: for a CUDA graph; the learning rate is then a tensor that a captured step reads anew.
     """
     name, fused = options["optimiser"], (True if device.type == "cuda" else None)
     rate = float(options["learning_rate"])
+    if options.get("decay_matrices_only") and options["weight_decay"]:
+        parameters = decay_groups(parameters)
     common = {
         "lr": torch.tensor(rate, device=device) if capturable else rate,
         "weight_decay": float(options["weight_decay"]),
@@ -37,6 +40,15 @@ def make_optimiser(
     if name == "adamw":
         return torch.optim.AdamW(parameters, capturable=capturable, **common)
     raise unknown("trainer.optimiser", name, OPTIMISERS)
+
+
+def decay_groups(parameters: Iterable[torch.nn.Parameter]) -> list[dict[str, Any]]:
+    """The parameters as an optimiser's groups: those of two or more dimensions, and the rest undecayed."""
+    parameters = list(parameters)
+    matrices = [parameter for parameter in parameters if parameter.ndim > 1]
+    rest = [parameter for parameter in parameters if parameter.ndim < 2]
+    groups = [{"params": matrices}, {"params": rest, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

@@ -7,7 +7,8 @@ after the step, as a loop does that prints the time of every step.
 
 import time
 import warnings
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 
 import torch
 
@@ -21,8 +22,29 @@ from gpufeed.trainers.step import Snapshot, TrainStep
 WARMUP_STEPS = 3  # what the PyTorch notes on CUDA graphs use before a capture
 
 
+def forked_rng(device: torch.device) -> AbstractContextManager:
+    """Within it random numbers are drawn that leave no trace afterwards."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+@contextmanager
+def side_stream(device: torch.device) -> Iterator[None]:
+    """Within it work runs on a CUDA stream of its own, in order with what comes before and after."""
+    if device.type != "cuda":
+        yield
+        return
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(side):
+        yield
+    torch.cuda.current_stream(device).wait_stream(side)
+
+
 class PlainTrainer(Trainer):
-    """Mixed precision, three optimisers, one-cycle or constant rate, channels last, optional CUDA graph."""
+    """Mixed precision, three optimisers, one-cycle or constant rate, channels last.
+
+    On request the model is compiled, and the whole step captured as a CUDA graph; both work together.
+    """
 
     def __init__(self, job: TrainJob):
         super().__init__(job)
@@ -40,6 +62,7 @@ class PlainTrainer(Trainer):
         self.train_step = self.step = TrainStep(job)
         if job.device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
+        if job.device.type == "cuda" or job.compile:
             self._warm_up(example)
         if job.cuda_graphs:
             self.step = GraphedStep(self.train_step, example)
@@ -48,23 +71,20 @@ class PlainTrainer(Trainer):
     def _warm_up(self, example: torch.Tensor) -> None:
         """Runs steps of both batch sizes of an epoch on a side stream, then puts the weights back.
 
-        Libraries load, convolutions are searched and the optimiser's state is allocated here, not under
-        the clock and not in a capture.
+        Libraries load, convolutions are searched, the model is compiled and the optimiser's state allocated
+        here, not under the clock and not in a capture.
         """
         device, snapshot = self.job.device, Snapshot(self.train_step)
         last = self.images_in_epoch % len(example)
         # as the steps will have it: an augment may have a kernel for each kind, to be loaded before a capture
         epoch = torch.zeros((), dtype=torch.int64, device=device) if self.job.cuda_graphs else 0
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.random.fork_rng(devices=[device]), torch.cuda.stream(side), warnings.catch_warnings():
+        with forked_rng(device), side_stream(device), warnings.catch_warnings():
             # the optimiser says that it was made for a graph and runs without one: that is meant
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable")
             for images in [example] * WARMUP_STEPS + ([example[:last]] if last else []):
                 labels = torch.zeros(len(images), dtype=torch.int64, device=device)
                 self.train_step(images, labels, torch.arange(len(images), device=device), epoch)
             snapshot.put_back()
-        torch.cuda.current_stream(device).wait_stream(side)
         synchronise(device)
 
     def run(self) -> TrainResult:

@@ -18,6 +18,8 @@ class TrainStep:
 
     def __init__(self, job: TrainJob):
         self.job = job
+        # two shapes an epoch, each compiled as it is: a graph for any batch size would be slower in both
+        self.model = torch.compile(job.model, dynamic=False) if job.compile else job.model
         self.optimiser = make_optimiser(job.model.parameters(), job.options, job.device, job.cuda_graphs)
         self.scaler = torch.amp.GradScaler(job.device.type, enabled=job.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=float(job.options["label_smoothing"]))
@@ -31,7 +33,7 @@ class TrainStep:
         if job.augment is not None:
             images = job.augment(images, ids, epoch)  # float (N, 3, H, W)
         with autocast(job.device, job.precision):
-            logits = job.model(lay_out(images, job.channels_last))  # (N, classes)
+            logits = self.model(lay_out(images, job.channels_last))  # (N, classes)
             loss = self.criterion(logits.float(), labels)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimiser)

@@ -25,10 +25,10 @@ from gpufeed.config import (
     validator,
     with_defaults,
 )
-from gpufeed.data import fashion_mnist, synthetic
+from gpufeed.data import idx, synthetic
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import DEVICES, Cell, Plan
-from gpufeed.registry import KINDS, load
+from gpufeed.registry import KINDS, MODELS, load
 from gpufeed.trainers.optim import OPTIMISERS, SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -318,9 +318,11 @@ def test_choices_and_parameters_in_the_schema_are_those_of_the_code():
     plain = schema["trainer"]["properties"]["plain"]["properties"]
     assert plain["optimiser"]["enum"] == list(OPTIMISERS)
     assert plain["schedule"]["enum"] == list(SCHEDULES)
-    for name, part in schema["model"]["properties"].items():
-        parameters = set(inspect.signature(load("model", name)).parameters) - {"num_classes"}
-        assert set(part["properties"]) == parameters
+    for name in schema["model"]["properties"]:
+        told = {"num_classes", *(["image_size"] if MODELS[name].sized else [])}
+        parameters = set(inspect.signature(load("model", name)).parameters)
+        assert set(read_hyper("model", name)) == parameters - told
+        assert told <= parameters
     for name in schema["augment"]["properties"]:
         assert set(read_hyper("augment", name)) == set(load("augment", name).defaults)
 
@@ -376,7 +378,7 @@ def test_every_rule_of_the_workflow_is_a_reserved_name():
 
 
 def test_the_files_of_fashion_mnist_are_those_that_its_layout_reads():
-    assert sorted(FASHION_MNIST_FILES) == sorted(sum(fashion_mnist.FILES.values(), ()))
+    assert sorted(FASHION_MNIST_FILES) == sorted(sum(idx.FILES.values(), ()))
 
 
 def small(options, **block):
@@ -431,6 +433,7 @@ RIGHT = {
     "persistent_workers": st.booleans(),
     "channels_last": st.booleans(),
     "cuda_graphs": st.booleans(),
+    "compile": st.booleans(),
     "synchronise": st.sampled_from(["epoch", "step"]),
     "steps": st.none() | st.integers(4, 100),
     "overrides": st.lists(
@@ -443,6 +446,7 @@ RIGHT = {
         max_size=2,
     ),
 }
+RIGHT["overrides"] |= st.lists(RIGHT["overrides"], max_size=2)  # lists among them count as their entries
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("pillow")
 KEYS = st.text(max_size=4) | st.integers()
 WRONG = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(KEYS, values), max_leaves=4)
@@ -465,7 +469,8 @@ def blocks(draw):
 TYPES = {
     "dataset": str, "loader": str, "augment": str, "model": str, "trainer": str, "precision": str,
     "synchronise": str, "batch_size": int, "workers": int, "epochs": int, "pin_memory": bool,
-    "persistent_workers": bool, "channels_last": bool, "cuda_graphs": bool, "overrides": tuple,
+    "persistent_workers": bool, "channels_last": bool, "cuda_graphs": bool, "compile": bool,
+    "overrides": tuple,
 }  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from gpufeed.data.fashion_mnist import CLASSES, read_idx, reorganise
+from gpufeed.data.fashion_mnist import CLASSES, reorganise
+from gpufeed.data.idx import read_idx
 from gpufeed.errors import GpufeedError
 
 

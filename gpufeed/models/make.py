@@ -1,0 +1,38 @@
+"""Models by name, for a number of classes and a size of images."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpufeed.models.vit_options import PLAIN_FORM
+from gpufeed.registry import MODELS, fetch
+
+
+def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]) -> nn.Module:
+    """The model registered as `name`, on the CPU, over float (N, 3, H, W), giving logits (N, num_classes).
+
+    image_size: (height, width) of the images that it will get, which models of any size do not read.
+    Raises Skip if a package that it needs is missing, GpufeedError for options that it refuses.
+    """
+    size = (image_size,) if MODELS[name].sized else ()
+    return fetch("model", name)(num_classes, *size, **options)
+
+
+def portable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of the same function of the same weights that run on any device: for models that are used.
+
+    Kernels that only some nodes have give way to torch's own, in the same form of GELU.
+    """
+    changes = {"sdpa": "auto", "activation": PLAIN_FORM.get(options.get("activation"))}
+    return {**options, **{key: value for key, value in changes.items() if value and key in options}}
+
+
+def require(model: nn.Module, device: torch.device, precision: str) -> None:
+    """Raises Skip if this node lacks what the model is labelled with, so that nothing else is timed for it.
+
+    precision: fp32 | tf32 | fp16 | bf16.
+    """
+    if hasattr(model, "require"):
+        model.require(device, precision)

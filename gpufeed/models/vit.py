@@ -1,0 +1,225 @@
+"""Vision transformers of any size, for images of one size.
+
+Sources: Dosovitskiy et al. 2020, arXiv:2010.11929 (the model); Touvron et al. 2020, arXiv:2012.12877 (the
+sizes `tiny` and `small`, and the initialisation). Layers bear timm's names, so that weights can be carried
+over; only the patch embedding has another shape.
+"""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gpufeed import ops
+from gpufeed.devices import AUTOCAST
+from gpufeed.errors import GpufeedError, Skip, first_line
+from gpufeed.models.mlp import Mlp
+from gpufeed.models.vit_options import BY_EXTENSION, check, hidden_width
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+EPSILON = 1e-6  # of the layer norms, as in both papers' code
+STD = 0.02  # of the truncated normal that weights and positions begin as
+
+
+class PatchEmbedding(nn.Module):
+    """Squares of the image as tokens: float (N, 3, H, W) to (N, tokens, width), row by row.
+
+    A convolution with stride and kernel of one patch, written as a matrix product: convolutions of three
+    channels have no tensor-core kernel in the channels_last layout that does not pad them first, and their
+    weight gradient is the slow one; here forward and backward are plain GEMMs, and there is nothing for a
+    search of convolutions to try before a CUDA graph. The weight is (width, patch * patch * 3), its columns
+    ordered by row, column and channel, which for channels_last images makes runs of patch * 3 values.
+    """
+
+    def __init__(self, patch: int, width: int):
+        super().__init__()
+        self.patch = patch
+        # keeps torch's initialisation, as DeiT's does: it is the one of a convolution of this size
+        self.proj = nn.Linear(patch * patch * 3, width)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        n, channels, height, width = images.shape
+        p = self.patch
+        squares = images.permute(0, 2, 3, 1).reshape(n, height // p, p, width // p, p, channels)
+        return self.proj(squares.transpose(2, 3).reshape(n, -1, p * p * channels))
+
+
+class Norm(nn.LayerNorm):
+    """Layer norm over (..., width) that gives the type it gets, also where autocast would give float32.
+
+    Mean and variance are float32 inside the kernel whatever the type.
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, tokens, width = x.shape
+        qkv = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # views: each (N, heads, tokens, width / heads)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return self.proj(mixed.transpose(1, 2).reshape(n, tokens, width))
+
+
+class Block(nn.Module):
+    """Pre-norm: attention and MLP, each added to what it was given."""
+
+    def __init__(self, width: int, heads: int, hidden: int, activation: str, norm: type[nn.LayerNorm]):
+        super().__init__()
+        self.norm1 = norm(width, eps=EPSILON)
+        self.attn = Attention(width, heads)
+        self.norm2 = norm(width, eps=EPSILON)
+        self.mlp = Mlp(width, hidden, activation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class VisionTransformer(nn.Module):
+    """A vision transformer over float (N, 3, H, W) of one size, giving logits (N, num_classes).
+
+    image_size: (height, width), multiples of `patch`. pool: `mean` over the patches, or a `class_token`
+    before them, which makes their number odd. activation: see Mlp. residual: type of what the blocks add
+    to: `float32`, as timm has it under autocast, or `autocast`, the type of the matrix products. sdpa: which
+    of torch's attention kernels runs; `auto` leaves it to torch, any other runs or is an error.
+
+    Weights, names and random numbers are the same for every activation, residual and sdpa. Raises
+    GpufeedError for options that do not go together and for an image size that patches do not fill.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        image_size: tuple[int, int],
+        *,
+        patch: int,
+        width: int,
+        depth: int,
+        heads: int,
+        mlp_ratio: float,
+        pool: str,
+        activation: str,
+        residual: str,
+        sdpa: str,
+    ):
+        super().__init__()
+        check(
+            {
+                "pool": pool,
+                "activation": activation,
+                "sdpa": sdpa,
+                "residual": residual,
+                "width": width,
+                "heads": heads,
+                "mlp_ratio": mlp_ratio,
+            },
+            "a vision transformer",
+        )
+        if any(side < patch or side % patch for side in image_size):
+            raise GpufeedError(
+                f"images of {image_size[0]} x {image_size[1]} pixels for model.patch {patch}",
+                "a height and a width that are multiples of the patch",
+                "change model.patch, or give the source `resize`",
+            )
+        self.image_size, self.activation, self.residual, self.sdpa = (
+            tuple(image_size),
+            activation,
+            residual,
+            sdpa,
+        )
+        patches = (image_size[0] // patch) * (image_size[1] // patch)
+        self.tokens = patches + (pool == "class_token")
+        norm = Norm if residual == "autocast" else nn.LayerNorm
+        self.patch_embed = PatchEmbedding(patch, width)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "class_token" else None
+        self.pos_embed = nn.Parameter(torch.zeros(1, self.tokens, width))
+        hidden = hidden_width(width, mlp_ratio)
+        self.blocks = nn.ModuleList(Block(width, heads, hidden, activation, norm) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.head = nn.Linear(width, num_classes)
+        self.initialise()
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Truncated normal of STD for positions, class token and all linear layers but the patches' one."""
+        for module in [*self.blocks.modules(), self.head]:
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=STD)
+                nn.init.zeros_(module.bias)
+        nn.init.trunc_normal_(self.pos_embed, std=STD)
+        if self.cls_token is not None:
+            nn.init.trunc_normal_(self.cls_token, std=STD)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.shape[-2:] != self.image_size:
+            raise GpufeedError(
+                f"images of {images.shape[-2]} x {images.shape[-1]} pixels",
+                f"{self.image_size[0]} x {self.image_size[1]}, for which the model has positions",
+                "do not resize images in the augment",
+            )
+        x = self.patch_embed(images)  # (N, patches, width)
+        if self.cls_token is not None:
+            x = torch.cat([self.cls_token.to(x.dtype).expand(len(x), -1, -1), x], dim=1)
+        positions = self.pos_embed if self.residual == "float32" else self.pos_embed.to(x.dtype)
+        x = x + positions  # (N, tokens, width), under autocast float32 unless residual says otherwise
+        with self.attention():
+            for block in self.blocks:
+                x = block(x)
+        # only what the head reads is normalised
+        pooled = x.mean(1, dtype=torch.float32) if self.cls_token is None else x[:, 0]
+        return self.head(self.norm(pooled))  # (N, num_classes)
+
+    def attention(self) -> AbstractContextManager:
+        """Within it attention runs by the kernel that `sdpa` names, or raises."""
+        return nullcontext() if self.sdpa == "auto" else sdpa_kernel(BACKENDS[self.sdpa])
+
+    def require(self, device: torch.device, precision: str) -> None:
+        """Raises Skip if this node cannot run what activation and sdpa name.
+
+        Without it a missing extension would give the times of its reference under the extension's name.
+        precision: fp32 | tf32 | fp16 | bf16.
+        """
+        sentence = ops.status(device).sentence if self.activation in BY_EXTENSION else None
+        if sentence is not None:
+            raise Skip(f"Activation {self.activation} needs the extension gpufeed.ops: {sentence}")
+        if self.sdpa != "auto":
+            self._try_attention(device, AUTOCAST.get(precision, torch.float32))
+
+    def _try_attention(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Runs attention forward and backward on one image's worth of zeros, to see whether it can."""
+        width, heads = self.head.in_features, self.blocks[0].attn.heads
+        shape = (1, heads, self.tokens, width // heads)
+        q, k, v = (torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for _ in "qkv")
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            try:
+                with self.attention():
+                    F.scaled_dot_product_attention(q, k, v).sum().backward()
+            except RuntimeError as error:
+                reasons = [str(warning.message).split(" (Triggered")[0] for warning in said]
+                raise Skip(
+                    f"SDPA backend {self.sdpa} does not run on this node's {device.type} with "
+                    f"{str(dtype).removeprefix('torch.')} and {heads} heads of {width // heads} values: "
+                    f"{' '.join([first_line(error), *reasons])}"
+                ) from error

@@ -1,7 +1,9 @@
-# The kernels of the augments, alone -> times, bytes and shares of the copy bandwidth.
+# Kernels alone, of the augments or of an MLP's activation -> times, bytes and shares of the copy bandwidth.
 
 
 rule measure_kernel:
+    input:
+        extension=extension_of_kernels,
     output:
         f"{RESULTS}/kernels/{{experiment}}.json",
     log:
@@ -16,6 +18,6 @@ rule measure_kernel:
         settings=lambda wildcards: kernels_of(wildcards.experiment),
         device=config["device"],
         attempt=lambda wildcards: attempt_at(f"{RESULTS}/kernels/{wildcards.experiment}.json"),
-        code=lambda wildcards: digest("kernels/*.py", "augment/*.py", "heap.py"),
+        code=code_of_kernels,
     script:
         "../workflow/scripts/measure_kernel.py"

@@ -50,8 +50,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
-    and, where there are any, "sweep" (decoders), "kernels" (a bool), "models" (cells), "impact", "builds"
-    (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment",
+    and, where there are any, "sweep" (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
+    "builds" (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment",
     "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
@@ -118,7 +118,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name, plan.get("builds", [])),
-        "kernels": kernel_section.section(found.kernels, name, plan.get("kernels", False)),
+        "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
         "troubles": _troubles(own_records),

@@ -1,1 +1,1 @@
-"""The kernels of the augments, alone: time, bytes and share of the copy bandwidth of each."""
+"""Kernels alone, those of the augments and of an MLP: time, bytes and share of the copy bandwidth of each."""

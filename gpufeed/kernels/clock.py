@@ -1,5 +1,6 @@
 """How long work takes on the device: events around each launch, with its data out of the L2 cache."""
 
+import statistics
 import time
 from collections.abc import Callable
 
@@ -78,3 +79,28 @@ def copy_of(size: int, device: torch.device) -> Callable[[], object]:
     source.random_()
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
+
+
+def triad_of(size: int, device: torch.device) -> Callable[[], object]:
+    """A sum of two arrays into a third that moves `size` bytes: two thirds of them read, one written."""
+    first = torch.rand(max(1, size // 12), device=device)  # float32: 16 bytes an access
+    second, target = torch.rand_like(first), torch.empty_like(first)
+    return lambda: torch.add(first, second, out=target)
+
+
+YARDSTICKS = {"copy": copy_of, "triad": triad_of}
+
+
+class Yardsticks:
+    """Times of copies and triads, each size measured once."""
+
+    def __init__(self, device: torch.device, clock: Clock):
+        self.device, self.clock = device, clock
+        self.known: dict[tuple[str, int], float] = {}
+
+    def ms(self, name: str, size: int) -> float:
+        """Median milliseconds of the yardstick of that name that moves `size` bytes."""
+        if (name, size) not in self.known:
+            times = self.clock.device_ms(YARDSTICKS[name](size, self.device))
+            self.known[name, size] = statistics.median(times)
+        return self.known[name, size]

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from gpufeed.kernels import measure, record
-from gpufeed.kernels.clock import Clock, copy_of
-from gpufeed.kernels.plan import STEPS, WORKS
-from gpufeed.kernels.works import MAKERS, Batch
+from gpufeed.kernels import activation, measure, record
+from gpufeed.kernels.activation import ACTIVATION_IMPLEMENTATIONS, Case
+from gpufeed.kernels.augment import MAKERS, Batch
+from gpufeed.kernels.clock import Clock, Yardsticks, copy_of, triad_of
+from gpufeed.kernels.plan import ACTIVATION_WORKS, STEPS, WORKS
+from gpufeed.kernels.task import NotDone
 
 OURS = ("fused", "chain", "torch", "torchvision")
 
@@ -86,7 +88,7 @@ def test_a_copy_of_twice_the_bytes_takes_twice_as_long(device):
 @pytest.mark.alone
 def test_a_small_benchmark_is_whole(device, tmp_path):
     pytest.importorskip("cupy")
-    settings = {"batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}
+    settings = {"family": "augment", "batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}
     found = measure.measure_kernels("e", settings, "here")
     record.write(found, tmp_path / "e.json")
     assert found["status"] == "done"
@@ -97,3 +99,52 @@ def test_a_small_benchmark_is_whole(device, tmp_path):
             assert 0 < row["share_of_copy"] < 2
         assert row["status"] != "failed", row["sentence"]
     assert {row["work"] for row in found["rows"] if row["implementation"] == "chain"} == set(WORKS)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ACTIVATION_IMPLEMENTATIONS)
+@pytest.mark.parametrize(
+    ("work", "form"), [(work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms]
+)
+def test_everybody_does_the_work_of_the_activation(device, work, form, name, dtype):
+    """Setting a work up holds its result against float64; rows beyond one chunk, and not whole ones."""
+    try:
+        run = activation.make(Case(4096 + 37, 96, dtype, device), work, form, name)
+    except NotDone:
+        pytest.skip("no such row")
+    first, second = run(), run()
+    for one, other in zip(first, second, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.alone
+def test_a_triad_moves_as_many_bytes_as_a_copy_in_about_the_time(device):
+    clock = Clock(device, 20)
+    copy, triad = (sorted(clock.device_ms(make(2**30, device)))[10] for make in (copy_of, triad_of))
+    assert 0.7 < copy / triad < 1.4
+    yardsticks = Yardsticks(device, clock)
+    assert yardsticks.ms("triad", 2**30) == pytest.approx(triad, rel=0.3)
+    assert set(yardsticks.known) == {("triad", 2**30)}
+
+
+@pytest.mark.alone
+def test_the_backward_pass_is_timed_without_the_host(device):
+    """Autograd takes the host longer to call than this small work takes the device."""
+    clock = Clock(device, 20)
+    run = activation.make(Case(512, 768, torch.bfloat16, device), "bias_gelu_backward", "tanh", "eager")
+    times = sorted(clock.device_ms(run))
+    assert times[10] < clock.call_ms(run)
+
+
+@pytest.mark.alone
+def test_a_small_benchmark_of_the_activation_is_whole(device, tmp_path):
+    settings = {"family": "activation", "rows": 4096, "columns": [256], "launches": 5, "dtype": "bfloat16"}
+    found = measure.measure_kernels("e", settings, "here")
+    record.write(found, tmp_path / "e.json")
+    assert found["status"] == "done"
+    assert {(row["work"], row["form"]) for row in found["rows"]} == {
+        (work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms
+    }
+    for row in found["rows"]:
+        assert row["status"] == "done", (row["work"], row["implementation"], row["sentence"])
+        assert (row["share_of_copy"] is None) == (row["tflop_per_s"] is not None)

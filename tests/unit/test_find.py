@@ -47,7 +47,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
     swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
     write_build(tmp_path, "pillow")
     kinds = {"sweep": ["simplejpeg", "strips", "pillow"], "builds": ["pillow-all", "opencv-one"]}
-    plan = plan_of([of.id], gates=[GATE], kernels=True, models=[of.id], **kinds)
+    plan = plan_of([of.id], gates=[GATE], kernels={"lines": []}, models=[of.id], **kinds)
     found, text, said = report(tmp_path, plan)
     expected = (
         "1 repeat of 1 cell, 1 verdict of the gate, 2 decoders alone, 1 timed build of caches, "

@@ -10,15 +10,18 @@ from data_fixtures import REPOSITORY
 
 from gpufeed.analysis import kernel_claims, kernel_section
 from gpufeed.analysis.find import Found, Part
-from gpufeed.analysis.kernel_section import TITLES
+from gpufeed.analysis.kernel_augment import TITLES
 from gpufeed.analysis.page import page
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.kernels import measure, record
+from gpufeed.kernels.augment import MAKERS, Batch, bytes_moved, tasks_of
+from gpufeed.kernels.clock import Yardsticks
 from gpufeed.kernels.plan import IMPLEMENTATIONS, STEPS, WORKS, settings
-from gpufeed.kernels.works import MAKERS, Batch, NotDone, bytes_moved
+from gpufeed.kernels.task import NotDone, Task
 
 CPU = torch.device("cpu")
-SETTINGS = {"batch_size": [2, 4], "size": [8], "launches": 5, "dtype": "float32"}
+SETTINGS = {"family": "augment", "batch_size": [2, 4], "size": [8], "launches": 5, "dtype": "float32"}
+PLANNED = {"lines": []}
 
 
 class Fake:
@@ -41,17 +44,28 @@ def benchmark(rows: list[dict]) -> dict:
     return found | {"status": "done", "sentence": None, "rows": rows}
 
 
+def yardstick(ms: float) -> Yardsticks:
+    """Whose copies take so long."""
+    return Yardsticks(CPU, Fake(ms))
+
+
 def rows(ms: dict[str, float]) -> list[dict]:
     """Rows of `one_pass` at both batch sizes, with these times."""
     made = []
     for n in SETTINGS["batch_size"]:
-        batch = Batch(n, 8, torch.float32, CPU)
-        for name, time in ms.items():
-            moved, known = bytes_moved("one_pass", name, batch)
-            done = {"status": "done", "sentence": None, "times": [time], "call_ms": time, "copy_ms": 0.5}
-            own = {"work": "one_pass", "implementation": name, "batch_size": n, "size": 8}
-            made.append(own | {"bytes": moved, "bytes_are": known} | measure.against(done, n, moved))
+        for task in tasks_of(Batch(n, 8, torch.float32, CPU)):
+            name = task.names["implementation"]
+            if task.names["work"] == "one_pass" and name in ms:
+                times = {"times": [ms[name]], "call_ms": ms[name], "copy_ms": 0.5}
+                done = {"status": "done", "sentence": None, **times}
+                made.append({**task.names, **task.facts, **measure.against(done, task)})
     return made
+
+
+def task(make, **more) -> Task:
+    """One piece of work, that of four images of 256 pixels and 9 bytes each."""
+    amounts = {"images_per_s": 4e3, "gb_per_s": 9 * 256 / 1e6}
+    return Task({}, make, {}, bytes=9 * 256, yardstick="copy", amounts=amounts, **more)
 
 
 def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
@@ -60,7 +74,7 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
     assert "measured on a CUDA GPU" in found["sentence"]
     record.write(found, tmp_path / "e.json")
     assert record.read(tmp_path / "e.json") == found
-    shown = kernel_section.section([tmp_path / "e.json"], "e", True)
+    shown = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)
     assert shown["troubles"] == [("skipped", found["sentence"])]
     assert not shown["machines"]
 
@@ -77,9 +91,8 @@ def test_what_breaks_the_schema_is_told(tmp_path):
 
 
 def test_a_row_is_quartiles_rates_and_a_share_of_the_copy():
-    batch = Batch(4, 8, torch.float16, CPU)
-    found = measure.measured(lambda: lambda: None, Fake(1.0, 2.0, 3.0, 4.0, 5.0), lambda: 1.5)
-    row = measure.against(found, 4, 9 * batch.pixels)
+    of = task(lambda: lambda: None)
+    row = measure.against(measure.measured(of, Fake(1.0, 2.0, 3.0, 4.0, 5.0), yardstick(1.5)), of)
     assert (row["ms_q1"], row["ms_median"], row["ms_q3"]) == (2.0, 3.0, 4.0)
     assert row["images_per_s"] == pytest.approx(4 / 3e-3)
     assert row["gb_per_s"] == pytest.approx(9 * 256 / 3e-3 / 1e9)
@@ -99,9 +112,9 @@ def test_a_row_that_cannot_run_says_why(error, status, sentence):
     def make():
         raise error
 
-    found = measure.measured(make, Fake(1.0), lambda: 1.0)
-    row = measure.against(found, 4, 100)
+    row = measure.against(measure.measured(task(make), Fake(1.0), yardstick(1.0)), task(make))
     assert (row["status"], row["sentence"], row["ms_median"]) == (status, sentence, None)
+    assert row["images_per_s"] is None
 
 
 def test_every_work_has_a_row_by_torch_and_torchvision_and_the_same_shape():
@@ -139,14 +152,14 @@ def test_bytes():
 
 def test_the_report_tells_what_one_pass_is_worth(tmp_path):
     record.write(benchmark(rows({"fused": 1.0, "chain": 8.0, "torchvision": 20.0})), tmp_path / "e.json")
-    (machine,) = kernel_section.section([tmp_path / "e.json"], "e", True)["machines"]
+    (machine,) = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)["machines"]
     assert machine["sentences"] == [
         "8 px, batch 4: all in one pass takes 1 ms, 50% of the speed of a copy of as many bytes; the chain "
         "of kernels moves 7.4 times the bytes and takes 8.0 times as long; torchvision 20.0 times. "
         "At batch 2, where launching decides, a call of the chain takes 8.0 times as long as a call of the "
         "one kernel."
     ]
-    assert [table["batch_size"] for table in machine["tables"]] == [2, 4]
+    assert [table["summary"] for table in machine["tables"]] == ["Batch 2", "Batch 4"]
     assert [row["implementation"] for row in machine["tables"][0]["rows"]] == [
         "fused",
         "chain",
@@ -216,8 +229,8 @@ def test_what_was_not_measured_there_is_not_judged():
 
 
 def test_an_experiment_without_kernels_has_no_section(tmp_path):
-    assert kernel_section.section([tmp_path / "other.json"], "e", False) is None
-    assert kernel_section.section([], "e", True)["missing"]
+    assert kernel_section.section([tmp_path / "other.json"], "e", None) is None
+    assert kernel_section.section([], "e", PLANNED)["missing"]
 
 
 def test_settings_have_defaults():
@@ -229,7 +242,7 @@ def test_settings_have_defaults():
 
 def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
     record.write(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
-    plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": True}
+    plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": PLANNED}
     info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
     shown = page(Found([], kernels=[tmp_path / "e.json"]), info)
     assert "Kernels alone" in shown

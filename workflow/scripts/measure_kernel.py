@@ -1,4 +1,4 @@
-"""Measures the kernels of the augments beside a copy of as many bytes."""
+"""Measures kernels alone, those of the augments or of an MLP, beside a copy of as many bytes."""
 
 import sys
 
@@ -18,6 +18,7 @@ if __name__ == "__main__":
             planned_on=node_name(),
             device=job.params.device,
             attempt=job.params.attempt,
+            extension=job.input.get("extension") or None,
         )
         attempts.ended(job.output[0], found["attempt"])
         write(found, job.output[0])

@@ -1,4 +1,4 @@
-"""Pieces of work, and everybody who can do them.
+"""The augments' kernels: pieces of work on batches of images, and everybody who can do them.
 
 Steps alone (`brightness` and its like) go from float32 values to float32 values of the same batch;
 `normalise`, `crop_flip` and `one_pass` from uint8 images to normalised ones. torchvision draws once for a
@@ -6,9 +6,9 @@ batch and the others once for a sample, so that it has the easier task. Of its o
 memory traffic only the least is known: what the work needs, each byte once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,8 @@ import torch
 
 from gpufeed.augment import amounts
 from gpufeed.errors import Skip
-from gpufeed.kernels.plan import STEPS
+from gpufeed.kernels.plan import IMPLEMENTATIONS, STEPS, WORKS
+from gpufeed.kernels.task import NotDone, Run, Task
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of CIFAR-10; no value changes the work
 SEED, EPOCH, PADDING = 1, 3, 4
@@ -30,8 +31,6 @@ OFF = {
 CROP_FLIP = {**OFF, "crop_padding": PADDING, "flip_probability": 0.5}
 ONE_PASS = {**CROP_FLIP, "brightness": 0.2, "contrast": 0.2, "salt_pepper": 0.02}
 OPTIONS = {"normalise": OFF, "crop_flip": CROP_FLIP, "one_pass": ONE_PASS}
-
-Run = Callable[[], object]
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,28 @@ class Batch:
     def degrees(self) -> torch.Tensor:
         """float32 (N,), angles either way."""
         return torch.linspace(-15, 15, self.n, device=self.device)
+
+
+def tasks(settings: dict, device: torch.device) -> Iterator[Task]:
+    """All rows, the smallest images first. settings: of gpufeed.kernels.plan."""
+    for size in settings["size"]:
+        for n in settings["batch_size"]:
+            yield from tasks_of(Batch(n, size, amounts.DTYPES[settings["dtype"]], device))
+
+
+def tasks_of(batch: Batch) -> Iterator[Task]:
+    """The rows of one batch."""
+    for work in WORKS:
+        for name in IMPLEMENTATIONS:
+            moved, known = bytes_moved(work, name, batch)
+            yield Task(
+                names={"work": work, "implementation": name, "batch_size": batch.n, "size": batch.size},
+                make=partial(MAKERS[name], work, batch),
+                facts={"bytes": moved, "bytes_are": known},
+                bytes=moved,
+                yardstick="copy",
+                amounts={"images_per_s": batch.n * 1e3, "gb_per_s": moved / 1e6},
+            )
 
 
 def bytes_moved(work: str, by: str, batch: Batch) -> tuple[int, str]:
@@ -262,10 +283,6 @@ def by_dali(work: str, batch: Batch) -> Run:
         return made.run(stream)
 
     return run
-
-
-class NotDone(Exception):
-    """This implementation has no such work: it gets no row."""
 
 
 MAKERS: dict[str, Callable[[str, Batch], Run]] = {

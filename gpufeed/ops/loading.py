@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gpufeed.data.building import one_builder
-from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.ops import gradients
 from gpufeed.ops.build import build, extension_folder, plan
 from gpufeed.ops.library import NAME, About, checksum, read_about, refusal, runs_on
@@ -133,7 +133,11 @@ def find() -> None:
         current.sentence = str(skip)
     except (GpufeedError, OSError) as error:
         log.exception("the extension could not be built")
-        current.sentence = f"The bias-GELU extension could not be built. {one_line(error)}"
+        found = first_line(error).removeprefix("found: ")
+        current.sentence = (
+            f"The bias-GELU extension could not be built (found {found}): "
+            "the log has what the compilers said."
+        )
     else:
         take(library, read_about(library), refusal(library))
 

@@ -1,0 +1,46 @@
+"""Adds the bias-GELU extension to a wheel where it can be compiled; everything else is in pyproject.toml.
+
+It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
+pip's isolated build has no torch: the wheel is then pure Python, and the extension is compiled when first used.
+"""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from setuptools import Distribution, setup
+from setuptools.command.build_py import build_py
+
+WITHOUT = "gpufeed is installed without its bias-GELU extension, which is compiled at its first use: {}."
+
+
+class BuildWithExtension(build_py):
+    """build_py, and the compiled extension in gpufeed/ops. An editable install compiles nothing."""
+
+    def run(self):
+        super().run()
+        if self.editable_mode:
+            return
+        if find_spec("torch") is None:
+            print(WITHOUT.format("this build has no torch (pip install --no-build-isolation . has)"))
+            return
+        sys.path.insert(0, str(Path(__file__).parent))
+        from gpufeed.errors import Skip
+        from gpufeed.ops.build import build
+
+        try:
+            built = build(Path(self.build_lib) / "gpufeed/ops")
+        except Skip as skip:
+            print(WITHOUT.format(skip))
+        else:
+            print(f"gpufeed is installed with {built.library.name}: {built.about}")
+
+
+class PlatformDistribution(Distribution):
+    """A wheel with a library in it is for one platform; one without is for all."""
+
+    def has_ext_modules(self):
+        return find_spec("torch") is not None
+
+
+setup(cmdclass={"build_py": BuildWithExtension}, distclass=PlatformDistribution)

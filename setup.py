@@ -1,7 +1,7 @@
 """Adds the bias-GELU extension to a wheel where it can be compiled; everything else is in pyproject.toml.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
-pip's isolated build has no torch: the wheel is then pure Python, and the extension is compiled when first used.
+pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
 """
 
 import sys

@@ -43,11 +43,13 @@ def measure(
     attempt: int = 1,
     threads: int | None = None,
     gate: Path | None = None,
+    extension: Path | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
+    extension: the library of the model's activation; None for a model without one.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -55,7 +57,7 @@ def measure(
     ready_s = max(0.0, time.time() - psutil.Process().create_time())
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    stores = Stores(cache and Path(cache), strips and Path(strips))
+    stores = Stores(cache and Path(cache), strips and Path(strips), extension and Path(extension))
     status, sentence, outcome = guarded(
         cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, ready_s)
     )

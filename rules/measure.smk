@@ -7,6 +7,7 @@ rule measure_cell:
         cache=cache_of,
         strips=strips_of,
         gate=gate_of,
+        extension=extension_of,
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",

@@ -7,6 +7,7 @@ rule train_model:
         cache=cache_of,
         strips=strips_of,
         gate=gate_of,
+        extension=extension_of,
     output:
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         about=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.json",

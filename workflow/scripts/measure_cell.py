@@ -19,6 +19,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             job.input.get("cache") or None,
             strips=job.input.get("strips") or None,
             gate=job.input.get("gate") or None,
+            extension=job.input.get("extension") or None,
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,

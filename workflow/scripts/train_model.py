@@ -15,7 +15,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
-        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        built = ("cache", "strips", "extension")
+        stores = (Path(path) if (path := job.input.get(name)) else None for name in built)
         found = train_model(
             job.params.cell,
             job.input.manifest,

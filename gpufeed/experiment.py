@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import reduce
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.models import vit_options
@@ -17,6 +18,14 @@ from gpufeed.registry import AUGMENTS, DECODERS, DERIVED, LOADERS, MODELS, TRAIN
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
 DEVICES = ("auto", "cuda", "mps", "cpu")
+
+
+# Choices that came after results were published, and what a cell did before: with it, it keeps its name.
+LATER = (
+    ("compile", False),
+    ("hyper", "trainer", "decay_matrices_only", False),
+    ("hyper", "trainer", "evaluate", "last"),
+)
 
 
 @dataclass(frozen=True)
@@ -54,10 +63,19 @@ class Cell:
     def asdict(self) -> dict:
         return {**asdict(self), "overrides": list(self.overrides)}
 
+    def identity(self) -> dict:
+        """What the digest in `id` is of: all but the LATER choices that leave things as they were."""
+        known = self.asdict()
+        for *path, name, before in LATER:
+            place = reduce(lambda within, key: within.get(key, {}), path, known)
+            if place.get(name) == before:
+                del place[name]
+        return known
+
     @property
     def id(self) -> str:
         """A name that a person can read, made unique by a digest of the whole cell."""
-        digest = hashlib.sha256(json.dumps(self.asdict(), sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
         parts = [
             self.dataset,
             self.loader,

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import psutil
 
-from gpufeed import gpu, registry
+from gpufeed import gpu
 from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
@@ -19,7 +19,17 @@ from gpufeed.experiment import Cell
 from gpufeed.record import Record
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
-from gpufeed.training import Place, Stores, Trained, guarded, judge, read_cell, settle_process, train
+from gpufeed.training import (
+    Place,
+    Stores,
+    Trained,
+    guarded,
+    is_judged,
+    judge,
+    read_cell,
+    settle_process,
+    train,
+)
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
 SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has them all
@@ -136,12 +146,13 @@ def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
 def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:
     """(accuracy, seconds) on the evaluation split, through the same loader and augment `none`.
 
-    (None, None) for a ceiling, whose model saw one batch only, and for a run of a few steps.
+    It is that of the last epoch too. (None, None) where it means nothing.
     """
-    if registry.LOADERS[cell.loader].ceiling or cell.steps is not None:
+    if not is_judged(cell):
         return None, None
     start = time.perf_counter()
     accuracy = judge(cell, trained.model, trained.request, precision).accuracy()
+    trained.result.epochs[-1]["accuracy"] = accuracy
     return accuracy, time.perf_counter() - start
 
 

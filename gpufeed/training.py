@@ -25,7 +25,7 @@ from gpufeed.gate.verdict import NotPassed, admit, check_same
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make, require
-from gpufeed.registry import fetch
+from gpufeed.registry import LOADERS, fetch
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.evaluate import Answers, answers
@@ -144,7 +144,9 @@ def train(
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version
             check_same(gate, verdict, "decoder", version)
-        trainer = make_trainer(cell, model, loader, augment, place)
+        trainer = make_trainer(
+            cell, model, loader, augment, place, between_epochs(cell, model, request, place)
+        )
         trainer.prepare(example_batch(request))
         synchronise(place.device)
         setup_s = time.perf_counter() - setup_start
@@ -165,6 +167,20 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     held_out = replace(request, split=split, shuffle=False, sample_transform=None)
     with fetch("loader", cell.loader)(held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)
+
+
+def is_judged(cell: Cell) -> bool:
+    """Whether accuracy means anything: not of a ceiling, whose model saw one batch, nor after a few steps."""
+    return not LOADERS[cell.loader].ceiling and cell.steps is None
+
+
+def between_epochs(
+    cell: Cell, model: nn.Module, request: LoadRequest, place: Place
+) -> Callable[[], dict] | None:
+    """What judges the model after an epoch; None for a cell that is judged at its end, or never."""
+    if cell.hyper["trainer"].get("evaluate") != "epoch" or not is_judged(cell):
+        return None
+    return lambda: judge(cell, model, request, place.precision).accuracy()
 
 
 def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
@@ -200,8 +216,15 @@ def load_request(
     )
 
 
-def make_trainer(cell: Cell, model: nn.Module, loader: Loader, augment: Any, place: Place) -> Trainer:
-    """The cell's trainer for this model and this open loader."""
+def make_trainer(
+    cell: Cell,
+    model: nn.Module,
+    loader: Loader,
+    augment: Any,
+    place: Place,
+    judge: Callable[[], dict] | None = None,
+) -> Trainer:
+    """The cell's trainer for this model and this open loader. judge: as in TrainJob."""
     job = TrainJob(
         model=model,
         loader=loader,
@@ -215,6 +238,7 @@ def make_trainer(cell: Cell, model: nn.Module, loader: Loader, augment: Any, pla
         cuda_graphs=cell.cuda_graphs,
         compile=cell.compile,
         synchronise=cell.synchronise,
+        judge=judge,
     )
     return fetch("trainer", cell.trainer)(job)
 

@@ -21,7 +21,8 @@ class TrainJob:
 
     model stands on the device; loader is open. augment is None where the loader yields normalised
     float images already. options: config/hydra/trainer. Runs `epochs` epochs, or, if steps is given,
-    exactly so many batches over as many epochs as they take.
+    exactly so many batches over as many epochs as they take. judge: asks the model about the evaluation
+    split and gives the `accuracy` of a record; None where only the end of the run is asked about.
     """
 
     model: nn.Module
@@ -36,6 +37,7 @@ class TrainJob:
     cuda_graphs: bool = False
     compile: bool = False  # the model runs through torch.compile
     synchronise: str = "epoch"  # epoch | step
+    judge: Callable[[], dict] | None = None
 
     def total_steps(self) -> int:
         """Batches of the whole run."""

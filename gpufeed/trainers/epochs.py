@@ -31,6 +31,7 @@ def summarise(
         "epoch_s": epoch_s,
         "images_per_s": images / epoch_s,
         "train_loss": sum(row["loss"] * row["images"] for row in rows) / images,
+        "accuracy": None,
     }
     return entry, rows
 

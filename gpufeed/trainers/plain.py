@@ -5,9 +5,10 @@ read, and losses fetched, at its end. With `step` the host waits once the batch 
 after the step, as a loop does that prints the time of every step.
 """
 
+import logging
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 
 import torch
@@ -19,6 +20,7 @@ from gpufeed.trainers.graph import GraphedStep
 from gpufeed.trainers.optim import learning_rates, set_learning_rate
 from gpufeed.trainers.step import Snapshot, TrainStep
 
+log = logging.getLogger("gpufeed")
 WARMUP_STEPS = 3  # what the PyTorch notes on CUDA graphs use before a capture
 
 
@@ -95,7 +97,17 @@ class PlainTrainer(Trainer):
             epochs.append(entry)
             rows += added
             log_epoch(entry)
+            if self.job.judge is not None and len(rows) < len(self.rates):  # the end is judged after the run
+                entry["accuracy"] = self._judged(self.job.judge)
         return TrainResult(rows, epochs, self.first_batch_s)
+
+    def _judged(self, judge: Callable[[], dict]) -> dict:
+        """The accuracy between two epochs, off the clock; training goes on as if nobody had asked."""
+        with forked_rng(self.job.device):
+            accuracy = judge()
+        self.job.model.train()
+        log.info("held out: top-1 %.4f, loss %.4f", accuracy["top1"], accuracy["loss"])
+        return accuracy
 
     def _epoch(self, epoch: int, first_step: int) -> tuple[dict, list[dict]]:
         """One epoch, or what is left of the run: its entry in the record and its rows."""

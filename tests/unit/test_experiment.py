@@ -52,6 +52,17 @@ def test_settings_that_only_workers_have_do_not_multiply_cells_without_workers()
     assert [cell.prefetch_factor for cell in cells] == [None]
 
 
+def test_a_list_among_overrides_counts_as_its_entries():
+    shared = ["trainer.optimiser=adamw", "trainer.weight_decay=0.05"]
+    overrides = [[shared, "model.heads=3"], ["model.heads=6", shared], []]
+    cells = cells_of({"dataset": "synthetic", "loader": "resident", "overrides": overrides})
+    assert [cell.overrides for cell in cells] == [
+        (*shared, "model.heads=3"),
+        ("model.heads=6", *shared),
+        (),
+    ]
+
+
 def test_what_cannot_exist_is_left_out_with_one_sentence_and_its_count():
     planned = plan(
         config_of(
@@ -127,6 +138,7 @@ CELLS = st.builds(
     workers=st.integers(0, 16),
     precision=st.sampled_from(["auto", "fp32", "bf16"]),
     cuda_graphs=st.booleans(),
+    compile=st.booleans(),
     seed=st.integers(0, 3),
     hyper=st.dictionaries(st.sampled_from(["lr", "stem"]), st.integers(0, 3)),
 )

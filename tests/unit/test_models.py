@@ -1,8 +1,66 @@
+"""Models: the contract of all that are registered, and what each has of its own."""
+
 import pytest
 import torch
 
+from gpufeed.config import read_hyper
 from gpufeed.errors import GpufeedError
+from gpufeed.models.make import make, portable
 from gpufeed.models.simple_cnn import SimpleCNN
+from gpufeed.registry import MODELS
+
+SIZE = (32, 24)
+
+
+def made(name, classes=5, seed=3, **changes):
+    """A registered model with its defaults and a seed, for images of SIZE."""
+    torch.manual_seed(seed)
+    return make(name, classes, SIZE, {**read_hyper("model", name), **changes})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_a_finite_logit_a_class_and_a_gradient_to_every_weight(name):
+    model = made(name)
+    logits = model(torch.rand(3, 3, *SIZE))
+    assert logits.shape == (3, 5)
+    assert logits.dtype == torch.float32
+    torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 4])).backward()
+    for key, weight in model.named_parameters():
+        assert weight.grad is not None, key
+        assert torch.isfinite(weight.grad).all(), key
+        assert weight.grad.abs().sum() > 0, key
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_is_made_by_its_seed_alone(name):
+    first, same, other = (made(name, seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(name):
+    model, images = made(name).eval(), torch.rand(4, 3, *SIZE)
+    with torch.inference_mode():
+        expected = model(images)
+        laid_out = images.contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(model(laid_out), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model(images[1:2]), expected[1:2], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_runs_under_autocast(name):
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = made(name)(torch.rand(2, 3, *SIZE))
+    assert logits.dtype == torch.bfloat16
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_portable_form_of_every_model_takes_its_weights(name):
+    options = read_hyper("model", name)
+    assert set(portable(options)) == set(options)
+    made(name, **portable(options)).load_state_dict(made(name).state_dict())
 
 
 @pytest.mark.parametrize("side", [1, 2, 7, 28, 32, 65])

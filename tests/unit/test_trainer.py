@@ -188,6 +188,31 @@ def test_wrong_options_are_told(tmp_path, change, message):
         toy_trainer(tmp_path, options=change)
 
 
+def test_weight_decay_can_leave_biases_and_norms_alone():
+    """Without a gradient AdamW changes a parameter by its decay alone."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.Conv2d(1, 1, 2))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)
+    options = {**OPTIONS, "optimiser": "adamw", "weight_decay": 0.5}
+    make_optimiser(model.parameters(), options | {"decay_matrices_only": True}, CPU).step()
+    assert {p.ndim for p in model.parameters() if (p < 1).all()} == {2, 4}
+    assert {p.ndim for p in model.parameters() if (p == 1).all()} == {1}
+    make_optimiser(model.parameters(), options, CPU).step()
+    assert all((p < 1).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize("decay_matrices_only", [False, True])
+def test_groups_of_decay_share_the_learning_rate(decay_matrices_only):
+    model, rate = nn.Linear(2, 2), 0.125
+    options = {**OPTIONS, "weight_decay": 0.1, "decay_matrices_only": decay_matrices_only}
+    optimiser = make_optimiser(model.parameters(), options, CPU, capturable=True)
+    assert len(optimiser.param_groups) == 1 + decay_matrices_only
+    set_learning_rate(optimiser, rate)
+    assert [float(group["lr"]) for group in optimiser.param_groups] == [rate] * len(optimiser.param_groups)
+    assert make_optimiser(model.parameters(), {**options, "weight_decay": 0.0}, CPU).param_groups[1:] == []
+
+
 @pytest.mark.parametrize("capturable", [False, True])
 def test_the_learning_rate_reaches_the_step(capturable):
     weight = nn.Parameter(torch.ones(1))

@@ -1,5 +1,7 @@
 """What only a GPU can show of the trainer: graphs, precisions, and that nothing waits inside an epoch."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.registry import load
 from gpufeed.timing import Mark, synchronise
 from gpufeed.trainers.base import TrainJob
+from gpufeed.trainers.evaluate import answers
 from gpufeed.trainers.graph import GraphedStep
 from gpufeed.trainers.plain import PlainTrainer
 from gpufeed.trainers.step import TrainStep
@@ -224,3 +227,24 @@ def test_the_gpu_is_described(tmp_path):
     assert found["gpu"]["name"] == torch.cuda.get_device_name()
     assert found["gpu"]["memory_gib"] > 1
     assert found["driver"]
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_asking_between_epochs_changes_nothing_of_the_training(tmp_path, graphs):
+    plain = trainer(tmp_path, cuda_graphs=graphs).run()
+    made = trainer(tmp_path, cuda_graphs=graphs)
+    job, device = made.job, made.job.device
+    test = DatasetInfo("toy", "toy", list("abcd"), "train", (0.5,) * 3, (1.0,) * 3)
+    manifest = Manifest(tmp_path, test, job.loader.request.manifest.table)
+
+    def judge():
+        with DeviceLoader(LoadRequest(manifest, "train", BATCH, device, shuffle=False)) as held_out:
+            return answers(job.model, held_out, augment, device, job.precision).accuracy()
+
+    made.job = replace(job, judge=judge)
+    asked = made.run()
+    assert losses(asked) == pytest.approx(losses(plain), rel=TOLERANCE["fp32"], abs=1e-3)
+    told = [epoch["accuracy"] for epoch in asked.epochs]
+    assert [one and one["images"] for one in told] == [IMAGES, IMAGES, IMAGES, None]  # the end comes later
+    assert told[2]["loss"] < told[0]["loss"]
+    assert job.model.training

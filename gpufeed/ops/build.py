@@ -156,7 +156,8 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
     )
     log.info("the compilers say:\n%s", done.stdout)
     if done.returncode:
-        said = "\n".join(done.stdout.strip().splitlines()[-SHOWN:])
+        lines = done.stdout.strip().splitlines()
+        said = "\n".join(([line for line in lines if "error:" in line] or lines[-SHOWN:])[:SHOWN])
         compilers = ", ".join(planned.about().compilers)
         raise GpufeedError(
             f"an error (status {done.returncode}) from {compilers}:\n{said}",

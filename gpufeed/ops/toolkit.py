@@ -68,7 +68,9 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
         if toolkit:
             others.setdefault(toolkit.home, f"nvcc {dotted(toolkit.version)} ({nvcc})")
     found = " and ".join(others.values()) or "no nvcc in CUDA_HOME, PATH, Python's packages and /usr/local"
-    wheel = " or pip install nvidia-cuda-nvcc" if major >= 13 else ""  # that of CUDA 12 holds no nvcc
+    # cuda-toolkit, which comes with torch, pins what belongs together; the package of nvcc alone takes a later
+    # crt, with which it compiles nothing. The package for CUDA 12 holds no nvcc.
+    wheel = ", or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" if major >= 13 else ""
     return None, (
         f"The extension has no CUDA kernels: found {found}; torch {torch.__version__} needs an nvcc of CUDA "
         f"{major}; set CUDA_HOME to a CUDA {major} toolkit (on a cluster: module load cuda/{major}){wheel}, "

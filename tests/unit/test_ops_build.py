@@ -156,7 +156,7 @@ def test_a_script_in_the_path_stands_for_a_toolkit_elsewhere(node, monkeypatch, 
 def test_no_nvcc_and_no_cuda_in_torch_each_have_their_sentence(node, monkeypatch):
     stack(monkeypatch, "13.0")
     assert "found no nvcc in CUDA_HOME, PATH" in building.plan().sentence
-    assert "pip install nvidia-cuda-nvcc" in building.plan().sentence
+    assert "pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" in building.plan().sentence
     stack(monkeypatch, None)
     assert "built without CUDA" in building.plan().sentence
     assert "as asked for" in building.plan(cuda=False).sentence

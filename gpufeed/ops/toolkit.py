@@ -68,8 +68,8 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
         if toolkit:
             others.setdefault(toolkit.home, f"nvcc {dotted(toolkit.version)} ({nvcc})")
     found = " and ".join(others.values()) or "no nvcc in CUDA_HOME, PATH, Python's packages and /usr/local"
-    # cuda-toolkit, which comes with torch, pins what belongs together; the package of nvcc alone takes a later
-    # crt, with which it compiles nothing. The package for CUDA 12 holds no nvcc.
+    # cuda-toolkit, which comes with torch, pins what belongs together; nvcc's package alone takes a later crt,
+    # with which it compiles nothing. The package for CUDA 12 holds no nvcc.
     wheel = ", or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" if major >= 13 else ""
     return None, (
         f"The extension has no CUDA kernels: found {found}; torch {torch.__version__} needs an nvcc of CUDA "

@@ -1,0 +1,113 @@
+"""The CUDA build of the extension, compiled, linked and loaded in the CUDA 13 stack, without a GPU."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from data_fixtures import REPOSITORY
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+
+# with nvcc and what it needs, in versions that belong together: no toolkit has to be installed
+PACKAGES = ("torch", "numpy", "setuptools", "ninja", "cuda-toolkit[nvcc,crt,nvvm,cccl]")
+BUILD = """
+import json, sys
+from gpufeed.ops.build import build
+built = build(sys.argv[1], cuda=True)
+print(json.dumps([str(built.library), built.about.cuda, built.about.architectures]))
+"""
+LOAD = """
+import json, sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from gpufeed import ops
+ops.load(sys.argv[1])
+names = ("bias_gelu", "bias_gelu_backward", "linear_bias_gelu", "linear_dgelu_bgrad")
+kernels = [
+    [name, key]
+    for name in names
+    for key in ("CPU", "CUDA")
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"gpufeed::{name}", key)
+]
+x = torch.randn(5, 8)
+near = torch.nn.functional.gelu(x + 1)
+same = torch.allclose(ops.bias_gelu(x, torch.ones(8)), near, atol=1e-6)
+with FakeTensorMode():
+    fake = ops.bias_gelu(torch.empty(5, 8, device="cuda"), torch.empty(8, device="cuda"))
+print(json.dumps([kernels, same, str(ops.status("cuda")), [*fake.shape, fake.device.type]]))
+"""
+
+
+@pytest.fixture(scope="module")
+def python(request) -> Path:
+    """The interpreter of an environment with the CUDA 13 stack and its nvcc; it stays in pytest's cache."""
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    if not os.access(uv, os.X_OK):
+        pytest.skip("needs uv, which make setup installs")
+    folder = Path(request.config.cache.mkdir("cuda13")) / "venv"
+    python = folder / "bin/python"
+    if not python.exists():
+        subprocess.run([uv, "venv", "-q", "--python", sys.executable, folder], check=True)
+    constraints = REPOSITORY / "envs/constraints-cuda13.txt"
+    command = [uv, "pip", "install", "-q", "--python", python, "--constraint", constraints, *PACKAGES]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode and any(said in done.stderr for said in ("error sending request", "Failed to fetch")):
+        pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def built(python, tmp_path_factory) -> list:
+    """[path, toolkit's version, architectures] of the library for all GPUs of the stack."""
+    return json.loads(run(python, BUILD, str(tmp_path_factory.mktemp("extension"))))
+
+
+def run(python: Path, code: str, argument: str) -> str:
+    """The last line that the code prints, with nothing but that environment and a C++ compiler in sight."""
+    hidden = ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "VIRTUAL_ENV", "PYTHONHOME")
+    environment = {key: value for key, value in os.environ.items() if key not in hidden}
+    compilers = [shutil.which(name) for name in ("c++", "g++")]
+    if not any(compilers):
+        pytest.skip("needs a C++ compiler")
+    # /usr/bin has the compiler's own programs, and no nvcc where CUDA comes from NVIDIA
+    folders = [
+        str(python.parent),
+        *(str(Path(path).parent) for path in compilers if path),
+        "/usr/bin",
+        "/bin",
+    ]
+    environment |= {"PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPOSITORY)}
+    command = [python, "-c", code, argument]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(argument).parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def test_it_compiles_for_every_gpu_of_the_stack(built):
+    path, cuda, architectures = built
+    assert cuda.startswith("13.")
+    assert architectures == ["7.5", "8.0", "8.6", "8.9", "9.0+PTX"]
+    assert b".nv_fatbin" in Path(path).read_bytes()
+
+
+def test_it_loads_beside_torch_with_a_cuda_kernel_for_every_op(python, built):
+    kernels, same, status, fake = json.loads(run(python, LOAD, built[0]))
+    assert len(kernels) == 8  # of four ops
+    assert same
+    assert "implementation='extension'" in status
+    assert fake == [5, 8, "cuda"]
+
+
+def test_it_keeps_no_path_of_the_libraries_that_torch_brings(built):
+    readelf = shutil.which("readelf")
+    if readelf is None:
+        pytest.skip("needs readelf")
+    dynamic = subprocess.run([readelf, "-d", built[0]], capture_output=True, text=True, check=True).stdout
+    assert "[libcublasLt.so.13]" in dynamic
+    assert "[libcudart.so.13]" in dynamic
+    assert "RPATH" not in dynamic
+    assert "RUNPATH" not in dynamic

@@ -81,63 +81,6 @@ def workers(cells: pd.DataFrame) -> Figure:
     return figure
 
 
-def learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
-    """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
-
-    epochs: as `records.read_epochs` makes it. A row of panels a task. Curves that agree lie on each
-    other, so the final losses stand below each other on the right, where the names give the accuracy.
-    """
-    panels = _learners(cells, epochs)
-    if not panels:
-        return style.sentence_figure(
-            "Nothing to draw: no finished cell of this experiment trains for two epochs."
-        )
-    with style.look():
-        heights = [max(3.2, 1.3 + 0.24 * len(rows)) for rows in panels]
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(panels), 2, squeeze=False, height_ratios=heights)
-        for (curves, final), rows in zip(axes, panels, strict=True):
-            _learning_panels(curves, final, rows, epochs)
-    return figure
-
-
-def _learning_panels(curves: Axes, final: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
-    for number, (_, row) in enumerate(rows.iterrows()):
-        ours = _epochs_of(row, epochs).groupby("epoch")["train_loss"].agg(["median", "min", "max"])
-        _loss_curve(curves, ours, number)
-        _final_loss(final, ours.iloc[-1], number)
-    curves.set(xlabel="epoch", ylabel="training loss")
-    curves.set_title(_panel_title(rows))
-    curves.xaxis.set_major_locator(MaxNLocator(integer=True))
-    final.set_xlabel("training loss of the last epoch")
-    final.xaxis.set_major_locator(MaxNLocator(4))
-    final.set_yticks(range(len(rows)), [_with_accuracy(row) for _, row in rows.iterrows()], fontsize=8)
-    final.set_ylim(len(rows) - 0.4, -0.6)
-    for axis in (curves, final):
-        axis.grid(color="#E4E4E4")
-
-
-def _with_accuracy(row: pd.Series) -> str:
-    return row["label"] if pd.isna(row["top1"]) else f"{row['label']}: top-1 {wording.percent(row['top1'])}"
-
-
-def _epochs_of(row: pd.Series, epochs: pd.DataFrame) -> pd.DataFrame:
-    """The epochs of a cell's repeats on its machine."""
-    same = [epochs[key] == row[key] for key in tables.IDENTITY]
-    return epochs[np.logical_and.reduce(same)]
-
-
-def has_learning(cells: pd.DataFrame, epochs: pd.DataFrame) -> bool:
-    """Whether `learning` has something to draw."""
-    return bool(_learners(cells, epochs))
-
-
-def _learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
-    counted = epochs.groupby("cell_id")["epoch"].nunique()
-    panels = [rows[rows["cell_id"].map(counted).fillna(0) > 1] for rows in _panels(cells)]
-    return [rows for rows in panels if len(rows)]
-
-
 def has_sweep(cells: pd.DataFrame) -> bool:
     """Whether `workers` has something to draw."""
     return any(_sweep(rows) is not None for rows in tables.tasks(cells))
@@ -176,11 +119,12 @@ def _stack(panels: list[pd.DataFrame]) -> tuple[Figure, list[Axes]]:
         axis.set_yticks(range(len(rows)), rows["label"])
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
-        axis.set_title(_panel_title(rows))
+        axis.set_title(panel_title(rows))
     return figure, list(axes)
 
 
-def _panel_title(rows: pd.DataFrame) -> str:
+def panel_title(rows: pd.DataFrame) -> str:
+    """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
     lines = textwrap.wrap(wording.task(rows), TITLE_WIDTH) + textwrap.wrap(wording.machine(rows), TITLE_WIDTH)
     if left_out := rows["left_out"].iloc[0]:
         lines.append(f"(fastest settings only; {left_out} slower ones are in the table)")
@@ -364,16 +308,3 @@ def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
         medians - rows["images_per_s_min"].to_numpy(float),
         rows["images_per_s_max"].to_numpy(float) - medians,
     ]
-
-
-def _loss_curve(axis: Axes, loss: pd.DataFrame, number: int) -> None:
-    """The median loss of each epoch with the range of the repeats as a band."""
-    look = style.line(number)
-    axis.plot(loss.index + 1, loss["median"], ms=4, lw=1.2, **look)
-    axis.fill_between(loss.index + 1, loss["min"], loss["max"], color=look["color"], alpha=0.12, lw=0)
-
-
-def _final_loss(axis: Axes, loss: pd.Series, number: int) -> None:
-    """One point with its range, in the row of its pipeline."""
-    reach = [[loss["median"] - loss["min"]], [loss["max"] - loss["median"]]]
-    axis.errorbar([loss["median"]], [number], xerr=reach, ms=6, capsize=3, lw=1.4, **style.line(number))

@@ -21,6 +21,7 @@ from gpufeed.analysis import (
     interactive,
     kernel_section,
     learning,
+    learning_figure,
     missing,
     records,
     style,
@@ -145,7 +146,8 @@ CAPTIONS = {
     "markers gives the rate without these batches.",
     "impact": "What each change is worth: images per second after it over before, with the range. Right of "
     "the line is faster; grey is what is not shown to differ.",
-    "learning": "Training loss by epoch and after the last one: medians over repeats with their range.",
+    "learning": "Training loss by epoch and after the last one, and loss and accuracy on held-out images "
+    "where they were asked for after each epoch: medians over repeats with their range.",
 }
 
 
@@ -158,8 +160,8 @@ def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list
         drawn["breakdown"] = figures.breakdown(cells)
     if figures.has_sweep(cells):
         drawn["workers"] = figures.workers(cells)
-    if figures.has_learning(cells, epochs):
-        drawn["learning"] = figures.learning(cells, epochs)
+    if learning_figure.has(cells, epochs):
+        drawn["learning"] = learning_figure.draw(cells, epochs)
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
     found["learning"] = learning.difference(cells, epochs)
     pictures = []

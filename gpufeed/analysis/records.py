@@ -60,16 +60,28 @@ def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
-    """One row an epoch of every finished repeat: its keys and the epoch's numbers."""
+    """One row an epoch of every finished repeat: its keys and the epoch's numbers.
+
+    held_out_loss and top1 are of the evaluation after that epoch, NaN where nobody asked.
+    """
     keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch"]
     rows = [
-        {**{key: record[key] for key in keys}, **epoch}
+        {**{key: record[key] for key in keys}, **epoch, **_held_out(epoch)}
         for record in records.to_dict("records")
         if record["status"] == "done"
         for epoch in record["epoch_rows"]
     ]
-    columns = [*keys, "epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss"]
-    return pd.DataFrame(rows, columns=columns)
+    columns = [*keys, "epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss", *HELD_OUT]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(HELD_OUT, float))
+
+
+HELD_OUT = ("held_out_loss", "top1")
+
+
+def _held_out(epoch: dict) -> dict[str, float]:
+    """HELD_OUT of an epoch; nothing where nobody asked, as in records of older versions."""
+    accuracy = epoch.get("accuracy")
+    return dict(zip(HELD_OUT, (accuracy["loss"], accuracy["top1"]), strict=True)) if accuracy else {}
 
 
 def _row(path: Path) -> dict:

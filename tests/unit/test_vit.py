@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_fixtures import CLASSES, CPU, OPTIONS, SIDE, prepared, register, toy_cell, toy_job, toy_manifest
 from test_config import merged
+from trained_fixtures import about
 
 from gpufeed import ops
 from gpufeed.config import Composer, planned, read_hyper
@@ -18,6 +19,7 @@ from gpufeed.models import vit_options
 from gpufeed.models.make import make, portable, require
 from gpufeed.models.vit import PatchEmbedding, VisionTransformer
 from gpufeed.ops.loading import Status
+from gpufeed.trained.model_file import load, save
 
 OPTIONS_OF = {
     "patch": 4, "width": 24, "depth": 2, "heads": 3, "mlp_ratio": 2, "pool": "mean", "activation": "gelu",
@@ -272,6 +274,19 @@ def test_a_portable_model_is_the_same_function_without_kernels_of_its_own():
     options = {**OPTIONS_OF, "activation": "linear_bias_gelu", "sdpa": "cudnn"}
     assert portable(options) == {**OPTIONS_OF, "activation": "gelu_tanh", "sdpa": "auto"}
     assert portable({"stem": "cifar"}) == {"stem": "cifar"}
+
+
+def test_a_kept_transformer_is_built_for_its_own_size_by_torchs_own_operations(tmp_path):
+    options = {**OPTIONS_OF, "patch": 2, "activation": "linear_bias_gelu", "sdpa": "cudnn"}
+    cell = Cell(
+        "e", "d", "resident", model="vit_lite", hyper={"model": options, "trainer": {}, "augment": {}}
+    )
+    model = vit(size=(8, 10), classes=3, patch=2, activation="gelu_tanh").eval()
+    save(about(cell=cell.asdict(), cell_id=cell.id), model, tmp_path / "model.pt")
+    built = load(tmp_path / "model.pt").build(CPU)
+    images = torch.rand(2, 3, 8, 10)
+    with torch.inference_mode():
+        torch.testing.assert_close(built(images), model(images))
 
 
 def test_trains_on_the_toy(tmp_path):

@@ -215,7 +215,8 @@ class VisionTransformer(nn.Module):
             warnings.simplefilter("always")
             try:
                 with self.attention():
-                    F.scaled_dot_product_attention(q, k, v).sum().backward()
+                    mixed = F.scaled_dot_product_attention(q, k, v)
+                mixed.backward(torch.zeros_like(mixed))
             except RuntimeError as error:
                 reasons = [str(warning.message).split(" (Triggered")[0] for warning in said]
                 raise Skip(

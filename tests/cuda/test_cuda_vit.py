@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 BACKENDS = ["auto", "flash", "efficient", "cudnn", "math"]
+FUSED = ["flash", "efficient", "cudnn"]
 PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
 # of logits of size 1 and of gradients, against float32 with torch's own operations
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "fp16": 1e-2, "bf16": 6e-2}
@@ -93,6 +94,21 @@ def test_every_attention_kernel_agrees_with_float32(backend, precision):
         return
     need_for(model, precision)
     assert_near(outcome(model, precision), outcome(vit(sdpa="math"), "fp32"), TOLERANCE[precision])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_compiled_model_has_the_attention_kernel_that_is_named(backend):
+    """By the names of the operations that the profiler sees in both passes; `math` is none of the fused."""
+    model = vit(sdpa=backend, depth=1)
+    need_for(model, "bf16")
+    compiled = torch.compile(model, dynamic=False)
+    found = outcome(compiled, "bf16")
+    assert_near(found, outcome(vit(sdpa="math", depth=1), "fp32"), TOLERANCE["bf16"])
+    with torch.profiler.profile() as profile:
+        outcome(compiled, "bf16")
+    called = {event.key for event in profile.key_averages()}
+    seen = {name for name in FUSED if f"aten::_scaled_dot_product_{name}_attention" in called}
+    assert seen == {backend} & set(FUSED) or backend == "auto"
 
 
 @pytest.mark.parametrize("heads", [3, 6, 12])

@@ -19,9 +19,9 @@ from gpufeed.ops.library import NAME, About, checksum
 from gpufeed.ops.toolkit import (
     Toolkit,
     architectures,
-    check_ninja,
     cuda_toolkit,
     cxx,
+    ninja,
     version_line,
     wheel_includes,
 )
@@ -63,7 +63,7 @@ class Plan:
 def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
     """What `build` would build here; errors as there. Compiles nothing."""
     compiler = cxx()
-    check_ninja()
+    ninja()
     if cuda is False:
         return Plan(compiler, sentence="The extension was built for the CPU alone, as asked for.")
     toolkit, sentence = cuda_toolkit()
@@ -110,8 +110,12 @@ def nothing_built(folder: str | Path, sentence: str) -> Built:
 
 
 def extension_folder(about: About) -> Path:
-    """The folder of all builds for that torch, toolkit and architecture, in torch's extension folder."""
-    stack = json.dumps((about.torch, about.cuda, about.architectures, about.compilers))
+    """The folder of that build in torch's extension folder.
+
+    The sources' digest is part of its name: ninja goes by times, and sources of another checkout, or brought
+    here by a copy that keeps times, may be older than the objects of others.
+    """
+    stack = json.dumps((about.torch, about.cuda, about.architectures, about.compilers, about.sources))
     return (
         Path(os.environ.get("TORCH_EXTENSIONS_DIR") or default_root())
         / NAME
@@ -137,7 +141,8 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
         "cuda": planned.toolkit is not None,
         "includes": [str(include) for include in wheel_includes()] if planned.toolkit else [],
     }
-    environment = {**os.environ, "CXX": planned.cxx}
+    path = f"{os.environ.get('PATH', os.defpath)}{os.pathsep}{ninja().parent}"
+    environment = {**os.environ, "CXX": planned.cxx, "PATH": path}
     environment |= {"MAX_JOBS": str(jobs)} if jobs else {}
     if planned.toolkit:
         environment |= {

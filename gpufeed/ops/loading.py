@@ -145,7 +145,7 @@ def find() -> None:
 def built_just_in_time() -> Path:
     """A library from torch's extension folder; one process compiles it if it is not there, others wait."""
     about = plan().about()
-    folder = extension_folder(about) / about.sources
+    folder = extension_folder(about)
     library = folder / f"{NAME}.so"
     if refusal(library):
         with one_builder(library):

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -41,10 +42,14 @@ def cxx() -> str:
     raise Skip(f"The bias-GELU extension needs a C++ compiler, and {found}: install g++ or set CXX.")
 
 
-def check_ninja() -> None:
-    """Raises Skip where torch.utils.cpp_extension has no ninja."""
-    if shutil.which("ninja") is None:
+def ninja() -> Path:
+    """The ninja that torch.utils.cpp_extension shall find in PATH; raises Skip if there is none."""
+    # a virtual environment that nobody activated has it beside its Python, and not in PATH
+    beside = str(Path(sys.executable).parent)
+    found = shutil.which("ninja") or shutil.which("ninja", path=beside)
+    if found is None:
         raise Skip("The bias-GELU extension is compiled by ninja, which this node lacks: pip install ninja.")
+    return Path(found)
 
 
 def version_line(program: str | Path) -> str:
@@ -68,7 +73,7 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
         if toolkit:
             others.setdefault(toolkit.home, f"nvcc {dotted(toolkit.version)} ({nvcc})")
     found = " and ".join(others.values()) or "no nvcc in CUDA_HOME, PATH, Python's packages and /usr/local"
-    # cuda-toolkit, which comes with torch, pins what belongs together; nvcc's package alone takes a later crt,
+    # cuda-toolkit, which comes with torch, pins what belongs together; nvcc's package alone takes a later crt
     # with which it compiles nothing. The package for CUDA 12 holds no nvcc.
     wheel = ", or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl]'" if major >= 13 else ""
     return None, (

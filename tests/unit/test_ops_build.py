@@ -42,6 +42,7 @@ def node(tmp_path, monkeypatch):
     monkeypatch.setattr(
         toolkit, "candidates", lambda: (nvcc for nvcc in real() if nvcc.is_relative_to(tmp_path))
     )
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/bin/python"))
     gpus(monkeypatch)
 
     def install(version: str, folder: str) -> Path:
@@ -178,6 +179,8 @@ def test_a_node_without_a_compiler_or_ninja_gets_the_sentence_in_place_of_a_libr
     program(tmp_path / "bin/g++", "")
     monkeypatch.delenv("CXX")
     assert toolkit.cxx() == "g++"
+    beside = program(tmp_path / "venv/bin/ninja", "")  # the virtual environment was not activated
+    assert toolkit.ninja() == beside
 
 
 @pytest.mark.parametrize(
@@ -363,7 +366,7 @@ def test_importing_the_ops_builds_and_loads_nothing(tmp_path):
 def test_a_build_is_described_and_can_be_loaded(tmp_path):
     try:
         toolkit.cxx()
-        toolkit.check_ninja()
+        toolkit.ninja()
     except Skip as skip:
         pytest.skip(str(skip))
     built = building.build(tmp_path / "out", cuda=False)

@@ -1,0 +1,73 @@
+"""A cell whose activation is a kernel of ours: the library is built, taken by training, and vouched for."""
+
+import copy
+import json
+
+import pytest
+from workflow_fixtures import TINY
+
+from gpufeed.errors import Skip
+from gpufeed.ops import toolkit
+
+pytestmark = pytest.mark.long
+
+CONFIG = copy.deepcopy(TINY) | {"repeats": 1}
+CONFIG["experiments"]["tiny"] |= {
+    "common": {"dataset": "synthetic", "model": "vit_lite", "batch_size": 8, "loader": "resident"},
+    "blocks": {
+        "activations": {
+            "overrides": [
+                [f"model.activation={name}", "model.width=16", "model.depth=1", "model.heads=2"]
+                for name in ("gelu", "bias_gelu")
+            ]
+        }
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def compiler():
+    try:
+        toolkit.cxx()
+        toolkit.ninja()
+    except Skip as skip:
+        pytest.skip(str(skip))
+
+
+def records(flow) -> dict[str, dict]:
+    """The record of each activation."""
+    found = [json.loads(text) for text in flow.files("results/records/tiny/*/0.json").values()]
+    return {record["cell"]["hyper"]["model"]["activation"]: record for record in found}
+
+
+def test_built_once_and_taken_by_the_cells_that_need_it(workflow):
+    flow = workflow(CONFIG)
+    flow.run()
+    found = records(flow)
+    assert {record["status"] for record in found.values()} == {"done"}, found
+    losses = {name: record["epochs"][0]["train_loss"] for name, record in found.items()}
+    # the same weights and batches through another kernel of the same function
+    assert losses["bias_gelu"] == pytest.approx(losses["gelu"], rel=1e-4)
+    path = flow.folder / "results/extension/gpufeed_ops.json"
+    about = json.loads(path.read_text())
+    assert about["library"]
+    assert "Nothing to be done" in flow.run()
+
+    # as a library built before torch was installed anew
+    path.write_text(json.dumps(about | {"torch": "2.0.0"}))
+    kept = f"results/models/tiny/{found['bias_gelu']['cell_id']}/model"
+    flow.run(f"{kept}.pt")
+    model = json.loads((flow.folder / f"{kept}.json").read_text())
+    assert model["status"] == "skipped"
+    assert "built for torch 2.0.0" in model["sentence"]
+
+
+def test_a_node_without_a_compiler_skips_them_with_the_sentence(workflow, monkeypatch):
+    config = copy.deepcopy(CONFIG)
+    config["experiments"]["tiny"]["blocks"]["activations"]["overrides"].pop(0)
+    flow = workflow(config)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    flow.run(*flow.planned_records())
+    (record,) = records(flow).values()
+    assert record["status"] == "skipped"
+    assert "CXX is no-such-compiler, which is no program here" in record["sentence"]

@@ -53,7 +53,8 @@ def merged(*names):
 
 
 @pytest.mark.parametrize(
-    "files", [("config.yaml",), ("config.yaml", "demo.yaml"), ("config.yaml", "h200.yaml")]
+    "files",
+    [("config.yaml",), *(("config.yaml", name) for name in ("demo.yaml", "h200.yaml", "accuracy.yaml"))],
 )
 def test_shipped_configs_plan_every_experiment_that_they_run(files):
     config = merged(*files)

@@ -11,7 +11,7 @@ from image_fixtures import MEAN, STD, request
 from PIL import Image
 
 from gpufeed.cache import build, fill, open_cache
-from gpufeed.config import check_tiles
+from gpufeed.config import check_of
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.data.resize import resized
 from gpufeed.errors import GpufeedError
@@ -109,4 +109,4 @@ def test_no_mosaic_of_several_sizes():
         "tiles": {"layout": "mosaic", "options": {"of": "mixed"}},
     }
     with pytest.raises(GpufeedError, match="one of: plain"):
-        check_tiles({"sources": sources, "use_instead": {}}, "tiles")
+        check_of({"sources": sources, "use_instead": {}}, "tiles")

@@ -1,0 +1,58 @@
+"""Accuracy by the length of the run: what is compared, and from which length on more epochs bring little."""
+
+import pytest
+import record_fixtures as made
+
+from gpufeed.analysis import lengths, publish, records
+
+
+def written(results, accuracies: dict[int, list[float]], **axes):
+    """Records of one model by number of epochs: the top-1 of each repeat."""
+    paths = []
+    for epochs, each in accuracies.items():
+        of = made.cell("resident", "accuracy", model="resnet18", epochs=epochs, **axes)
+        paths += made.write(
+            results, *(made.record(of, n, epochs=epochs, top1=top1) for n, top1 in enumerate(each))
+        )
+    return paths
+
+
+def read(tmp_path, accuracies, **axes):
+    return lengths.section(records.read_records(written(tmp_path, accuracies, **axes)))
+
+
+def test_the_gain_is_that_of_twenty_more_epochs(tmp_path):
+    (found,) = read(tmp_path, {20: [0.40, 0.41, 0.42], 60: [0.449, 0.45, 0.46], 80: [0.4505, 0.451, 0.452]})
+    assert found["title"] == "resnet18 on synthetic_224"
+    assert [row["epochs"] for row in found["rows"]] == [20, 60, 80]
+    assert [row["gain"] for row in found["rows"]] == ["-", "+2.00", "+0.10"]
+    assert found["rows"][0]["range"] == "40.00 % to 42.00 %"
+    assert found["sentence"] == (
+        "45.10 % after 80 epochs (range 45.05 % to 45.20 %, n = 3). "
+        "From 60 epochs on 20 more bring less than 0.2 points."
+    )
+
+
+def test_a_late_gain_is_not_passed_over(tmp_path):
+    (found,) = read(tmp_path, {20: [0.400], 40: [0.4001], 60: [0.41]})
+    assert "At the end 20 more epochs still bring 0.99 points" in found["sentence"]
+    (found,) = read(tmp_path / "b", {20: [0.40], 40: [0.42], 60: [0.4201], 80: [0.419]})
+    assert "From 40 epochs on" in found["sentence"]
+
+
+@pytest.mark.parametrize("axes", [{"steps": 10}, {}])
+def test_one_length_and_runs_of_a_few_steps_are_no_series(tmp_path, axes):
+    lengths_of = {20: [0.4, 0.5]} if not axes else {20: [0.4], 40: [0.5]}
+    assert read(tmp_path, lengths_of, **axes) == []
+
+
+def test_models_are_apart_and_the_page_shows_both(tmp_path):
+    paths = written(tmp_path, {20: [0.4], 40: [0.5]})
+    paths += written(tmp_path, {20: [0.6], 40: [0.6]}, batch_size=64)
+    table = records.read_records(paths)
+    assert len(lengths.section(table)) == 2
+    plan = made.plan_info({"accuracy": sorted(set(table["cell_id"]))}, repeats=1)
+    publish.report(tmp_path, ["accuracy"], plan, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Accuracy by the length of the run" in text
+    assert "From 20 epochs on" in text

@@ -64,6 +64,11 @@ class Norm(nn.LayerNorm):
             return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
+def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """(N, tokens, 3, heads, width / heads) as views: q, k and v, each (N, heads, tokens, width / heads)."""
+    return qkv.permute(2, 0, 3, 1, 4).unbind()
+
+
 class Attention(nn.Module):
     """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v."""
 
@@ -76,8 +81,7 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, tokens, width = x.shape
         qkv = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind()  # views: each (N, heads, tokens, width / heads)
-        mixed = F.scaled_dot_product_attention(q, k, v)
+        mixed = F.scaled_dot_product_attention(*split(qkv))
         return self.proj(mixed.transpose(1, 2).reshape(n, tokens, width))
 
 
@@ -203,14 +207,31 @@ class VisionTransformer(nn.Module):
         sentence = ops.status(device).sentence if self.activation in BY_EXTENSION else None
         if sentence is not None:
             raise Skip(f"Activation {self.activation} needs the extension gpufeed.ops: {sentence}")
+        dtype = AUTOCAST.get(precision, torch.float32)
+        if self.activation == "linear_bias_gelu":
+            self._try_product(device, dtype)
         if self.sdpa != "auto":
-            self._try_attention(device, AUTOCAST.get(precision, torch.float32))
+            self._try_attention(device, dtype)
+
+    def _try_product(self, device: torch.device, dtype: torch.dtype) -> None:
+        """Runs the MLP's products forward and backward on one image's worth of zeros."""
+        mlp = self.blocks[0].mlp
+        shapes = [parameter.shape for layer in (mlp.fc1, mlp.fc2) for parameter in (layer.weight, layer.bias)]
+        shapes.insert(0, (self.tokens, self.head.in_features))
+        zeros = [torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for shape in shapes]
+        try:
+            ops.gelu_mlp(*zeros).sum().backward()
+        except RuntimeError as error:
+            raise Skip(
+                f"Activation linear_bias_gelu does not run on this node's {device.type} with "
+                f"{str(dtype).removeprefix('torch.')}: {first_line(error)}"
+            ) from error
 
     def _try_attention(self, device: torch.device, dtype: torch.dtype) -> None:
-        """Runs attention forward and backward on one image's worth of zeros, to see whether it can."""
+        """Runs attention forward and backward on one image's worth of zeros, laid out as in training."""
         width, heads = self.head.in_features, self.blocks[0].attn.heads
-        shape = (1, heads, self.tokens, width // heads)
-        q, k, v = (torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for _ in "qkv")
+        shape = (1, self.tokens, 3, heads, width // heads)
+        q, k, v = split(torch.zeros(shape, device=device, dtype=dtype, requires_grad=True))
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             try:

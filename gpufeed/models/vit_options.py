@@ -19,7 +19,7 @@ PLAIN_FORM = {"bias_gelu": "gelu", "linear_bias_gelu": "gelu_tanh"}
 HALF_ONLY = ("flash", "cudnn")  # these have no float32 kernels on a GPU
 GPU_ONLY = ("efficient", "cudnn")
 WIDEST_HEAD = 256  # of flash attention (torch 2.10); cuDNN's limit is 128 or 256, by GPU
-AUX_MULTIPLE = 8  # cuBLASLt: a row of the saved pre-activation is a multiple of 8 values
+AUX_MULTIPLE = 8  # values in the rows of cuBLASLt's epilogues (ops/csrc/cuda/linear_cuda.cpp: fits)
 
 
 def hidden_width(width: int, mlp_ratio: float) -> int:
@@ -61,10 +61,10 @@ def check(options: Mapping[str, Any], where: str) -> None:
             "a ratio that gives a whole number of 1 or more",
             "change model.mlp_ratio or model.width",
         )
-    if options["activation"] == "linear_bias_gelu" and hidden % AUX_MULTIPLE:
+    if options["activation"] == "linear_bias_gelu" and (hidden % AUX_MULTIPLE or width % AUX_MULTIPLE):
         raise GpufeedError(
-            f"an MLP of width {hidden} with model.activation linear_bias_gelu, in {where}",
-            f"a multiple of {AUX_MULTIPLE}, since cuBLASLt saves rows of such lengths",
+            f"an MLP of widths {width} and {hidden} with model.activation linear_bias_gelu, in {where}",
+            f"multiples of {AUX_MULTIPLE}, without which no epilogue of cuBLASLt does it",
             "change model.width or model.mlp_ratio, or take bias_gelu",
         )
 

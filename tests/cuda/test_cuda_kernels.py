@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from gpufeed import ops
+from gpufeed.errors import Skip
 from gpufeed.kernels import activation, measure, record
 from gpufeed.kernels.activation import ACTIVATION_IMPLEMENTATIONS, Case
 from gpufeed.kernels.augment import MAKERS, Batch
@@ -112,6 +114,8 @@ def test_everybody_does_the_work_of_the_activation(device, work, form, name, dty
         run = activation.make(Case(4096 + 37, 96, dtype, device), work, form, name)
     except NotDone:
         pytest.skip("no such row")
+    except Skip as lacking:
+        pytest.skip(str(lacking))
     first, second = run(), run()
     for one, other in zip(first, second, strict=True):
         torch.testing.assert_close(one, other)
@@ -145,6 +149,11 @@ def test_a_small_benchmark_of_the_activation_is_whole(device, tmp_path):
     assert {(row["work"], row["form"]) for row in found["rows"]} == {
         (work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms
     }
+    lacking = ops.status("cuda").sentence
     for row in found["rows"]:
-        assert row["status"] == "done", (row["work"], row["implementation"], row["sentence"])
+        said = (row["work"], row["implementation"], row["sentence"])
+        if lacking and row["implementation"] in ("extension", "epilogue"):
+            assert (row["status"], row["sentence"]) == ("skipped", lacking), said
+            continue
+        assert row["status"] == "done", said
         assert (row["share_of_copy"] is None) == (row["tflop_per_s"] is not None)

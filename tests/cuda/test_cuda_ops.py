@@ -266,6 +266,31 @@ def test_linear_dgelu_bgrad_against_float64(dtype, sizes):
     assert_near(dbias, expected.reshape(-1, hidden).sum(0), scale=2)
 
 
+@pytest.mark.parametrize("offset", [1, 3])
+@pytest.mark.parametrize("dtype", NARROW)
+def test_products_of_views_that_cublas_may_not_read_in_16_bytes(offset, dtype):
+    """Each argument in turn is a view at an odd offset, as the parameters of a flat buffer are."""
+
+    def moved(tensor):
+        return torch.cat([tensor.new_zeros(offset), tensor.detach().flatten()])[offset:].view(tensor.shape)
+
+    x, weight, bias, *_ = (tensor.detach() for tensor in mlp_inputs(dtype))
+    grad, next_weight = random(6, 50, 64, dtype=dtype, seed=7), (random(64, 256, seed=8) / 8).to(dtype)
+    out, aux = torch.ops.gpufeed.linear_bias_gelu(x, weight, bias)
+    dz, dbias = torch.ops.gpufeed.linear_dgelu_bgrad(grad, next_weight, aux)
+    for args in ((moved(x), weight, bias), (x, moved(weight), bias), (x, weight, moved(bias))):
+        assert any(one.data_ptr() % 16 for one in args)
+        for found, expected in zip(torch.ops.gpufeed.linear_bias_gelu(*args), (out, aux), strict=True):
+            assert_near(found, exact(expected), scale=2)
+    for args in (
+        (moved(grad), next_weight, aux),
+        (grad, moved(next_weight), aux),
+        (grad, next_weight, moved(aux)),
+    ):
+        for found, expected in zip(torch.ops.gpufeed.linear_dgelu_bgrad(*args), (dz, dbias), strict=True):
+            assert_near(found, exact(expected), scale=4)
+
+
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("function", ["linear_bias_gelu", "gelu_mlp"])
 def test_the_gradients_of_the_linear_functions_against_float64(dtype, function):

@@ -115,6 +115,28 @@ def test_a_wrong_result_is_told(work, form, monkeypatch):
             check(tuple(wrong), plain, inputs, grad, passes)
 
 
+@pytest.mark.parametrize("work", ["bias_gelu_forward", "bias_gelu_backward"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_other_form_of_gelu_is_told_where_each_value_is_looked_at(work, dtype):
+    case, passes = Case(4100, 64, dtype, CPU), activation.WORKS[work].passes
+    inputs, forms = case.activation, {}
+    for approximate in ("none", "tanh"):
+        exact = runner(
+            lambda *given, form=approximate: activation.PLAIN[work](*given, form),
+            tuple(tensor.double() for tensor in inputs),
+            case.grad.double(),
+            passes,
+        )()
+        forms[approximate] = tuple(out.to(dtype) for out in exact)
+
+    def plain(*tensors):
+        return activation.PLAIN[work](*tensors, "none")
+
+    check(forms["none"], plain, inputs, case.grad, passes, closely=True)
+    with pytest.raises(GpufeedError, match="away from float64"):
+        check(forms["tanh"], plain, inputs, case.grad, passes, closely=True)
+
+
 def test_a_wrong_implementation_has_no_time(monkeypatch):
     monkeypatch.setitem(activation.MAKERS, "eager", lambda case, work, approximate: lambda x, bias: x + bias)
     task = task_of(CASE, "bias_gelu_forward", "erf", "eager")

@@ -161,7 +161,12 @@ def test_timm_with_our_weights_gives_our_logits(pool):
         ({"heads": 5}, "model.heads 5 for model.width 24", "change model.heads"),
         ({"mlp_ratio": 1.3}, "model.mlp_ratio 1.3", "change model.mlp_ratio"),
         ({"mlp_ratio": 0.01}, "model.mlp_ratio 0.01", "change model.mlp_ratio"),
-        ({"width": 27, "activation": "linear_bias_gelu"}, "an MLP of width 54", "take bias_gelu"),
+        ({"width": 27, "activation": "linear_bias_gelu"}, "an MLP of widths 27 and 54", "take bias_gelu"),
+        (
+            {"width": 100, "heads": 4, "mlp_ratio": 4, "activation": "linear_bias_gelu"},
+            "an MLP of widths 100 and 400",
+            "take bias_gelu",
+        ),
         ({"width": 768, "heads": 1, "sdpa": "flash"}, "heads of 768 values", "raise model.heads"),
         ({"activation": "bias_glu"}, "model.activation 'bias_glu'", "'bias_gelu'"),
         ({"pool": "token"}, "model.pool 'token'", "'class_token'"),

@@ -29,7 +29,7 @@ cudaError_t bias_gelu_forward(const Biased& in, void* out, cudaStream_t stream);
 int64_t bias_gelu_partials(const Biased& in);
 
 // dx (rows, columns) = grad * gelu'(x + bias); dbias (columns) = the sum of dx over the rows before it is rounded, in
-// an order that depends on the shape and the device alone. wide_dbias: it is float32, else of the rows' type.
+// an order that depends on the shape, the alignment of the addresses and the device alone. wide_dbias: it is float32, else of the rows' type.
 cudaError_t bias_gelu_backward(const Biased& in, const void* grad, void* dx, float* partials, void* dbias,
                                bool wide_dbias, cudaStream_t stream);
 

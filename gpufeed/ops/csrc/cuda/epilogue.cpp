@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <cublasLt.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -119,14 +120,18 @@ cublasLtMatmulAlgo_t choose(const Product& of, const Operation& operation, const
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(of.first.data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(of.second.data_ptr()));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(of.result.data_ptr()));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(of.result.data_ptr()));
+  // bias and aux have no preference of their own: they are accessed as the result is
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+         std::min({alignment(of.result.data_ptr()), alignment(of.bias.data_ptr()), alignment(of.aux.data_ptr())}));
   cublasLtMatmulHeuristicResult_t best;
   int found = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(at::cuda::getCurrentCUDABlasLtHandle(), operation.get(), layouts.first.get(),
-                                       layouts.second.get(), layouts.result.get(), layouts.result.get(),
-                                       preference.get(), 1, &best, &found),
-        "search for an algorithm");
-  TORCH_CHECK(found > 0, "gpufeed: cuBLASLt has no algorithm for this product and epilogue; use bias_gelu instead");
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      at::cuda::getCurrentCUDABlasLtHandle(), operation.get(), layouts.first.get(), layouts.second.get(),
+      layouts.result.get(), layouts.result.get(), preference.get(), 1, &best, &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "search for an algorithm");
+  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0, "found: no algorithm of cuBLASLt for ", of.result.size(0),
+              " x ", of.result.size(1), " x ", of.second.size(1), " in ", of.result.scalar_type(),
+              " with this epilogue; expected: one; what to do: use bias_gelu instead, or another type");
   return best.algo;
 }
 

@@ -1,6 +1,7 @@
 // linear_bias_gelu and linear_dgelu_bgrad on CUDA: one cuBLASLt product each. Rows whose length cuBLASLt's epilogues do
 // not take (see AUX_MULTIPLE) go through torch's product and the kernels of bias_gelu.cu.
 
+#include <ATen/ops/clone.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
@@ -26,6 +27,12 @@ std::vector<int64_t> with_last(const at::Tensor& tensor, int64_t last) {
   return sizes;
 }
 
+// A copy where cuBLASLt's epilogues, which read bias and aux in 16 bytes, could not: a view at an odd offset
+at::Tensor aligned(const at::Tensor& tensor) {
+  const at::Tensor whole = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(whole.const_data_ptr()) % 16 == 0 ? whole : whole.clone();
+}
+
 bool fits(int64_t rows, int64_t columns, int64_t inner) {
   return columns % AUX_MULTIPLE == 0 && inner % AUX_MULTIPLE == 0 && rows > 0 && columns > 0 && inner > 0;
 }
@@ -37,11 +44,11 @@ std::tuple<at::Tensor, at::Tensor> linear_bias_gelu(const at::Tensor& x, const a
   const int64_t columns = weight.size(0), inner = weight.size(1);
   const int64_t rows = inner > 0 ? x.numel() / inner : 0;
   if (!fits(rows, columns, inner)) {
-    at::Tensor aux = at::linear(x, weight, bias);
+    at::Tensor aux = at::linear(x, weight, bias).contiguous();
     return {gelu_cuda(aux, nullptr, Form::tanh), aux};
   }
   at::Tensor out = at::empty(with_last(x, columns), x.options()), aux = at::empty_like(out);
-  matmul_gelu_aux_bias(flat(x), weight.contiguous(), bias.contiguous(), out.view({rows, columns}),
+  matmul_gelu_aux_bias(flat(x), weight.contiguous(), aligned(bias), out.view({rows, columns}),
                        aux.view({rows, columns}));
   return {out, aux};
 }
@@ -57,7 +64,7 @@ std::tuple<at::Tensor, at::Tensor> linear_dgelu_bgrad(const at::Tensor& grad, co
   }
   at::Tensor dz = at::empty(with_last(grad, columns), grad.options());
   at::Tensor dbias = at::empty({columns}, grad.options());
-  matmul_dgelu_bgrad(flat(grad), weight.contiguous(), flat(aux), dz.view({rows, columns}), dbias);
+  matmul_dgelu_bgrad(flat(grad), weight.contiguous(), aligned(flat(aux)), dz.view({rows, columns}), dbias);
   return {dz, dbias};
 }
 

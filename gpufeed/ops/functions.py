@@ -5,10 +5,10 @@ They work under autograd, autocast and torch.compile(fullgraph=True). Their seco
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from gpufeed.errors import GpufeedError
 from gpufeed.ops import reference
+from gpufeed.ops.gradients import FIRST_ONLY
 from gpufeed.ops.loading import uses_extension
 
 FORMS = ("none", "tanh")
@@ -98,8 +98,11 @@ class GeluMlp(torch.autograd.Function):
         return F.linear(hidden, weight2, bias2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
+        # torch's once_differentiable does not see x and the weights: where `grad` needs no derivative, what a
+        # second one adds to a loss would be left out without a word
+        if torch.is_grad_enabled():
+            raise GpufeedError(*FIRST_ONLY)
         x, weight1, weight2, hidden, aux = ctx.saved_tensors
         dz, dbias1 = torch.ops.gpufeed.linear_dgelu_bgrad(grad, weight2, aux)
         upper, lower = rows(grad), rows(dz)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from gelu_fixtures import FORMS, all_values, exact_derivative, exact_gelu, ulps
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -327,6 +328,42 @@ def test_a_second_derivative_is_refused(form):
     (dx,) = torch.autograd.grad(ops.bias_gelu(x, bias, form).sum(), x, create_graph=True)
     with pytest.raises(GpufeedError, match="second derivative"):
         dx.sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        ("bias_gelu", [(3, 4), (4,)]),
+        ("linear_bias_gelu", [(3, 4), (8, 4), (8,)]),
+        ("gelu_mlp", [(3, 4), (8, 4), (8,), (6, 8), (6,)]),
+    ],
+)
+def test_a_loss_with_a_second_derivative_in_it_is_refused(function, shapes):
+    def loss_and_parameter(module):
+        inputs = [random(*shape, seed=i, grad=True) for i, shape in enumerate(shapes)]
+        out = getattr(module, function)(*inputs)
+        (dx,) = torch.autograd.grad(out.sum(), inputs[0], create_graph=True)  # its grad needs no derivative
+        return out.mean() + dx.square().sum(), inputs[1]
+
+    loss, parameter = loss_and_parameter(reference)
+    loss.backward()
+    assert parameter.grad.abs().max() > 1  # the mean alone has less than that: the rest would be lost
+    with pytest.raises(GpufeedError, match="second derivative"):
+        loss_and_parameter(ops)[0].backward()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_recomputed_in_the_backward_pass(reentrant):
+    def run(wrap):
+        shapes = [(3, 4), (8, 4), (8,), (6, 8), (6,)]
+        inputs = [random(*shape, seed=i, grad=True) for i, shape in enumerate(shapes)]
+        wrap(ops.gelu_mlp, *inputs).sum().backward()
+        return [value.grad for value in inputs]
+
+    def recomputed(function, *inputs):
+        return torch.utils.checkpoint.checkpoint(function, *inputs, use_reentrant=reentrant)
+
+    torch.testing.assert_close(run(recomputed), run(lambda function, *inputs: function(*inputs)))
 
 
 def test_the_reference_stands_in_and_says_so_once(without_extension, caplog):

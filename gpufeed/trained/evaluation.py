@@ -8,12 +8,11 @@ import torch
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import apply_precision
 from gpufeed.document import now
-from gpufeed.environment import environment
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
 from gpufeed.trained import confusion
+from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
-from gpufeed.trained.record import SCHEMA_VERSION
 from gpufeed.training import (
     Place,
     Stores,
@@ -47,20 +46,8 @@ def evaluate_model(
     status, sentence, found = guarded(
         cell_, lambda: judged(cell_, Path(model), Path(manifest), stores, place)
     )
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "experiment": cell_.experiment,
-        "cell_id": cell_.id,
-        "attempt": attempt,
-        "status": status,
-        "sentence": sentence,
-        "planned_on": planned_on,
-        "started_at": started_at,
-        "finished_at": now(),
-        "cell": cell_.asdict(),
-        "environment": environment(place.device),
-        **(found or NOTHING),
-    }
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    return about | (found or NOTHING)
 
 
 NOTHING = {

@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from gpufeed.document import now
-from gpufeed.environment import environment
-from gpufeed.trained.record import SCHEMA_VERSION
+from gpufeed.trained.heading import heading
 from gpufeed.training import Place, Stores, Trained, guarded, read_cell, settle_process, train
 
 REPEAT = 0  # whose seed the training has
@@ -42,20 +41,8 @@ def train_model(
     status, sentence, trained = guarded(
         cell_, lambda: train(cell_, REPEAT, Path(manifest), stores, place, verdict)
     )
-    about = {
-        "schema_version": SCHEMA_VERSION,
-        "experiment": cell_.experiment,
-        "cell_id": cell_.id,
-        "attempt": attempt,
-        "status": status,
-        "sentence": sentence,
-        "planned_on": planned_on,
-        "started_at": started_at,
-        "finished_at": now(),
-        "cell": cell_.asdict(),
-        "environment": environment(place.device),
-        **(learned(trained, place) if trained else unlearned()),
-    }
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about |= learned(trained, place) if trained else unlearned()
     return Attempt(about, trained.model if trained else None)
 
 

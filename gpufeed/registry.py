@@ -108,6 +108,8 @@ MODELS = {
     "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_small": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "timm_vit_tiny": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
+    "timm_vit_small": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
 }
 
 TRAINERS = {

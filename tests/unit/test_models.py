@@ -1,10 +1,12 @@
 """Models: the contract of all that are registered, and what each has of its own."""
 
+import sys
+
 import pytest
 import torch
 
 from gpufeed.config import read_hyper
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.models.make import make, portable
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.registry import MODELS
@@ -13,9 +15,12 @@ SIZE = (32, 24)
 
 
 def made(name, classes=5, seed=3, **changes):
-    """A registered model with its defaults and a seed, for images of SIZE."""
+    """A registered model with its defaults and a seed, for images of SIZE; skips what is not here."""
     torch.manual_seed(seed)
-    return make(name, classes, SIZE, {**read_hyper("model", name), **changes})
+    try:
+        return make(name, classes, SIZE, {**read_hyper("model", name), **changes})
+    except Skip as lacking:
+        pytest.skip(str(lacking))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -104,3 +109,29 @@ def test_unknown_stem_is_told_with_the_choices():
 
     with pytest.raises(GpufeedError, match="cifar, imagenet"):
         resnet18(num_classes=10, stem="cifer")
+
+
+def test_a_peers_model_that_is_not_installed_is_skipped_by_its_name(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    monkeypatch.delitem(sys.modules, "gpufeed.models.timm_vit", raising=False)
+    with pytest.raises(Skip, match="Model timm_vit_tiny needs the package timm"):
+        make("timm_vit_tiny", 5, SIZE, read_hyper("model", "timm_vit_tiny"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"architecture": "vit_tinny"}, "model.architecture 'vit_tinny'"),
+        ({"patch": 5}, "32 x 24 pixels for model.patch 5"),
+    ],
+)
+def test_a_peers_model_is_refused_with_what_to_do(changes, found):
+    pytest.importorskip("timm")
+    with pytest.raises(GpufeedError, match=found):
+        made("timm_vit_tiny", **changes)
+
+
+@pytest.mark.parametrize("size", ["tiny", "small"])
+def test_a_peers_model_has_as_many_weights_as_ours(size):
+    theirs, ours = made(f"timm_vit_{size}"), made(f"vit_{size}")
+    assert sum(w.numel() for w in theirs.parameters()) == sum(w.numel() for w in ours.parameters())

@@ -1,0 +1,43 @@
+"""timm's vision transformers, to measure ours against. Source: R. Wightman, PyTorch Image Models.
+
+Importing this module imports timm, which belongs to no stack of this project: a node without it skips
+the cell.
+"""
+
+import timm
+from torch import nn
+
+from gpufeed.errors import GpufeedError
+
+
+def timm_vit(
+    num_classes: int, image_size: tuple[int, int], *, architecture: str, patch: int, pool: str
+) -> nn.Module:
+    """timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
+
+    pool: `mean` over the patches or `class_token`, as in gpufeed.models.vit. Raises GpufeedError for a name
+    that timm does not know as a vision transformer, and for sides that are no multiples of `patch`.
+    """
+    if architecture not in timm.list_models("vit_*"):
+        near = timm.list_models("vit_*patch16_224")[:4]
+        raise GpufeedError(
+            f"model.architecture {architecture!r}",
+            f"a vision transformer of timm's, such as {', '.join(near)}",
+            "change model.architecture",
+        )
+    if any(side % patch for side in image_size):
+        raise GpufeedError(
+            f"images of {image_size[0]} x {image_size[1]} pixels for model.patch {patch}",
+            "a height and a width that are multiples of the patch",
+            "change model.patch, or give the source `resize`",
+        )
+    token = pool == "class_token"
+    return timm.create_model(
+        architecture,
+        pretrained=False,
+        num_classes=num_classes,
+        img_size=image_size,
+        patch_size=patch,
+        class_token=token,
+        global_pool="token" if token else "avg",
+    )

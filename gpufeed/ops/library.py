@@ -11,6 +11,8 @@ import torch
 from gpufeed.ops import sources
 
 NAME = "gpufeed_ops"
+AGAIN = "snakemake --forcerun build_extension"
+BUILD_AGAIN = f"build it again, in the workflow by `{AGAIN}`"
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class About:
 
     library: sha256 of the .so, None if there is none. cuda: the toolkit's version, None for a CPU build.
     sentence: why it has no CUDA kernels, or why there is no library; None if it lacks nothing.
+    status: done | partial, without CUDA kernels though nobody declined them | skipped, no library.
+    planned_on: the node that planned the workflow's build, None for another build. attempt: the workflow's.
     """
 
     torch: str
@@ -28,6 +32,9 @@ class About:
     compilers: tuple[str, ...] = ()
     sentence: str | None = None
     library: str | None = None
+    status: str = "done"
+    planned_on: str | None = None
+    attempt: int = 1
 
     def write(self, library: Path) -> None:
         """Writes the JSON beside the library, which is then complete."""
@@ -37,7 +44,17 @@ class About:
 
     def same_build(self, other: "About") -> bool:
         """Whether both come from the same sources, torch and toolkit, for the same architectures."""
-        return replace(self, library=None) == replace(other, library=None)
+        own = {"library": None, "planned_on": None, "attempt": 1}
+        return replace(self, **own) == replace(other, **own)
+
+    def lack(self) -> str | None:
+        """The sentence, and after a build of the workflow how to build again what is final on its node."""
+        if self.sentence is None or self.planned_on is None:
+            return self.sentence
+        return (
+            f"{self.sentence} The workflow found so on {self.planned_on}. Once that has changed, "
+            f"`{AGAIN}` builds the extension again; a run on another node does so by itself."
+        )
 
 
 def about_path(library: Path) -> Path:
@@ -56,7 +73,7 @@ def read_about(library: Path) -> About | None:
 
 def refusal(library: Path) -> str | None:
     """Why a library is not to be loaded into this process, as a sentence; None if it may be."""
-    about, again = read_about(library), "build it again, in the workflow with --forcerun build_extension"
+    about, again = read_about(library), BUILD_AGAIN
     if about is None:
         return f"{library} has no readable {about_path(library).name} that says what it is: {again}."
     if about.torch != torch.__version__:
@@ -65,8 +82,12 @@ def refusal(library: Path) -> str | None:
         ours = sources.digest()
         return f"{library} was built from other sources ({about.sources}) than these ({ours}): {again}."
     if about.library is None:
-        return about.sentence
-    if not library.exists() or checksum(library) != about.library:
+        return about.lack()
+    try:
+        found = checksum(library)
+    except OSError as error:
+        return f"{library} cannot be read ({error.strerror}): {again}."
+    if found != about.library:
         return f"{library} is not the file that {about_path(library).name} describes: {again}."
     return None
 

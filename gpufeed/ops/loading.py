@@ -11,7 +11,7 @@ from gpufeed.data.building import one_builder
 from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.ops import gradients
 from gpufeed.ops.build import build, extension_folder, plan
-from gpufeed.ops.library import NAME, About, checksum, read_about, refusal, runs_on
+from gpufeed.ops.library import BUILD_AGAIN, NAME, About, checksum, read_about, refusal, runs_on
 
 log = logging.getLogger("gpufeed")
 INSTALLED = Path(__file__).with_name(f"{NAME}.so")  # where `pip install` puts it
@@ -91,7 +91,7 @@ def lacking(device: torch.device, about: About) -> str | None:
     if device.type != "cuda":
         return f"The bias-GELU extension has kernels for cpu and cuda, and the device is {device.type}."
     if about.cuda is None:
-        return about.sentence
+        return about.lack()
     if not torch.cuda.is_available():
         return None  # nothing can be run there, nor said of it
     capability = torch.cuda.get_device_capability(device)
@@ -122,11 +122,10 @@ def load_from(path: Path) -> None:
 def find() -> None:
     """The installed library if it fits, else one built just in time; keeps the sentence if neither comes."""
     if INSTALLED.exists():
-        sentence = refusal(INSTALLED)
-        if sentence is None:
-            take(INSTALLED, read_about(INSTALLED), None)
+        take(INSTALLED, read_about(INSTALLED), refusal(INSTALLED))
+        if current.library is not None:
             return
-        log.warning("%s", sentence)
+        log.warning("%s", current.sentence)
     try:
         library = built_just_in_time()
     except Skip as skip:
@@ -140,6 +139,10 @@ def find() -> None:
         )
     else:
         take(library, read_about(library), refusal(library))
+        if current.sentence:
+            current.sentence += (
+                f" It was built just in time: without {library.parent} the next use builds it."
+            )
 
 
 def built_just_in_time() -> Path:
@@ -156,10 +159,19 @@ def built_just_in_time() -> Path:
 
 
 def take(library: Path, about: About | None, sentence: str | None) -> None:
-    """Loads the library and tells torch of its shapes and derivatives, or keeps the sentence."""
+    """Loads the library and tells torch of its shapes and derivatives, or keeps the sentence.
+
+    One that does not load was built where another glibc or another libcublasLt is: that is a sentence, too.
+    """
     chosen.clear()
     if sentence is None:
-        torch.ops.load_library(library)
-        gradients.register()
-        log.info("bias-GELU extension: %s", library)
+        try:
+            torch.ops.load_library(library)
+        except OSError as error:
+            log.warning("the extension could not be loaded", exc_info=error)
+            why = first_line(error.__cause__ or error)  # torch names the file alone, the loader the reason
+            sentence = f"{library} cannot be loaded on this node ({why}): {BUILD_AGAIN}."
+        else:
+            gradients.register()
+            log.info("bias-GELU extension: %s", library)
     current.library, current.about, current.sentence = (None if sentence else library), about, sentence

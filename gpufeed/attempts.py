@@ -3,7 +3,8 @@
 A finished repeat stays, and so do a loader that passed the gate, a sweep and a benchmark. One that failed,
 as a whole or in one of its points or rows, is tried again by the next run. What is final only on the node
 that planned it, since another node may have the GPU or the package that was lacking: a document that was
-skipped, one with a point or row that was, and under device `auto` one that was made without a CUDA GPU.
+skipped, one with a point or row that was, an extension without the CUDA kernels that were wanted, and under
+device `auto` what was made without a CUDA GPU.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
-LACKING = {"skipped", "refused"}
+LACKING = {"skipped", "refused", "partial"}
 
 
 def counter(record: str | Path) -> Path:

@@ -38,6 +38,7 @@ DATA = config["data"]
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
+ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py")

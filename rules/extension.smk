@@ -4,7 +4,7 @@
 rule build_extension:
     output:
         library=EXTENSION,
-        about=Path(EXTENSION).with_suffix(".json"),
+        about=ABOUT_EXTENSION,
     log:
         f"{RESULTS}/logs/build_extension.log",
     conda:
@@ -13,6 +13,11 @@ rule build_extension:
     resources:
         cpus_per_task=cores_of_extension,
     params:
-        code=digest("ops/csrc/**/*.*", "ops/build.py", "ops/compiling.py", "ops/toolkit.py"),
+        cpu_alone=config["device"] == "cpu",
+        attempt=lambda wildcards: attempt_at(ABOUT_EXTENSION, "cpu"),  # a GPU or none: both may build all
+        code=digest(
+            "ops/csrc/**/*.*",
+            *(f"ops/{name}.py" for name in ("build", "compiling", "library", "sources", "toolkit")),
+        ),
     script:
         "../workflow/scripts/build_extension.py"

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from gpufeed.ops.toolkit import (
 )
 
 log = logging.getLogger("gpufeed")
+OTHER_COMPILER = "name another compiler by CXX or CUDA_HOME"
 SHOWN = 25  # lines of a compiler's output in an error; the log has them all
 
 
@@ -40,12 +41,16 @@ class Built:
 
 @dataclass(frozen=True)
 class Plan:
-    """What this node builds. toolkit: None for the CPU alone, and then `sentence` says why."""
+    """What this node builds. toolkit: None for the CPU alone, and then `sentence` says why.
+
+    declined: the CPU alone was asked for, and nothing is lacking.
+    """
 
     cxx: str
     toolkit: Toolkit | None = None
     architectures: tuple[str, ...] = ()
     sentence: str | None = None
+    declined: bool = False
 
     def about(self) -> About:
         """The description of the library, which is not there yet."""
@@ -57,6 +62,7 @@ class Plan:
             architectures=self.architectures,
             compilers=tuple(map(version_line, compilers)),
             sentence=self.sentence,
+            status="done" if self.toolkit or self.declined else "partial",
         )
 
 
@@ -65,7 +71,8 @@ def plan(cuda: bool | None = None, arch_list: str | None = None) -> Plan:
     compiler = cxx()
     ninja()
     if cuda is False:
-        return Plan(compiler, sentence="The extension was built for the CPU alone, as asked for.")
+        sentence = "The extension was built for the CPU alone, as asked for."
+        return Plan(compiler, sentence=sentence, declined=True)
     toolkit, sentence = cuda_toolkit()
     chosen: tuple[str, ...] = ()
     if toolkit:
@@ -90,7 +97,11 @@ def build(
     Raises Skip if this node lacks a C++ compiler or ninja, GpufeedError if the sources do not compile, or if
     the CUDA kernels that were asked for cannot be.
     """
-    planned = plan(cuda, arch_list)
+    return build_planned(plan(cuda, arch_list), folder, jobs)
+
+
+def build_planned(planned: Plan, folder: str | Path, jobs: int | None = None) -> Built:
+    """`build` of a plan."""
     about = planned.about()
     objects = extension_folder(about) / "objects"
     with one_builder(objects):
@@ -104,7 +115,7 @@ def nothing_built(folder: str | Path, sentence: str) -> Built:
     library = Path(folder) / f"{NAME}.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(b"")
-    about = About(torch=torch.__version__, sources=sources.digest(), sentence=sentence)
+    about = About(torch=torch.__version__, sources=sources.digest(), sentence=sentence, status="skipped")
     about.write(library)
     return Built(library, about)
 
@@ -167,7 +178,7 @@ def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
         raise GpufeedError(
             f"an error (status {done.returncode}) from {compilers}:\n{said}",
             "a compiler that this torch supports, and memory for it",
-            "see the lines above; another compiler is named by CXX or CUDA_HOME",
+            f"see the lines above; {OTHER_COMPILER}",
         )
     return folder / f"{NAME}.so"
 
@@ -187,9 +198,36 @@ def keep(compiled: Path, about: About, folder: Path) -> Built:
     return Built(library, whole)
 
 
-def build_or_say(folder: str | Path, jobs: int | None = None) -> Built:
-    """As `build`; on a node without a compiler what stands in for a library, whose JSON says so."""
+def build_or_say(
+    folder: str | Path,
+    cuda: bool | None = None,
+    jobs: int | None = None,
+    planned_on: str | None = None,
+    attempt: int = 1,
+) -> Built:
+    """What this node can build, for the workflow: what it cannot is said in the JSON and raises nothing.
+
+    As `build`, or where the CUDA compiler fails the CPU's kernels alone, or where there is no C++ compiler or
+    that one fails what stands in for a library. planned_on, attempt: see About.
+    """
     try:
-        return build(folder, jobs=jobs)
+        built = build_what_compiles(plan(cuda), folder, jobs)
     except Skip as skip:
-        return nothing_built(folder, str(skip))
+        built = nothing_built(folder, str(skip))
+    about = replace(built.about, planned_on=planned_on, attempt=attempt)
+    about.write(built.library)
+    return Built(built.library, about)
+
+
+def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> Built:
+    """The plan, else its part for the CPU, else nothing; why is the sentence."""
+    try:
+        return build_planned(planned, folder, jobs)
+    except GpufeedError as error:
+        log.error("%s", error)
+        found = " ".join(error.found.splitlines()[:2])  # which compilers, and the first that they say
+        said = f"found {found}; the log has the rest; {OTHER_COMPILER}."
+        if planned.toolkit is None:
+            return nothing_built(folder, f"The bias-GELU extension could not be built: {said}")
+    sentence = f"The extension has no CUDA kernels: {said}"
+    return build_what_compiles(Plan(planned.cxx, sentence=sentence), folder, jobs)

@@ -24,6 +24,8 @@ def written(tmp_path, document):
         ({"status": "passed", "attempt": 3, "planned_on": "b", **GPU}, 3),
         ({"status": "skipped", "attempt": 1, "planned_on": "a", **CPU}, 1),
         ({"status": "skipped", "attempt": 1, "planned_on": "b", **GPU}, 2),
+        ({"status": "partial", "attempt": 1, "planned_on": "a"}, 1),
+        ({"status": "partial", "attempt": 1, "planned_on": "b"}, 2),
         ({"status": "failed", "attempt": 1, "planned_on": "a", **GPU}, 2),
         ({"status": "failed", "attempt": 2, "planned_on": "a", **GPU}, 3),
         ({"no": "record"}, 2),

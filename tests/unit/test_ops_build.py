@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,11 +15,13 @@ import torch
 from data_fixtures import REPOSITORY
 
 from gpufeed import ops
+from gpufeed.attempts import attempt
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.ops import build as building
 from gpufeed.ops import library, loading, sources, toolkit
 from gpufeed.ops.library import About, runs_on
 
+LOAD = torch.ops.load_library
 CAPABILITIES = {12: "50 60 70 75 80 86 89 90 100 120", 13: "75 80 86 89 90 100 120"}
 NVCC = """#!/bin/sh
 case "$1" in
@@ -170,9 +173,13 @@ def test_a_node_without_a_compiler_or_ninja_gets_the_sentence_in_place_of_a_libr
     with pytest.raises(Skip, match="pip install ninja"):
         building.build(tmp_path / "out")
     (tmp_path / "bin/c++").unlink()
-    built = building.build_or_say(tmp_path / "out")
+    built = building.build_or_say(tmp_path / "out", planned_on="a", attempt=2)
     assert "neither c++ nor g++ nor clang++" in built.about.sentence
-    assert library.refusal(built.library) == built.about.sentence
+    refusal = library.refusal(built.library)
+    assert refusal.startswith(built.about.sentence)
+    assert "on a. Once that has changed, `snakemake --forcerun build_extension`" in refusal
+    about = library.about_path(built.library)
+    assert (attempt(about, "a", "cpu"), attempt(about, "b", "cpu")) == (2, 3)  # another node may have them
     monkeypatch.setenv("CXX", "icpx")
     with pytest.raises(Skip, match="CXX is icpx, which is no program here"):
         building.plan()
@@ -268,6 +275,46 @@ def test_what_a_library_lacks_for_cuda_is_its_status_there(process, monkeypatch,
     assert ops.status("cuda") == ops.Status("reference", "There was no nvcc.")
 
 
+def test_how_to_build_again_is_said_of_what_the_workflow_built_without_cuda(process, tmp_path):
+    ops.load(written(tmp_path, cuda=None, sentence="There was no nvcc.", planned_on="a"))
+    sentence = ops.status("cuda").sentence
+    assert sentence.startswith("There was no nvcc. The workflow found so on a.")
+    assert "`snakemake --forcerun build_extension`" in sentence
+
+
+def test_who_planned_a_build_makes_it_no_other(process, tmp_path):
+    path = written(tmp_path, planned_on="a", attempt=3)
+    assert ops.load(path) == ops.load(written(tmp_path / "again", b"others")) == ops.Status("extension")
+    assert process == [path]
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_library_that_this_node_cannot_load_is_a_sentence(process, node, monkeypatch, tmp_path, installed):
+    """As one built for a later glibc or another libcublasLt: the loader refuses it."""
+    monkeypatch.setattr(torch.ops, "load_library", LOAD)
+    monkeypatch.setattr(loading, "INSTALLED", tmp_path / "installed/gpufeed_ops.so")
+    if installed:
+        written(tmp_path / "installed")
+    monkeypatch.setattr(loading, "build", lambda folder: written(folder))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
+    x = torch.tensor([1.0])
+    assert torch.equal(ops.bias_gelu(x, x), ops.functions.reference.bias_gelu(x, x))
+    found = ops.status("cpu")
+    assert found.implementation == "reference"
+    assert re.search(
+        r"torch/.*gpufeed_ops\.so cannot be loaded on this node \(.*file too short\)", found.sentence
+    )
+    assert "It was built just in time: without " in found.sentence
+
+
+def test_a_library_of_the_workflow_that_this_node_cannot_load_is_a_sentence(process, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.ops, "load_library", LOAD)
+    found = ops.load(written(tmp_path))
+    assert found.implementation == "reference"
+    assert "`snakemake --forcerun build_extension`" in found.sentence
+    assert ops.status("cpu") == ops.load() == found
+
+
 def test_a_gpu_that_the_library_was_not_built_for(process, monkeypatch, tmp_path):
     ops.load(written(tmp_path, architectures=("8.0", "8.6")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -310,9 +357,43 @@ def test_sources_that_do_not_compile_are_an_error_with_the_compilers_words(
     program(tmp_path / "python", "echo cpu.cpp:1: error: nothing here; exit 1")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(GpufeedError, match=r"cpu\.cpp:1: error: nothing here"):
-        building.build_or_say(tmp_path / "out")  # it is no lack of the node: the job fails
-    assert "an error (status 1) from c++ 12.2.0" in ops.load().sentence
+        building.build(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    assert "an error (status 1) from c++ 12.2.0" in ops.load().sentence
+    built = building.build_or_say(tmp_path / "out")  # the workflow goes on and says so
+    assert built.about.status == "skipped"
+    assert "could not be built: found an error (status 1) from c++ 12.2.0" in built.about.sentence
+    assert "cpu.cpp:1: error: nothing here" in library.refusal(built.library)
+
+
+ONLY_CPU = """
+case "$3" in *'"cuda": true'*) echo 'host_config.h:7: error: -- unsupported GNU version!'; exit 1;; esac
+folder=${3#*'"folder": "'}
+echo a library > "${folder%%'"'*}/gpufeed_ops.so"
+"""
+
+
+def test_where_the_cuda_compiler_fails_the_workflow_gets_the_cpus_kernels(
+    process, node, monkeypatch, tmp_path
+):
+    stack(monkeypatch, "13.0")
+    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
+    monkeypatch.setattr(sys, "executable", str(program(tmp_path / "python", ONLY_CPU)))
+    with pytest.raises(GpufeedError, match="unsupported GNU version"):
+        building.build(tmp_path / "out")
+    built = building.build_or_say(tmp_path / "out", planned_on="a")
+    about = library.about_path(built.library)
+    assert (built.about.status, built.about.cuda) == ("partial", None)
+    assert (attempt(about, "a", "cpu"), attempt(about, "b", "cpu")) == (1, 2)
+    assert ops.load(built.library) == ops.Status("extension")
+    sentence = ops.status("cuda").sentence
+    for part in ("no CUDA kernels", "release 13.0", "unsupported GNU version!", "CUDA_HOME", "--forcerun"):
+        assert part in sentence
+    assert "\n" not in sentence
+    declined = building.build_or_say(tmp_path / "cpu", cuda=False, planned_on="a")
+    assert declined.about.status == "done"
+    assert attempt(library.about_path(declined.library), "b", "cpu") == 1  # nothing was lacking
 
 
 BUILDER = """

@@ -51,6 +51,8 @@ def test_built_once_and_taken_by_the_cells_that_need_it(workflow):
     path = flow.folder / "results/extension/gpufeed_ops.json"
     about = json.loads(path.read_text())
     assert about["library"]
+    assert about["status"] == "done"
+    assert "for the CPU alone, as asked for" in about["sentence"]  # device is cpu, whatever nvcc there is
     assert "Nothing to be done" in flow.run(*flow.planned_records())
 
     # as a library built before torch was installed anew
@@ -71,3 +73,15 @@ def test_a_node_without_a_compiler_skips_them_with_the_sentence(workflow, monkey
     (record,) = records(flow).values()
     assert record["status"] == "skipped"
     assert "CXX is no-such-compiler, which is no program here" in record["sentence"]
+    assert "snakemake --forcerun build_extension" in record["sentence"]
+
+    monkeypatch.delenv("CXX")
+    assert "Nothing to be done" in flow.run(*flow.planned_records())
+    path = flow.folder / "results/extension/gpufeed_ops.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps(about | {"planned_on": "another-node"}))
+    flow.run(*flow.planned_records())
+    assert [record["status"] for record in records(flow).values()] == ["done"]
+    about = json.loads(path.read_text())
+    assert (about["attempt"], about["status"]) == (2, "done")
+    assert "Nothing to be done" in flow.run(*flow.planned_records())

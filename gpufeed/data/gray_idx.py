@@ -14,7 +14,7 @@ from tqdm import tqdm
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.idx import FILES, MOST_LABELS, lay_out, write_idx
 from gpufeed.data.manifest import Manifest
-from gpufeed.data.staging import check_keys
+from gpufeed.data.staging import check_keys, only_manifest
 from gpufeed.errors import GpufeedError
 
 
@@ -78,14 +78,7 @@ def parse_options(options: dict) -> Options:
 
 def given_manifest(archives: list[Path], options: Options) -> Manifest:
     """The manifest of the dataset `of`; raises GpufeedError unless it is that one and fits into idx."""
-    if len(archives) != 1:
-        names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout gray_idx: {names}",
-            f"the manifest of {options.of}",
-            "give the source `options: {of: ...}` and no files",
-        )
-    given = Manifest.read(archives[0])
+    given = only_manifest(archives, "gray_idx", options.of)
     if len(given.info.classes) > MOST_LABELS:
         raise GpufeedError(
             f"{len(given.info.classes)} classes in {given.info.dataset}",

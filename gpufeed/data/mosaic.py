@@ -15,7 +15,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.data.staging import check_keys, staging
+from gpufeed.data.staging import check_keys, only_manifest, staging
 from gpufeed.errors import GpufeedError
 from gpufeed.processes import run
 
@@ -103,14 +103,7 @@ def processes(options: Options) -> int:
 
 def tiles_of(archives: list[Path], options: Options) -> Manifest:
     """The manifest that the tiles come from; raises GpufeedError unless it is just that one."""
-    if len(archives) != 1:
-        names = ", ".join(path.name for path in archives) or "none"
-        raise GpufeedError(
-            f"{len(archives)} files for layout mosaic: {names}",
-            f"the manifest of {options.of}",
-            "give the source `options: {of: ...}` and no files",
-        )
-    manifest = Manifest.read(archives[0])
+    manifest = only_manifest(archives, "mosaic", options.of)
     manifest.image_size()
     return manifest
 

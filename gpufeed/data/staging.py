@@ -108,6 +108,18 @@ def only_archive(archives: list[Path], layout: str) -> Path:
     return Path(archives[0])
 
 
+def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
+    """The manifest of the dataset `of` that a layout is made of; raises GpufeedError for others."""
+    if len(archives) != 1:
+        names = ", ".join(path.name for path in archives) or "none"
+        raise GpufeedError(
+            f"{len(archives)} files for layout {layout}: {names}",
+            f"the manifest of {of}",
+            "give the source `options: {of: ...}` and no files",
+        )
+    return Manifest.read(archives[0])
+
+
 def no_options(options: Mapping, layout: str) -> None:
     """Raises GpufeedError if a layout without options is given some."""
     for name in options:

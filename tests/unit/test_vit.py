@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from config_fixtures import merged
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measure_fixtures import CLASSES, CPU, OPTIONS, SIDE, prepared, register, toy_cell, toy_job, toy_manifest
-from test_config import merged
 from trained_fixtures import about
 
 from gpufeed import ops

@@ -19,6 +19,21 @@ def records(flow):
     return {path: json.loads(text) for path, text in flow.files("results/records/**/*.json").items()}
 
 
+def bare(folder):
+    """The command for a Snakefile of one rule whose file is there, which it writes to `folder`."""
+    folder.mkdir(exist_ok=True)
+    (folder / "Snakefile").write_text("rule all:\n    input: 'there'\n")
+    (folder / "there").touch()
+    return [sys.executable, "-m", "snakemake", "--cores", "2"]
+
+
+def seconds_of_nothing_to_do(command, folder):
+    started = time.monotonic()
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
+    assert "Nothing to be done" in done.stdout + done.stderr, done.stderr[-6000:]
+    return time.monotonic() - started
+
+
 def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow):
     flow = workflow()
     flow.run()
@@ -35,12 +50,12 @@ def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow)
         "\n"
     ) == 3  # header and two cells
 
-    seconds = []
-    while len(seconds) < 3 and not any(took < 5 for took in seconds):  # others may be at work
-        started = time.monotonic()
-        assert "Nothing to be done" in flow.run()
-        seconds.append(time.monotonic() - started)
-    assert min(seconds) < 5, f"runs with nothing to do took {seconds} s, importing snakemake alone 3.8 s"
+    ours, alone = [], []
+    for _ in range(3):
+        ours.append(seconds_of_nothing_to_do(flow.command(), flow.folder))
+        alone.append(seconds_of_nothing_to_do(bare(flow.folder / "bare"), flow.folder / "bare"))
+    limit = max(5, 1.5 * min(alone))  # a machine where Snakemake itself needs long cannot show the 5 s
+    assert min(ours) < limit, f"runs with nothing to do took {ours} s, of a Snakefile of one rule {alone} s"
 
     changed = copy.deepcopy(TINY)
     changed["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync"]

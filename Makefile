@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-cuda$(CUDA)
 CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-       --no-emit-find-links --extra dev pyproject.toml
+       --no-emit-find-links --extra inference --extra tracking --extra dev pyproject.toml
 
 .PHONY: setup demo test test-all lint lock clean
 
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d; expected 3.11 or newer; name one with make PYTHON=python3.12" % sys.version_info[:2])'
 	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
 demo: setup
@@ -39,7 +39,7 @@ lock: | $(BIN)/uv
 	{ echo '# Written by make lock: every package of the CUDA 12 stack, for --sdm conda.'; \
 	  printf 'name: gpufeed\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip\n  - pip:\n'; \
 	  $(BIN)/uv pip compile -q --python-version 3.12 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 pyproject.toml \
+	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra inference --extra tracking pyproject.toml \
 	    | sed 's/^/      - /'; } > envs/gpufeed.yaml
 
 $(BIN)/uv:

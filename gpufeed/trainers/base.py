@@ -3,12 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from gpufeed.loaders.base import Loader
+from gpufeed.trainers.ranks import steps_in_epoch
+
+if TYPE_CHECKING:
+    from gpufeed.trainers.checkpoints import Checkpoints
 
 # (uint8 (N, H, W, 3), ids int64 (N,), epoch) -> float (N, 3, H, W), normalised, on the device.
 # Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, whose value a replay reads anew.
@@ -22,7 +26,10 @@ class TrainJob:
     model stands on the device; loader is open. augment is None where the loader yields normalised
     float images already. options: config/hydra/trainer. Runs `epochs` epochs, or, if steps is given,
     exactly so many batches over as many epochs as they take. judge: asks the model about the evaluation
-    split and gives the `accuracy` of a record; None where only the end of the run is asked about.
+    split and gives the `accuracy` of a record; None where only the end of the run is asked about. on_epoch:
+    called with each epoch's entry in the `epochs` of a record, off the clock, as soon as the epoch is over;
+    the accuracy at the end of the run comes into the last entry later. checkpoints: where the state is kept
+    from which a killed training goes on; None keeps none.
     """
 
     model: nn.Module
@@ -38,10 +45,12 @@ class TrainJob:
     compile: bool = False  # the model runs through torch.compile
     synchronise: str = "epoch"  # epoch | step
     judge: Callable[[], dict] | None = None
+    on_epoch: Callable[[dict], None] | None = None
+    checkpoints: "Checkpoints | None" = None
 
     def total_steps(self) -> int:
-        """Batches of the whole run."""
-        return self.steps if self.steps is not None else self.epochs * len(self.loader)
+        """Batches of the whole run, of the rank that has most."""
+        return self.steps if self.steps is not None else self.epochs * steps_in_epoch(self.loader)
 
 
 @dataclass(frozen=True)

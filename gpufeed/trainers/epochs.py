@@ -2,19 +2,19 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from gpufeed.errors import GpufeedError
-from gpufeed.timing import Mark, Span, StepMarks
+from gpufeed.timing import StepMarks
 from gpufeed.trainers.base import TrainJob
 
 log = logging.getLogger("gpufeed")
 
 
 def summarise(
-    epoch: int, start: Mark, marks: Sequence[StepMarks], losses: Sequence[torch.Tensor]
+    epoch: int, marks: Sequence[StepMarks], losses: Sequence[torch.Tensor]
 ) -> tuple[dict, list[dict]]:
     """The entry of an epoch in the record and its rows; call after the device has passed its end.
 
@@ -23,8 +23,13 @@ def summarise(
     values = torch.stack(list(losses)).float().tolist()
     rows = [mark.row(loss) for mark, loss in zip(marks, values, strict=True)]
     check_losses(rows)
-    images, epoch_s = sum(row["images"] for row in rows), Span(start, marks[-1].train.end).ms() / 1e3
-    entry = {
+    return entry_of(epoch, rows), rows
+
+
+def entry_of(epoch: int, rows: Sequence[Mapping]) -> dict:
+    """The entry of an epoch in the record, from all of its rows: their totals follow one on another."""
+    images, epoch_s = sum(row["images"] for row in rows), sum(row["total_ms"] for row in rows) / 1e3
+    return {
         "epoch": epoch,
         "steps": len(rows),
         "images": images,
@@ -33,7 +38,6 @@ def summarise(
         "train_loss": sum(row["loss"] * row["images"] for row in rows) / images,
         "accuracy": None,
     }
-    return entry, rows
 
 
 def log_epoch(entry: dict) -> None:
@@ -43,13 +47,13 @@ def log_epoch(entry: dict) -> None:
     )
 
 
-def check_images(job: TrainJob, epoch: int, first_step: int, marks: Sequence[StepMarks]) -> None:
-    """Raises GpufeedError if a whole epoch lost or repeated samples.
+def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> None:
+    """Raises GpufeedError if an epoch lost or repeated samples of this rank.
 
-    first_step: the epoch's first step, counted from the start of the run.
+    images: how many came. run_is_over: a run of `steps` may end before its epoch does.
     """
-    images, expected = sum(mark.images for mark in marks), len(job.loader.order())
-    cut_short = job.steps is not None and first_step + len(marks) == job.steps
+    expected = len(job.loader.order())
+    cut_short = job.steps is not None and run_is_over
     if images == expected or (cut_short and 0 < images < expected):
         return
     raise GpufeedError(

@@ -1,7 +1,8 @@
 """The trainer `fastai`: a Learner with to_fp16 and fit_one_cycle, and a callback that marks its steps.
 
 The batches come from any of our loaders, and the draws of the augment are those of the other trainers.
-With its Recorder, as with fp16, fastai itself waits for the device in every step.
+With its Recorder, as with fp16, fastai itself waits for the device in every step. It keeps no checkpoints:
+a training that was killed starts again.
 """
 
 import time
@@ -23,8 +24,8 @@ from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.epochs import check_images, log_epoch, summarise
 from gpufeed.trainers.fastai_data import data_loaders
 from gpufeed.trainers.optim import OPTIMISERS, make_optimiser
-from gpufeed.trainers.plain import WARMUP_STEPS
 from gpufeed.trainers.step import lay_out
+from gpufeed.trainers.warmup import WARMUP_STEPS
 
 
 class FastaiTrainer(Trainer):
@@ -210,11 +211,14 @@ class StepRecorder(Callback):
         self.dls.train.close()
         synchronise(self.job.device)  # from here on events and losses may be read
         try:
-            check_images(self.job, self.epoch, len(self.rows), self.marks)
-            entry, rows = summarise(self.epoch, self.start, self.marks, self.losses)
+            images, steps = sum(mark.images for mark in self.marks), len(self.rows) + len(self.marks)
+            check_images(self.job, self.epoch, images, steps == self.total)
+            entry, rows = summarise(self.epoch, self.marks, self.losses)
         except GpufeedError as error:
             self.error = error
             raise CancelFitException from error
         self.epochs.append(entry)
         self.rows += rows
         log_epoch(entry)
+        if self.job.on_epoch is not None:
+            self.job.on_epoch(entry)

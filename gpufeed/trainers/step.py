@@ -1,5 +1,7 @@
 """One training step: augment, forward, backward, optimiser. It queues work and never waits for the device."""
 
+from functools import partial
+
 import torch
 from torch import nn
 
@@ -23,22 +25,29 @@ class TrainStep:
         self.optimiser = make_optimiser(job.model.parameters(), job.options, job.device, job.cuda_graphs)
         self.scaler = torch.amp.GradScaler(job.device.type, enabled=job.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=float(job.options["label_smoothing"]))
+        self.context = partial(autocast, job.device, job.precision)  # gives that of a forward pass
 
     def __call__(
         self, images: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
         """images uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment; labels, ids int64 (N,)."""
-        job = self.job
         self.optimiser.zero_grad(set_to_none=True)
-        if job.augment is not None:
-            images = job.augment(images, ids, epoch)  # float (N, 3, H, W)
-        with autocast(job.device, job.precision):
-            logits = self.model(lay_out(images, job.channels_last))  # (N, classes)
-            loss = self.criterion(logits.float(), labels)
+        inputs = self.inputs(images, ids, epoch)
+        with self.context():
+            loss = self.loss(inputs, labels)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return loss.detach()
+
+    def inputs(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
+        """What the model gets: the augmented images, float (N, 3, H, W)."""
+        return images if self.job.augment is None else self.job.augment(images, ids, epoch)
+
+    def loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The mean over a batch, float32, 0-dimensional; called within `context`."""
+        logits = self.model(lay_out(inputs, self.job.channels_last))  # (N, classes)
+        return self.criterion(logits.float(), labels)
 
 
 class Snapshot:

@@ -1,0 +1,121 @@
+"""A training that is killed goes on where it was: its state on disk, every so many steps.
+
+What is resumed: the weights, the optimiser, the gradient scaler, the next batch of every rank's loader,
+the random numbers of host and device, the rows and epochs so far. A measurement is never resumed.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.trainers.base import TrainJob
+
+log = logging.getLogger("gpufeed")
+FORMAT = "gpufeed checkpoint 1"
+KEY = "gpufeed"  # of our part in the file, beside a trainer's own
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where the state of a training is kept, and every how many steps it is written.
+
+    owner: what training it is, in any words; a file of another owner is not gone on with.
+    """
+
+    folder: Path
+    every: int
+    owner: str = ""
+
+    @property
+    def path(self) -> Path:
+        """The file; it holds the last state that was written whole."""
+        return Path(self.folder) / "checkpoint.pt"
+
+    def due(self, step: int) -> bool:
+        """Whether the state is to be written after so many steps."""
+        return step > 0 and step % self.every == 0
+
+    def write(self, save: Callable[[Path], None]) -> None:
+        """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(self.path.name + ".partial")
+        save(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, self.path)
+
+    def about(self, job: TrainJob) -> dict[str, Any]:
+        """What a file must say of the training that it belongs to."""
+        request, shapes = (
+            job.loader.request,
+            [
+                (name, list(tensor.shape), str(tensor.dtype))
+                for name, tensor in job.model.state_dict().items()
+            ],
+        )
+        return {
+            "owner": self.owner,
+            "model": hashlib.sha256(json.dumps(shapes).encode()).hexdigest(),
+            "options": json.dumps(dict(job.options), sort_keys=True),
+            "precision": job.precision,
+            "steps": job.total_steps(),
+            "images": len(job.loader.split_ids),
+            **{name: getattr(request, name) for name in ("seed", "batch_size", "world_size")},
+        }
+
+    def read(self, trainer: str, job: TrainJob) -> dict[str, Any] | None:
+        """The state that `trainer` wrote for this very training, on the CPU; None without one.
+
+        A file that is damaged, or of another training, is left out with a warning.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            found = state[KEY]["about"]
+        except Exception as error:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
+            log.warning("%s is no checkpoint (%s): training starts again", self.path, type(error).__name__)
+            return None
+        expected = stamp(trainer, self.about(job))
+        if found != expected:
+            other = [
+                key for key in expected if not isinstance(found, dict) or found.get(key) != expected[key]
+            ]
+            log.warning(
+                "%s is of another training (%s): training starts again",
+                self.path,
+                ", ".join(other or ["more"]),
+            )
+            return None
+        log.info("going on after step %d, from %s", state[KEY]["step"], self.path)
+        return state
+
+    def remove(self) -> None:
+        """Once the training is over."""
+        self.path.unlink(missing_ok=True)
+        self.path.with_name(self.path.name + ".partial").unlink(missing_ok=True)
+
+
+def stamp(trainer: str, about: dict[str, Any]) -> dict[str, Any]:
+    """What the file of a trainer says of its training."""
+    return {"format": FORMAT, "trainer": trainer, **about}
+
+
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """Where the random numbers of torch are, uint8 tensors on the CPU."""
+    state = {"cpu": torch.get_rng_state()}
+    return state | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+
+
+def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Goes on with them."""
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

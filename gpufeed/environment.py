@@ -37,6 +37,12 @@ PACKAGES = (
     "nvidia-nvimgcodec-cu13",
     "simplejpeg",
     "opencv-python-headless",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torchao",
+    "tensorrt",
 )
 
 

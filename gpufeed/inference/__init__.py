@@ -1,0 +1,1 @@
+"""Kept models in use: exported, quantised, and measured as they run by each backend."""

@@ -1,0 +1,160 @@
+"""A kept model as files that run without gpufeed: a program of torch.export, and ONNX made from it.
+
+Models are exported in the form that runs on any device (models.make.portable): activations that are
+kernels of ours become torch's own in the same form of GELU, which is the same function of the same weights.
+"""
+
+import logging
+import warnings
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from gpufeed.document import now
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.inference.files import INPUT, METADATA, OUTPUT, SCHEMA_VERSION, metadata_text, row
+from gpufeed.trained.heading import heading
+from gpufeed.trained.model_file import SavedModel, load
+from gpufeed.training import Place, guarded, read_cell, settle_process
+
+OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
+EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
+CHECKED = 5  # images that a file is compared on, another number than it was traced with
+TOLERANCE = 1e-3  # of the largest logit: the same float32 products, summed in another order
+MOST_IMAGES = 65536  # a call
+SEED = 1
+
+
+def export_model(
+    cell: dict,
+    model: str | Path,
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Writes model.pt2 and model.onnx of the cell's model.pt into a folder, and returns the list of them.
+
+    A file that cannot be made is a row with a sentence, and the other is made all the same. Runs on the
+    CPU: what it writes does not depend on the node.
+    """
+    cell_, started_at, folder = read_cell(cell), now(), Path(folder)
+    settle_process(threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    status, sentence, saved = guarded(cell_, lambda: load(model))
+    rows = []
+    if saved is not None:
+        outcome = partial(guarded, cell_)
+        rows = [
+            row("program", folder, partial(write_program, saved), outcome),
+            row("onnx", folder, partial(write_onnx, saved), outcome),
+        ]
+    about = heading(cell_, Place(), started_at, status, sentence, planned_on, attempt)
+    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": None}
+
+
+def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:
+    """Exports, saves, and compares what was saved with the model; returns fields of the file's row."""
+    model = saved.build(torch.device("cpu"))
+    program, dynamic = trace(model, saved.size)
+    torch.export.save(program, path, extra_files={f"{METADATA}.json": metadata_text(saved)})
+    again = torch.export.load(path).module()
+    images = noise(saved.size, CHECKED if dynamic else EXAMPLES)
+    with torch.inference_mode():
+        difference = compared(again(images), model(images), path)
+    return {"dynamic_batch": dynamic, "difference": difference}
+
+
+def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
+    """Exports, saves, checks with onnx and compares with the model under ONNX Runtime, as above.
+
+    Raises Skip without the packages of the extra `inference`.
+    """
+    onnx, onnxruntime = packages("onnx", "onnxruntime", "onnxscript")[:2]
+    model = saved.build(torch.device("cpu"))
+    program, dynamic = trace(model, saved.size)
+    with quiet():
+        made = torch.onnx.export(
+            program,
+            (noise(saved.size, EXAMPLES),),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        ).model_proto
+    onnx.helper.set_model_props(made, {METADATA: metadata_text(saved)})
+    onnx.checker.check_model(made, full_check=True)
+    onnx.save(made, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    images = noise(saved.size, CHECKED if dynamic else EXAMPLES)
+    (logits,) = session.run([OUTPUT], {INPUT: images.numpy()})
+    with torch.inference_mode():
+        difference = compared(torch.from_numpy(logits), model(images), path)
+    return {"opset": OPSET, "dynamic_batch": dynamic, "difference": difference}
+
+
+def trace(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, bool]:
+    """The program of a model on the CPU in evaluation mode, and whether it takes any number of images.
+
+    len() of a tensor becomes a constant unless Python is traced too (strict), which other code forbids:
+    each is tried, and then a fixed number of images.
+    """
+    images = noise(size, EXAMPLES)
+    dynamic = ({0: Dim("batch", min=1, max=MOST_IMAGES)},)
+    for shapes, strict in ((dynamic, False), (dynamic, True)):
+        try:
+            with quiet():
+                return torch.export.export(model, (images,), dynamic_shapes=shapes, strict=strict), True
+        except Exception as error:  # of many types: UserError, Unsupported, RuntimeError ...
+            logging.getLogger("gpufeed").info("no export with any batch, strict %s: %s", strict, error)
+    with quiet():
+        return torch.export.export(model, (images,)), False
+
+
+def noise(size: tuple[int, int], n: int) -> torch.Tensor:
+    """float32 (n, 3, H, W), the same each time."""
+    return torch.randn((n, 3, *size), generator=torch.Generator().manual_seed(SEED))
+
+
+def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path) -> float:
+    """The largest difference of logits (n, classes); raises GpufeedError where it is not rounding alone."""
+    difference, largest = (found - wanted).abs().max().item(), wanted.abs().max().item()
+    if not difference <= TOLERANCE * max(1.0, largest):  # true of NaN too
+        raise GpufeedError(
+            f"logits of {path.name} up to {difference:.2g} away from the model's",
+            f"at most {TOLERANCE * max(1.0, largest):.2g}",
+            "do not use this file, and report it",
+        )
+    return difference
+
+
+def packages(*names: str) -> list[Any]:
+    """Modules of the extra `inference`; raises Skip for the first one that is not installed."""
+    from importlib import import_module
+
+    try:
+        return [import_module(name) for name in names]
+    except ModuleNotFoundError as error:
+        raise Skip(
+            f"The package {error.name} is not installed here: pip install 'gpufeed[inference]' brings it."
+        ) from error
+
+
+@contextmanager
+def quiet():
+    """Keeps out of the log what exporters say of operators that no model here has."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

@@ -1,0 +1,162 @@
+"""Static INT8: the ONNX file with explicit quantisation (Q/DQ nodes), calibrated on training images.
+
+As TensorRT wants it, which ONNX Runtime takes too: signed, zero points of 0, activations by tensor, weights
+by output channel and stored as int8, biases left in float32. Quantised are convolutions and products
+with weights; a product of two activations, as in attention, stays in float32.
+Source: TensorRT, Working with Quantized Types; ONNX Runtime, Quantize ONNX Models.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.data.manifest import Manifest
+from gpufeed.document import now
+from gpufeed.experiment import Cell
+from gpufeed.inference.export import packages, quiet
+from gpufeed.inference.files import INPUT, SCHEMA_VERSION, Files, row
+from gpufeed.inference.images import first, requested
+from gpufeed.trained.heading import heading
+from gpufeed.training import Place, Stores, guarded, read_cell, settle_process
+
+OPERATORS = ("Conv", "Gemm", "MatMul")
+BATCH = 32  # calibration images a call: histograms of all activations of so many are in memory at once
+OPTIONS = {
+    "ActivationSymmetric": True,
+    "WeightSymmetric": True,
+    "QuantizeBias": False,
+    "CalibStridedMinMax": 1,  # a call after another, whatever the method
+}
+
+
+def quantise_model(
+    cell: dict,
+    files: Files,
+    manifest: str | Path,
+    stores: Stores,
+    calibration: Mapping[str, Any],
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Writes model.int8.onnx into a folder and returns the list with its row, as export_model does.
+
+    files: those that export_model made. calibration: images, method and seed (gpufeed.inference.plan).
+    """
+    cell_, started_at, place, folder = read_cell(cell), now(), Place(), Path(folder)
+    settle_process(threads)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def work(path: Path) -> dict[str, Any]:
+        source = files.path("onnx")
+        packages("onnx", "onnxruntime")
+        place.find(cell_)
+        images = calibration_images(cell_, Manifest.read(manifest), stores, place.device, calibration)
+        return quantise(source, images, calibration["method"], path)
+
+    made = row("onnx_int8", folder, work, lambda work: guarded(cell_, work))
+    about = heading(cell_, place, started_at, made["status"], made["sentence"], planned_on, attempt)
+    told = {"split": "train", **calibration} if made["status"] == "done" else None
+    return {**about, "schema_version": SCHEMA_VERSION, "rows": [made], "calibration": told}
+
+
+def calibration_images(
+    cell: Cell, samples: Manifest, stores: Stores, device: torch.device, calibration: Mapping[str, Any]
+) -> np.ndarray:
+    """float32 (images, 3, H, W), normalised: training images drawn by the seed, by the cell's own loader."""
+    request = requested(cell, samples, stores, device, min(BATCH, calibration["images"]))
+    request = replace(request, seed=calibration["seed"])
+    n = min(calibration["images"], len(samples.ids("train")))
+    return first(cell, request, n).cpu().numpy()
+
+
+def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[str, Any]:
+    """Writes the quantised file; returns fields of its row. images: float32 (n, 3, H, W)."""
+    import onnx
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    methods = {name.lower(): value for name, value in CalibrationMethod.__members__.items()}
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        prepared = Path(scratch) / "prepared.onnx"
+        # folds transposed weights, which otherwise would not count as weights, and batch norms
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        quantize_static(
+            prepared,
+            path,
+            reader(images),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=list(OPERATORS),
+            nodes_to_exclude=without_weights(onnx.load(prepared)),
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=methods[method],
+            extra_options=OPTIONS,
+        )
+    model, original = onnx.load(path), onnx.load(source)
+    used = {node.domain for node in model.graph.node}
+    kept = [opset for opset in model.opset_import if opset.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)  # onnxruntime adds those of all its own operators, which none is
+    del model.metadata_props[:]
+    model.metadata_props.extend(original.metadata_props)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    opset = next(opset.version for opset in kept if not opset.domain)
+    return {"opset": opset, "dynamic_batch": is_dynamic(model), "quantised": quantised(model)}
+
+
+def without_weights(model: Any) -> list[str]:
+    """Names of the nodes that multiply two activations."""
+    weights = {entry.name for entry in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
+    return [node.name for node in nodes if not weights & set(node.input)]
+
+
+def is_dynamic(model: Any) -> bool:
+    """Whether an ONNX model takes any number of images."""
+    return bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
+
+
+def quantised(model: Any) -> dict[str, int]:
+    """How many of an ONNX model's convolutions and products take quantised inputs, of how many.
+
+    Products of two activations count among all and never among the quantised.
+    """
+    dequantised = {
+        name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output
+    }
+    nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
+    return {
+        "layers": sum(all(name in dequantised for name in node.input[:2]) for node in nodes),
+        "of": len(nodes),
+    }
+
+
+def reader(images: np.ndarray) -> Any:
+    """What onnxruntime asks for calibration images, a call of BATCH at a time."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self):
+            self.calls = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+            self.set_range(0, len(self.calls))
+
+        def __len__(self) -> int:
+            return len(self.calls)
+
+        def set_range(self, start_index: int, end_index: int) -> None:
+            self.rest = iter(self.calls[start_index:end_index])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            call = next(self.rest, None)
+            return None if call is None else {INPUT: call}
+
+    return Reader()

@@ -24,11 +24,15 @@ class Change:
 
 @dataclass(frozen=True)
 class Goal:
-    """A cell, as {axis: value}, of which an epoch is to take less than epoch_s seconds."""
+    """A cell, as {axis: value}, that is to be fast: an epoch in less than epoch_s seconds, or at least
+    `times` the images per second of the cell `over`.
+    """
 
     words: str
     cell: dict
-    epoch_s: float
+    epoch_s: float | None = None
+    over: dict | None = None
+    times: float | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,11 @@ def planned_impact(config: Mapping, experiment: str, planned: Iterable[Cell]) ->
         if before and after:
             changes.append(Change(row["change"], axis, before, after))
     for number, row in enumerate(block.get("goals", [])):
-        if cell := cells.pick({**base, **row["cell"]}, f"{where}.goals[{number}].cell"):
-            goals.append(Goal(row["goal"], cell, row["epoch_s"]))
+        at = f"{where}.goals[{number}]"
+        cell = cells.pick({**base, **row["cell"]}, f"{at}.cell")
+        over = cells.pick({**base, **row["over"]}, f"{at}.over") if "over" in row else None
+        if cell and (over or "over" not in row):
+            goals.append(Goal(row["goal"], cell, row.get("epoch_s"), over, row.get("times")))
     return Impact(block.get("context", ""), changes, goals)
 
 

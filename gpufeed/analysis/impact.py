@@ -138,23 +138,48 @@ def sentence(changes: list[dict]) -> str:
 
 
 def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
-    """The goals whose cell is among `rows`: answer and sentence. The whole range must settle it."""
+    """The goals whose cells are among `rows`: answer and sentence. The whole range must settle it."""
     found = []
     for goal in goals:
-        row = cell(rows, goal["cell"])
-        if row is None:
+        ours = cell(rows, goal["cell"])
+        if ours is None:
             continue
-        limit, few = goal["epoch_s"], row["n_repeats"] < 2
-        reached, missed = row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit
-        unsure = few or row["against_ceiling"] == "disturbed" or not (reached or missed)
-        told = numbers(row)
-        found.append(
-            {
-                "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
-                "answer": OPEN if unsure else (HOLDS if reached else FAILS),
-                "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
-                f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
-                + ("; one repeat is too few to judge it by." if few else "."),
-            }
-        )
+        if goal["over"] is None:
+            found.append(within(ours, goal))
+        elif (other := cell(rows, goal["over"])) is not None:
+            found.append(ahead(ours, other, goal))
     return found
+
+
+def within(row: pd.Series, goal: Mapping) -> dict:
+    """Whether an epoch of the cell is short enough."""
+    limit, few = goal["epoch_s"], row["n_repeats"] < 2
+    told = numbers(row)
+    return {
+        "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
+        "answer": answer(row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit, [row]),
+        "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
+        f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
+        + ("; one repeat is too few to judge it by." if few else "."),
+    }
+
+
+def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
+    """Whether the cell is so many times as fast as the other."""
+    lead, own, over = worth(other, row), numbers(row), numbers(other)
+    few = min(row["n_repeats"], other["n_repeats"]) < 2
+    return {
+        "goal": f"{goal['words']}: at least {wording.ratio(goal['times'])}",
+        "answer": answer(lead["low"] >= goal["times"], lead["high"] < goal["times"], [row, other]),
+        "sentence": f"{lead['factor_words']} (range {lead['range_words']}): {own['rate']} images/s (range "
+        f"{own['rate_range']}, n = {own['n']}) over {over['rate']} (range {over['rate_range']}, "
+        f"n = {over['n']})" + ("; one repeat is too few to judge it by." if few else "."),
+    }
+
+
+def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
+    """Open where the range does not settle it, where a cell has one repeat, or a disturbed one."""
+    sound = all(row["n_repeats"] > 1 and row["against_ceiling"] != "disturbed" for row in rows)
+    if not sound or not (reached or missed):
+        return OPEN
+    return HOLDS if reached else FAILS

@@ -11,11 +11,18 @@ from gpufeed.errors import GpufeedError
 
 
 def timm_vit(
-    num_classes: int, image_size: tuple[int, int], *, architecture: str, patch: int, pool: str
+    num_classes: int,
+    image_size: tuple[int, int],
+    *,
+    architecture: str,
+    patch: int,
+    pool: str,
+    activation: str,
 ) -> nn.Module:
     """timm's model of that name, untrained, over float (N, 3, H, W), giving logits (N, num_classes).
 
-    pool: `mean` over the patches or `class_token`, as in gpufeed.models.vit. Raises GpufeedError for a name
+    pool: `mean` over the patches or `class_token`, activation: `gelu` or `gelu_tanh`, as in
+    gpufeed.models.vit. Raises GpufeedError for a name
     that timm does not know as a vision transformer, and for sides that are no multiples of `patch`.
     """
     if architecture not in timm.list_models("vit_*"):
@@ -40,4 +47,5 @@ def timm_vit(
         patch_size=patch,
         class_token=token,
         global_pool="token" if token else "avg",
+        act_layer=activation,  # timm has these two under our names
     )

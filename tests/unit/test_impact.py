@@ -6,8 +6,11 @@ from dataclasses import asdict
 
 import pytest
 import record_fixtures as made
+import yaml
+from data_fixtures import REPOSITORY
 
 from gpufeed.analysis import claims, impact, impact_figure, publish, records, style, tables
+from gpufeed.config import check
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import plan
 from gpufeed.impact import planned_impact
@@ -196,6 +199,41 @@ def test_a_cell_above_its_ceiling_gets_no_verdict(tmp_path):
 def test_a_goal_is_judged_by_the_whole_range(tmp_path, speeds, answer):
     paths = made.write_speeds(tmp_path, cell("fused"), speeds)  # 2,560 images: 1.5 s at 1,707 a second
     assert found_in(paths)["machines"][0]["goals"][0]["answer"] == answer
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "answer"),
+    [
+        ([1000, 1050], [1600, 1700], "holds"),
+        ([1000, 1050], [1100, 1200], "does not hold"),
+        ([1000, 1050], [1400, 1600], "cannot be judged"),
+        ([1000], [1600, 1700], "cannot be judged"),
+    ],
+)
+def test_a_lead_over_another_cell_is_judged_by_both_ranges(tmp_path, before, after, answer):
+    config = copy.deepcopy(CONFIG)
+    lead = {
+        "goal": "fused over torch",
+        "cell": {"augment": "fused"},
+        "over": {"augment": "torch"},
+        "times": 1.5,
+    }
+    config["experiments"]["e"]["impact"]["goals"] = [lead]
+    paths = made.write_speeds(tmp_path, cell(), before) + made.write_speeds(tmp_path, cell("fused"), after)
+    (goal,) = found_in(paths, config)["machines"][0]["goals"]
+    assert (goal["goal"], goal["answer"]) == ("fused over torch: at least 1.50x", answer)
+    assert f"n = {len(before)}" in goal["sentence"]
+    assert found_in(paths[-1:], config)["machines"] == []  # half of a pair says nothing
+
+
+@pytest.mark.parametrize("half", ["over", "times"])
+def test_a_goal_is_an_epoch_or_a_whole_lead(half):
+    goal = {"goal": "fast", "cell": {"augment": "fused"}, "over": {"augment": "torch"}, "times": 2}
+    del goal[half]
+    shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    shipped["experiments"]["hybrid_gpu"]["impact"]["goals"] = [goal]
+    with pytest.raises(GpufeedError, match="goals"):
+        check(shipped)
 
 
 def test_two_machines_have_a_table_each_and_no_pair_goes_across(tmp_path):

@@ -128,21 +128,24 @@ def test_weights_begin_as_a_truncated_normal_and_biases_as_zero():
     assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.1)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
 @pytest.mark.parametrize("pool", vit_options.POOLS)
-def test_timm_with_our_weights_gives_our_logits(pool):
+def test_timm_with_our_weights_gives_our_logits(pool, activation):
     """vit_tiny_patch16_224 with patches of 4 on 64x64 images has the shape of vit_tiny."""
-    timm = pytest.importorskip("timm")
-    options = {**read_hyper("model", "vit_tiny"), "pool": pool}
+    pytest.importorskip("timm")
+    options = {**read_hyper("model", "vit_tiny"), "pool": pool, "activation": activation}
     torch.manual_seed(0)
     ours = make("vit_tiny", 7, (64, 64), options).eval()
     with torch.no_grad():
         for weight in ours.parameters():  # biases too, that a wrong one shows
             weight.add_(torch.randn_like(weight) * 0.02)
     token = pool == "class_token"
-    theirs = timm.create_model(
-        "vit_tiny_patch16_224", pretrained=False, num_classes=7, img_size=64, patch_size=4,
-        class_token=token, global_pool="token" if token else "avg",
-    )  # fmt: skip
+    theirs = make(
+        "timm_vit_tiny",
+        7,
+        (64, 64),
+        {**read_hyper("model", "timm_vit_tiny"), "pool": pool, "activation": activation},
+    )
     state = ours.state_dict()
     patches = state["patch_embed.proj.weight"]
     state["patch_embed.proj.weight"] = patches.view(192, 4, 4, 3).permute(0, 3, 1, 2)

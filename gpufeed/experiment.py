@@ -141,6 +141,8 @@ def impossible(cell: Cell) -> str | None:
         return "fastai starts its workers anew each epoch, so persistent_workers must be false"
     if cell.trainer == "fastai":
         return impossible_with_fastai(cell)
+    if cell.trainer == "lightning" and cell.cuda_graphs:
+        return "trainer lightning calls Python between the parts of a step, so cuda_graphs must be false"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Every layout, decoder, loader, augment, model and trainer, one line each.
+"""Every layout, decoder, loader, augment, model, trainer and inference backend, one line each.
 
 The workflow imports this file while it plans, so it names modules without importing them;
 `load` fetches the object behind a name in the job that needs it.
@@ -32,6 +32,11 @@ class AugmentEntry(Entry):
 @dataclass(frozen=True)
 class ModelEntry(Entry):
     sized: bool = False  # made for images of one size, which it must be told
+
+
+@dataclass(frozen=True)
+class BackendEntry(Entry):
+    precisions: tuple[str, ...]  # of the arithmetic, a row each; int8 and fp8 have the rest in another one
 
 
 ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
@@ -115,6 +120,22 @@ MODELS = {
 TRAINERS = {
     "plain": Entry("gpufeed.trainers.plain:PlainTrainer"),
     "fastai": Entry("gpufeed.trainers.fastai:FastaiTrainer"),
+    "lightning": Entry("gpufeed.trainers.lightning:LightningTrainer"),
+}
+
+TORCH_PRECISIONS = ("fp32", "fp16", "bf16")
+BACKENDS = {
+    "eager": BackendEntry("gpufeed.inference.backends.eager:prepare", TORCH_PRECISIONS),
+    "compiled": BackendEntry("gpufeed.inference.backends.compiled:prepare", TORCH_PRECISIONS),
+    "cuda_graphs": BackendEntry("gpufeed.inference.backends.graphs:prepare", TORCH_PRECISIONS),
+    "compiled_graphs": BackendEntry("gpufeed.inference.backends.graphs:prepare_compiled", TORCH_PRECISIONS),
+    "export": BackendEntry("gpufeed.inference.backends.program:prepare", ("fp32",)),
+    "onnxruntime": BackendEntry("gpufeed.inference.backends.onnx_runtime:prepare", ("fp32",)),
+    "onnxruntime_int8": BackendEntry("gpufeed.inference.backends.onnx_runtime:prepare_int8", ("int8",)),
+    "torchao_int8": BackendEntry("gpufeed.inference.backends.ao:prepare_int8", ("int8",)),
+    "torchao_fp8": BackendEntry("gpufeed.inference.backends.ao:prepare_fp8", ("fp8",)),
+    "tensorrt": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare", ("fp32",)),
+    "tensorrt_int8": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare_int8", ("int8",)),
 }
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -124,6 +145,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "augment": AUGMENTS,
     "model": MODELS,
     "trainer": TRAINERS,
+    "backend": BACKENDS,
 }
 
 

@@ -81,18 +81,13 @@ class Checkpoints:
             state = torch.load(self.path, map_location="cpu", weights_only=True)
             found = state[KEY]["about"]
         except Exception as error:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
-            log.warning("%s is no checkpoint (%s): training starts again", self.path, type(error).__name__)
+            log.warning("%s is no checkpoint (%s): it starts again", self.path, type(error).__name__)
             return None
         expected = stamp(trainer, self.about(job))
         if found != expected:
-            other = [
-                key for key in expected if not isinstance(found, dict) or found.get(key) != expected[key]
-            ]
-            log.warning(
-                "%s is of another training (%s): training starts again",
-                self.path,
-                ", ".join(other or ["more"]),
-            )
+            found = found if isinstance(found, dict) else {}
+            other = [key for key in expected if found.get(key) != expected[key]]
+            log.warning("%s is of another training (%s): it starts again", self.path, ", ".join(other))
             return None
         log.info("going on after step %d, from %s", state[KEY]["step"], self.path)
         return state

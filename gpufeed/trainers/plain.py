@@ -106,7 +106,7 @@ class PlainTrainer(Trainer):
 
 
 def load_optimiser(optimiser: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """As load_state_dict, but in place where there is a state already, for the graph that reads its tensors."""
+    """As load_state_dict, but in place where there is a state: a graph may read its tensors."""
     present = optimiser.state_dict()["state"]
     if not present:
         optimiser.load_state_dict(saved)

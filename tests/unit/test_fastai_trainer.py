@@ -7,7 +7,7 @@ import pytest
 import torch
 from fastai.callback.core import Callback
 from fastai_fixtures import FASTAI_OPTIONS, prepared, toy_job
-from measure_fixtures import CLASSES, SIDE, LossyLoader, NaNModel, SlowLoader, SlowModel, ToyLoader
+from measure_fixtures import CLASSES, ToyLoader
 from torch import nn
 
 from gpufeed.augment.reference import TorchAugment
@@ -30,27 +30,6 @@ def test_learns_the_toy(tmp_path, optimiser, of):
     result = prepared(toy_job(tmp_path, options=options, epochs=25)).run()
     assert result.epochs[0]["train_loss"] > 0.7
     assert result.epochs[-1]["train_loss"] < 0.05
-
-
-def test_rows_and_epochs_agree(tmp_path):
-    toys.check_rows_and_epochs(prepared(toy_job(tmp_path, epochs=3)).run())
-
-
-@pytest.mark.parametrize("steps", [1, 3, 4, 5, 9])
-def test_stops_after_the_steps_asked_for(tmp_path, steps):
-    closed = []
-
-    class Watched(ToyLoader):
-        def batches(self, order):
-            try:
-                yield from super().batches(order)
-            finally:
-                closed.append(self.epoch)
-
-    result = prepared(toy_job(tmp_path, loader=Watched, steps=steps)).run()
-    assert len(result.steps) == steps == sum(epoch["steps"] for epoch in result.epochs)
-    assert [epoch["steps"] for epoch in result.epochs[:-1]] == [4] * (len(result.epochs) - 1)
-    assert len(closed) == len(result.epochs)
 
 
 class HeldLoader(ToyLoader):
@@ -170,30 +149,6 @@ def test_one_cycle_rises_and_falls_over_the_whole_run(tmp_path, length):
     assert set(watch.momenta) == {0.9}
 
 
-@pytest.mark.parametrize("synchronise", ["epoch", "step"])
-def test_a_slow_loader_is_load_and_wait(tmp_path, synchronise):
-    result = prepared(toy_job(tmp_path, loader=SlowLoader, synchronise=synchronise, epochs=2)).run()
-    assert all(min(row["load_ms"], row["wait_ms"]) >= 30 for row in result.steps)
-    assert result.first_batch_s >= 0.03
-
-
-def test_a_slow_model_is_train(tmp_path):
-    result = prepared(toy_job(tmp_path, model=SlowModel(CLASSES, channels=SMALL))).run()
-    assert all(row["train_ms"] >= 30 for row in result.steps)
-
-
-def test_a_slow_augment_is_train(tmp_path):
-    """As with the plain trainer, though fastai runs it while it fetches the batch."""
-    slow = SlowModel(CLASSES, channels=SMALL)
-
-    def augment(images, ids, epoch):
-        slow(torch.zeros(1, 3, SIDE, SIDE))
-        return toys.Normalise((0.5,) * 3, (0.25,) * 3, 0, {})(images, ids, epoch)
-
-    result = prepared(toy_job(tmp_path, augment=augment)).run()
-    assert all(row["train_ms"] >= 30 for row in result.steps)
-
-
 @pytest.mark.parametrize("recorder", [True, False])
 def test_the_recorder_is_there_if_asked_for(tmp_path, recorder):
     trainer = prepared(toy_job(tmp_path, options={"recorder": recorder}))
@@ -201,27 +156,6 @@ def test_the_recorder_is_there_if_asked_for(tmp_path, recorder):
     assert len(trainer.run().steps) == 4
     if recorder:
         assert len(trainer.learner.recorder.losses) == 4
-
-
-def test_nothing_is_printed(tmp_path, capsys):
-    prepared(toy_job(tmp_path, epochs=2)).run()
-    assert capsys.readouterr().out == ""
-
-
-def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
-    with pytest.raises(GpufeedError, match=r"training loss nan at step 0 \(epoch 0\)") as error:
-        prepared(toy_job(tmp_path, model=NaNModel(CLASSES, channels=SMALL), epochs=3)).run()
-    assert error.value.found == "training loss nan at step 0 (epoch 0)"
-
-
-def test_a_lost_sample_ends_the_run(tmp_path):
-    with pytest.raises(GpufeedError, match="29 images from LossyLoader in epoch 0"):
-        prepared(toy_job(tmp_path, loader=LossyLoader, epochs=2)).run()
-
-
-def test_same_seed_same_losses(tmp_path):
-    first, second = (prepared(toy_job(tmp_path)).run().steps for _ in range(2))
-    assert [row["loss"] for row in first] == [row["loss"] for row in second]
 
 
 def test_what_it_cannot_do_is_told(tmp_path):

@@ -122,9 +122,12 @@ def run(
 
 def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
     """The field dataset of a record."""
-    broken = manifest.info.quarantined
+    broken, (height, width) = manifest.info.quarantined, manifest.image_size()
     return {
         "samples": len(manifest),
+        "classes": len(manifest.info.classes),
+        "height": height,
+        "width": width,
         "quarantined": len(broken),
         "examples": broken[:SHOWN],
         "cache": read_info(stores.cache).decoder_version if stores.cache else None,

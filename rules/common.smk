@@ -373,7 +373,7 @@ def extension_of_kernels(wildcards):
 def code_of_kernels(wildcards):
     """A digest of the modules that decide what a benchmark measures; the library is an input."""
     works = ["augment/*.py"] if works_of_kernels(wildcards) == AUGMENT else ["augment/amounts.py", "ops/*.py"]
-    own = ["measure", "clock", "plan", "task", "record", works_of_kernels(wildcards)]
+    own = ["measure", "clock", "ceilings", "plan", "task", "record", works_of_kernels(wildcards)]
     return digest(*(f"kernels/{name}.py" for name in own), *works, "heap.py")
 
 

@@ -110,13 +110,8 @@ def numbers(row: pd.Series) -> dict[str, str | int]:
     return found
 
 
-def seconds(number: float) -> str:
-    """Seconds with three figures: 0.833, 3.30, 15.0."""
-    return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
-
-
 NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
-    "epoch": ("epoch_s", seconds),
+    "epoch": ("epoch_s", wording.three_figures),
     "rate": ("images_per_s", wording.count),
     "stall": ("wait_share", wording.percent),
 }

@@ -38,6 +38,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def three_figures(number: float) -> str:
+    """A time: 0.833, 3.30, 15.0, 113."""
+    return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
+
+
 def small_percent(share: float) -> str:
     """As `percent`, where a share that is not nothing must not read as nothing."""
     return "less than 0.1 %" if 0 < share < 0.001 else percent(share)

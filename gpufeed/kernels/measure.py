@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from gpufeed.augment.amounts import DTYPES
 from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.errors import Skip, one_line
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.kernels import activation, augment
+from gpufeed.kernels.ceilings import ceilings
 from gpufeed.kernels.clock import FLUSH_MIB, WARMUP, Clock, Yardsticks
 from gpufeed.kernels.plan import ACTIVATION, AUGMENT
 from gpufeed.kernels.record import SCHEMA_VERSION
@@ -38,7 +40,7 @@ def measure_kernels(
     """
     keep_freed_blocks()
     started_at = now()
-    on, found = outcome("the benchmark", device, lambda on: {"rows": list(rows(settings, on, extension))})
+    on, found = outcome("the benchmark", device, lambda on: work(settings, on, extension))
     return {
         "schema_version": SCHEMA_VERSION,
         "experiment": experiment,
@@ -49,18 +51,27 @@ def measure_kernels(
         "settings": {**settings, "flush_mib": FLUSH_MIB, "warmup": WARMUP},
         "environment": environment(on),
         "rows": [],
+        "ceilings": None,
         **found,
     }
 
 
-def rows(settings: dict, device: torch.device, extension: str | Path | None = None) -> Iterator[dict]:
-    """All rows, the smallest sizes first; raises Skip without a CUDA GPU."""
+def work(settings: dict, device: torch.device, extension: str | Path | None = None) -> dict:
+    """The fields `ceilings` and `rows`; raises Skip without a CUDA GPU."""
     if device.type != "cuda":
         raise Skip(f"Kernels are measured on a CUDA GPU, and this node's device is {device.type}.")
     if extension is not None:
         activation.load_extension(extension)
     clock = Clock(device, settings["launches"])
     yardsticks = Yardsticks(device, clock)
+    return {
+        "ceilings": ceilings(device, clock, yardsticks, DTYPES[settings["dtype"]]),
+        "rows": list(rows(settings, device, clock, yardsticks)),
+    }
+
+
+def rows(settings: dict, device: torch.device, clock: Clock, yardsticks: Yardsticks) -> Iterator[dict]:
+    """All rows, the smallest sizes first."""
     for task in TASKS[settings["family"]](settings, device):
         found = measured(task, clock, yardsticks)
         torch.cuda.empty_cache()  # so that the sizes before take no memory from those to come

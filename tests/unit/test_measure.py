@@ -46,7 +46,8 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert record.memory["peak_gpu_mib"] is None
     assert record.memory["peak_host_mib"] > 10
     assert record.phases["evaluation_s"] > 0
-    assert record.dataset == {"samples": 42, "quarantined": 0, "examples": [], "cache": None}
+    size = {"classes": 3, "height": 8, "width": 8}
+    assert record.dataset == {"samples": 42, **size, "quarantined": 0, "examples": [], "cache": None}
     assert len(steps) == 12
     assert set(steps["repeat"]) == {2}
     assert set(steps["cell_id"]) == {record.cell_id}

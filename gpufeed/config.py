@@ -26,9 +26,11 @@ from gpufeed.sweep.plan import check_sweep
 from gpufeed.sweep.plan import settings as sweep_settings
 from gpufeed.trained.plan import kept_cells
 
-ROOT = Path(__file__).resolve().parents[1]
-SCHEMAS = Path(__file__).parent / "schemas"
-HYPER = ROOT / "config/hydra"
+PACKAGE = Path(__file__).resolve().parent
+ROOT = PACKAGE.parent
+SCHEMAS = PACKAGE / "schemas"
+CONFIG = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else ROOT / "config"  # conf: the copy in a wheel
+HYPER = CONFIG / "hydra"
 GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (

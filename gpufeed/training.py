@@ -118,12 +118,18 @@ def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made
 
 
 def train(
-    cell: Cell, repeat: int, manifest: Path, stores: Stores, place: Place, gate: Path | None
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None = None,
 ) -> Trained:
     """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
-    None for a ceiling, which has none.
+    None for a ceiling, which has none. on_epoch: as in TrainJob.
     """
     verdict = admit(gate) if gate is not None else None
     place.find(cell)
@@ -145,7 +151,7 @@ def train(
             version = pixel_source(cell.loader, loader, request.cache).version
             check_same(gate, verdict, "decoder", version)
         trainer = make_trainer(
-            cell, model, loader, augment, place, between_epochs(cell, model, request, place)
+            cell, model, loader, augment, place, between_epochs(cell, model, request, place), on_epoch
         )
         trainer.prepare(example_batch(request))
         synchronise(place.device)
@@ -223,8 +229,9 @@ def make_trainer(
     augment: Any,
     place: Place,
     judge: Callable[[], dict] | None = None,
+    on_epoch: Callable[[dict], None] | None = None,
 ) -> Trainer:
-    """The cell's trainer for this model and this open loader. judge: as in TrainJob."""
+    """The cell's trainer for this model and this open loader. judge, on_epoch: as in TrainJob."""
     job = TrainJob(
         model=model,
         loader=loader,
@@ -239,6 +246,7 @@ def make_trainer(
         compile=cell.compile,
         synchronise=cell.synchronise,
         judge=judge,
+        on_epoch=on_epoch,
     )
     return fetch("trainer", cell.trainer)(job)
 

@@ -1,0 +1,42 @@
+"""A composed cell as a YAML file: how it travels to the jobs that train, evaluate and measure it."""
+
+import os
+from pathlib import Path
+
+import yaml
+
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Cell
+
+WIDTH = 110
+
+
+def write(path: str | Path, cell: Cell, comment: str) -> None:
+    """Writes the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
+    path = Path(path)
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    text = head + yaml.safe_dump(cell.asdict(), sort_keys=False, width=WIDTH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def read(path: str | Path) -> dict:
+    """The cell as Cell.asdict gives it; raises GpufeedError for a file that is missing or no cell."""
+    fields = Cell.__dataclass_fields__
+    try:
+        cell = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise unreadable(path, str(error)) from error
+    if not isinstance(cell, dict) or set(cell) != set(fields):
+        raise unreadable(path, "other keys than a cell has")
+    return cell
+
+
+def unreadable(path: str | Path, why: str) -> GpufeedError:
+    return GpufeedError(
+        f"no readable cell at {path} ({why})",
+        "a file as the rule compose_cell writes it",
+        "delete it and run snakemake to make it again",
+    )

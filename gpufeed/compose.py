@@ -1,0 +1,293 @@
+"""One cell, composed by Hydra from the groups and the axes of config/hydra.
+
+The workflow composes while it plans, without Hydra (gpufeed.config.Composer). Here the same cell comes from
+what a person would type after `python -m gpufeed.train`, so that the one is held against the other.
+"""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import yaml
+
+from gpufeed.config import (
+    CONFIG,
+    GROUPS,
+    HYPER,
+    check_evaluation,
+    check_hyper,
+    check_of,
+    check_source,
+    explain,
+    first_error,
+)
+from gpufeed.errors import GpufeedError, unknown
+from gpufeed.experiment import (
+    AXES,
+    Cell,
+    check_names,
+    crossed,
+    impossible,
+    impossible_as_composed,
+    source_options,
+)
+from gpufeed.models import vit_options
+from gpufeed.registry import DERIVED
+
+PRIMARY = "train"  # config/hydra/train.yaml
+BY_HAND = "train"  # the experiment of a cell that no workflow planned
+HERE = "the command line"
+ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
+PLACE = ("accelerator", "devices")  # stand in the trainer's node, and are no hyper-parameters
+# axes that are no keys of their own in the primary config
+ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices"}
+OWN_AXES = AXES - ELSEWHERE
+PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra made of a command line. values: plain data, interpolations resolved.
+
+    choices: group -> chosen name, `data` among them. texts: the command line's overrides, as typed.
+    """
+
+    values: dict[str, Any]
+    choices: Mapping[str, str]
+    texts: tuple[str, ...]
+
+
+@cache
+def shipped() -> Mapping:
+    """config/config.yaml, whose sources are the choices of the group `data`; not to be changed."""
+    return yaml.safe_load((CONFIG / "config.yaml").read_text())
+
+
+@cache
+def read_primary() -> Mapping:
+    """The primary config's own keys, without its groups; not to be changed."""
+    return yaml.safe_load((HYPER / f"{PRIMARY}.yaml").read_text())
+
+
+def row(config: Mapping, dataset: str) -> dict:
+    """A source as an option of the group `data`: one that is made of another names the one in use."""
+    source = config["sources"][dataset]
+    return {"files": [], "resize": None, **source, "options": source_options(config, dataset)}
+
+
+def offer(rows: Mapping[str, dict]) -> None:
+    """Makes sources the choices of Hydra's group `data`, in this process."""
+    from hydra.core.config_store import ConfigStore
+
+    for name, source in rows.items():
+        ConfigStore.instance().store(group="data", name=name, node=source, provider="config.yaml")
+
+
+def composed(arguments: Iterable[str]) -> Composed:
+    """What Hydra makes of these arguments; raises GpufeedError where it refuses them."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    texts = tuple(arguments)
+    try:
+        with initialize_config_dir(str(HYPER), job_name=PRIMARY, version_base="1.3"):
+            found = compose(PRIMARY, overrides=list(texts), return_hydra_config=True)
+        choices = dict(found.hydra.runtime.choices)
+        values = {key: found[key] for key in found if key != "hydra"}
+        return Composed(OmegaConf.to_container(OmegaConf.create(values), resolve=True), choices, texts)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise refused(error) from error
+
+
+def refused(error: Exception) -> GpufeedError:
+    """What Hydra or OmegaConf says, as one of our errors."""
+    options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
+    if options and missing:
+        group, _, name = missing.rpartition("/")
+        return unknown(group, name, options, HERE)
+    return GpufeedError(
+        " ".join(str(error).split()), "overrides that config/hydra has", "see python -m gpufeed.train --help"
+    )
+
+
+def cell_from(
+    found: Composed,
+    config: Mapping,
+    experiment: str = BY_HAND,
+    count: Callable[[str], int] = lambda device: 1,
+) -> Cell:
+    """The checked cell behind a composed command line.
+
+    config: whose `sources` the data is one of, for what it is made of. count: the devices of a kind that
+    `devices=auto` means for trainer lightning. Raises GpufeedError for a value that cannot be meant and for a
+    combination that cannot exist.
+    """
+    for group in ("data", *GROUPS):
+        if not isinstance(found.choices.get(group), str):  # a list of several
+            raise GpufeedError(
+                f"not one {group} on {HERE}", f"one option of the group {group}", f"--multirun {group}=A,B"
+            )
+    values, dataset = found.values, found.choices["data"]
+    hyper = {group: dict(values[group] or {}) for group in GROUPS}
+    place = {key: hyper["trainer"].pop(key) for key in PLACE}
+    device = device_of(place["accelerator"])
+    axes = {key: values[key] for key in sorted(OWN_AXES)}
+    axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
+    devices = devices_of(place["devices"], device, axes["trainer"], count)
+    axes |= {"devices": devices} if "devices" in AXES else {}
+    trial = trial_of(config, experiment, dataset, values["data"], axes, device, values["seed"])
+    ((_, cell),) = crossed(trial, experiment)
+    for group in GROUPS:
+        check_hyper(group, getattr(cell, group), hyper[group], HERE)
+    if "heads" in hyper["model"]:  # a vision transformer of ours
+        vit_options.check(hyper["model"], f"{HERE}, model {cell.model}")
+    cell = replace(cell, hyper=hyper, overrides=changes_of(found.texts))
+    if sentence := impossible(cell) or impossible_as_composed(cell):
+        raise GpufeedError(sentence, "a combination that can exist", f"change one of the two on {HERE}")
+    check_evaluation(trial, [cell])
+    return cell
+
+
+def trial_of(
+    config: Mapping, experiment: str, dataset: str, source: Mapping, axes: dict, device: str, seed: int
+) -> dict:
+    """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
+    source = {key: value for key, value in source.items() if value not in (None, {}, [])}
+    blocks = {"title": experiment, "question": "", "blocks": {"hand": axes}}
+    trial = {**config, "device": device, "seed": seed, "run": [experiment], "use_instead": {}}
+    trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {experiment: blocks}}
+    for axis, value in axes.items():
+        if isinstance(value, list):  # a block of the config may have several
+            raise GpufeedError(
+                f"{axis} {value} on {HERE}", "one value", f"--multirun {axis}={','.join(map(str, value))}"
+            )
+    if error := first_error("config", trial):
+        raise explain(error, HERE, as_typed(list(error.absolute_path)))
+    check_names(axes, HERE, trial["sources"])
+    check_source(source, "data")
+    if source["layout"] in DERIVED:
+        check_of(trial, dataset)
+    return trial
+
+
+def as_typed(path: list) -> list:
+    """The path of a value in the trial config as the command line has it."""
+    if path[:1] == ["experiments"]:
+        return path[4:]  # experiments, its name, blocks, hand
+    return ["data", *path[2:]] if path[:1] == ["sources"] else path
+
+
+def device_of(accelerator: object) -> str:
+    """The device of a cell behind `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
+    if accelerator not in ACCELERATORS:
+        raise unknown("trainer.accelerator", accelerator, ACCELERATORS, HERE)
+    if accelerator == "gpu":
+        return "mps" if sys.platform == "darwin" else "cuda"
+    return accelerator
+
+
+def devices_of(asked: object, device: str, trainer: str, count: Callable[[str], int]) -> int:
+    """The number behind `trainer.devices`."""
+    if asked == "auto":
+        return count(device) if trainer == "lightning" else 1
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise GpufeedError(
+            f"trainer.devices {asked!r} on {HERE}",
+            "auto, or a number of 1 or more",
+            "say how many, not which: CUDA_VISIBLE_DEVICES says which",
+        )
+    return asked
+
+
+def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of hyper-parameters among those of a command line, as a cell keeps them."""
+    pattern = re.compile(rf"(?:{'|'.join(GROUPS)})\.(?!(?:{'|'.join(PLACE)})=)")
+    return tuple(text for text in texts if pattern.match(text))
+
+
+def arguments_of(cell: Cell) -> list[str]:
+    """What a person types after `python -m gpufeed.train` for the cell, but for what its data is made of."""
+    primary = read_primary()
+    said = [f"data={cell.dataset}", *(f"{group}={getattr(cell, group)}" for group in GROUPS)]
+    said += [f"trainer.accelerator={cell.device}", f"trainer.devices={getattr(cell, 'devices', 1)}"]
+    for axis in primary:
+        if axis in OWN_AXES | {"seed"}:
+            # None where workers would be read by nobody: said or not, it is taken out
+            value = getattr(cell, axis)
+            if value != primary[axis] and not (axis == "prefetch_factor" and value is None):
+                said.append(f"{axis}={hydra_value(value)}")
+    return [*said, *cell.overrides]
+
+
+def hydra_value(value: object) -> str:
+    """A value as Hydra's grammar has it."""
+    if isinstance(value, str) and PLAIN_WORD.fullmatch(value):
+        return value
+    return json.dumps(value)
+
+
+def made_of(planned: Mapping, known: Mapping | None) -> list[str] | None:
+    """Overrides that make the known source the planned one; None where only a file of its own can say it."""
+    if known is None:
+        return None
+    (ours, now), (theirs, before) = map(parted, (planned, known))
+    if ours != theirs or set(before) - set(now):
+        return None
+    changed = {key: value for key, value in now.items() if key not in before or before[key] != value}
+    return [f"++data.options.{key}={hydra_value(value)}" for key, value in changed.items()]
+
+
+def parted(source: Mapping) -> tuple[dict, dict]:
+    """A source without its options and without the addresses of its files, and its options."""
+    files = [{key: file[key] for key in file if key != "urls"} for file in source["files"]]
+    rest = {key: value for key, value in source.items() if key != "options"}
+    return {**rest, "files": files}, dict(source["options"])
+
+
+def compose_cell(planned: Mapping, config: Mapping) -> tuple[Cell, str]:
+    """The planned cell (Cell.asdict) as Hydra composes it, and in words the command that trains it by hand.
+
+    config: of the run that planned it. Raises GpufeedError if Hydra makes another cell of it.
+    """
+    wanted = Cell(**{**planned, "overrides": tuple(planned["overrides"])})
+    known, source = shipped(), row(config, wanted.dataset)
+    rows = {name: row(known, name) for name in known["sources"]}
+    changes = made_of(source, rows.get(wanted.dataset))
+    if changes is None:
+        rows[wanted.dataset] = source
+    offer(rows)
+    arguments = [*arguments_of(wanted), *(changes or [])]
+    sources = {**known["sources"], **config["sources"]}
+    cell = cell_from(composed(arguments), {**config, "sources": sources}, wanted.experiment)
+    check_same(wanted, cell)
+    return cell, in_words(wanted, arguments, source if changes is None else None)
+
+
+def check_same(planned: Cell, cell: Cell) -> None:
+    """Raises GpufeedError at the first field in which Hydra's cell differs from the planned one."""
+    ours, theirs = (json.loads(json.dumps(made.asdict())) for made in (planned, cell))
+    for key, value in ours.items():
+        if theirs[key] != value:
+            raise GpufeedError(
+                f"{key} {theirs[key]!r} in the cell as Hydra composes it",
+                f"{value!r}, as the workflow planned it",
+                "write the override so that YAML, JSON and Hydra read it alike, such as 0.001 or [8, 16]",
+            )
+
+
+def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
+    """The comment of a cell's file. source: of data that only this run's config has."""
+    lines = [f"Cell {cell.id} of experiment {cell.experiment}. By hand:", "  python -m gpufeed.train \\"]
+    lines += [f"    {shlex.quote(argument)} \\" for argument in arguments]
+    lines[-1] = lines[-1].removesuffix(" \\")
+    if source is not None:
+        lines += [f"with --config-dir FOLDER, where FOLDER/data/{cell.dataset}.yaml is"]
+        lines += [f"  {line}" for line in yaml.safe_dump(dict(source), sort_keys=False).splitlines()]
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""What a cell reads, made where it is not there yet: for a training that no workflow started.
+
+In the workflow each of these is the output of a rule. Both use the same folders.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufeed.cache import build_or_fall_back, open_cache
+from gpufeed.config import with_defaults
+from gpufeed.data.building import one_builder
+from gpufeed.data.fetch import SourceFile, fetch
+from gpufeed.data.manifest import Manifest
+from gpufeed.data.prepare import prepare
+from gpufeed.environment import cores_allowed
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Cell, content, source_options
+from gpufeed.registry import DERIVED, LOADERS
+from gpufeed.strips.build import build as build_strips
+from gpufeed.strips.store import open_strips
+from gpufeed.training import Stores
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where datasets are kept, and how they get there.
+
+    root: the folder of all of them. archives: folders searched before anything is downloaded. decoder:
+    builds the caches. broken: share of a dataset's images that may be undecodable.
+    """
+
+    root: Path
+    archives: tuple[Path, ...]
+    decoder: str
+    broken: float
+
+
+def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
+    """The manifest of a source of the config, downloaded and prepared if it is not there.
+
+    shipped: the config as it comes, whose files the workflow would prepare into the folder of that name. A
+    source that differs, or is made by options, has a folder whose name ends in a digest of what it is made
+    of, unless the workflow has prepared just that. Raises GpufeedError as `fetch` and `prepare` do.
+    """
+    source, options = config["sources"][name], source_options(config, name)
+    made_of = content(config, name)
+    usual = shelf.root / name / "manifest.parquet"
+    if holds(usual, source, options):
+        return usual
+    as_shipped = name in shipped["sources"] and content(shipped, name) == made_of
+    if usual.exists() or options or not as_shipped:
+        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+        usual = shelf.root / f"{name}-{digest}" / "manifest.parquet"
+    with one_builder(usual):
+        if not holds(usual, source, options):
+            make(name, config, shipped, shelf, usual.parent)
+    return usual
+
+
+def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Path) -> None:
+    """Fetches a source's files, or makes the dataset that it is made of, and lays its images out."""
+    source, options = config["sources"][name], source_options(config, name)
+    files = [SourceFile(**{**file, "urls": tuple(file.get("urls", ()))}) for file in source.get("files", [])]
+    if source["layout"] in DERIVED:
+        given = [dataset(options["of"], config, shipped, shelf)]
+    else:
+        given = [shelf.root / name / "archives" / file.name for file in files]
+    for file, target in zip(files, given, strict=False):
+        if not target.exists():
+            log.info("fetching %s", file.name)
+            fetch(file, target, list(shelf.archives))
+    log.info("preparing dataset %s in %s", name, folder)
+    resize = tuple(source["resize"]) if source.get("resize") else None
+    prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize)
+
+
+def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
+    """Whether the manifest is there and was made from just that."""
+    if not manifest.exists():
+        return False
+    try:
+        info = Manifest.read(manifest).info
+    except GpufeedError as error:
+        log.warning("%s", error)
+        return False
+    wanted = {file["name"]: file["sha256"] for file in source.get("files", [])}
+    wanted |= with_defaults(options) if source["layout"] == "synthetic" else options
+    if (info.layout, as_list(info.resize)) != (source["layout"], as_list(source.get("resize"))):
+        return False
+    return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())
+
+
+def as_list(value: object) -> object:
+    """Sides of an image as JSON, config and code have them: one number for both, a list or a tuple."""
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
+    """The cache or the strips that the cell's loader reads, built if they are not there or are not of this
+    manifest. The extension of a model's activation is found or built when the model asks for it."""
+    reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
+    if reads == "cache":
+        path = manifest.parent / "cache" / f"{shelf.decoder}.npy"
+        if not opens(open_cache, path, samples):
+            log.info("building the cache %s", path)
+            build_or_fall_back(samples, shelf.decoder, path, cores_allowed())
+        return Stores(cache=path)
+    if reads == "strips":
+        path = manifest.parent / "strips" / "strips.bin"
+        if not opens(open_strips, path, samples):
+            log.info("building the strips %s", path)
+            build_strips(samples, path, workers=cores_allowed())
+        return Stores(strips=path)
+    return Stores()
+
+
+def opens(open_: Callable, path: Path, manifest: Manifest) -> bool:
+    """Whether a store is there, whole and of this manifest."""
+    if not path.exists():
+        return False
+    try:
+        open_(path, manifest)
+    except GpufeedError as error:
+        log.warning("%s", error)
+        return False
+    return True

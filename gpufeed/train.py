@@ -1,0 +1,77 @@
+"""python -m gpufeed.train: trains one model by hand, with Hydra. --help names the groups and keys."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gpufeed.compose import PRIMARY, Composed, offer, refused, row, shipped
+from gpufeed.config import HYPER
+from gpufeed.errors import GpufeedError, Skip
+
+DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
+FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of printing them and exiting with 1
+
+
+def main(work: Callable[[Composed, str], None] | None = None) -> int:
+    """Runs the command line in sys.argv and returns its exit code. work: what trains; None trains.
+
+    Of several runs (--multirun) each has its turn, whatever became of the others.
+    """
+    known, wanted, failures, begun = shipped(), os.environ.get(FULL_ERROR), [], []
+    offer({name: row(known, name) for name in known["sources"]})
+
+    @hydra.main(config_path=str(HYPER), config_name=PRIMARY, version_base="1.3")
+    def task(config: DictConfig) -> None:
+        begun.append(config)
+        try:
+            (work or train)(composed(config), HydraConfig.get().runtime.output_dir)
+        except (GpufeedError, Skip, OmegaConfBaseException) as error:
+            failures.append(error)
+            say(error)
+
+    os.environ[FULL_ERROR] = "1"
+    try:
+        task()
+    except Exception as error:
+        if wanted or begun:  # a bug of ours; before that it is what the command line says
+            raise
+        say(error)
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        os.environ.pop(FULL_ERROR) if wanted is None else os.environ.update({FULL_ERROR: wanted})
+    return REFUSED if failures else DONE
+
+
+def composed(config: DictConfig) -> Composed:
+    """What Hydra composed for this run."""
+    about = HydraConfig.get()
+    values = OmegaConf.to_container(config, resolve=True)
+    return Composed(values, dict(about.runtime.choices), tuple(about.overrides.task))
+
+
+def train(found: Composed, folder: str) -> None:
+    """Trains into the run's folder."""
+    from gpufeed.by_hand import train_by_hand  # imports torch, for which --help need not wait
+
+    train_by_hand(found, Path(folder))
+
+
+def say(error: Exception) -> None:
+    """What was refused, on standard error; Hydra's own words in one line."""
+    if isinstance(error, MissingConfigException):  # a choice that a group does not have
+        error = refused(error)
+    ours = isinstance(error, GpufeedError | Skip)
+    print(error if ours else " ".join(str(error).split()), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""A cell composed by Hydra is the cell that the workflow planned, and its file holds all of it."""
+
+import copy
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import yaml
+from config_fixtures import merged
+from data_fixtures import REPOSITORY
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufeed import cell_file
+from gpufeed.compose import (
+    OWN_AXES,
+    Composed,
+    cell_from,
+    changes_of,
+    compose_cell,
+    composed,
+    hydra_value,
+    offer,
+    read_primary,
+    row,
+    shipped,
+)
+from gpufeed.config import planned
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Cell
+
+SHIPPED = [("config.yaml",), ("config.yaml", "h200.yaml"), ("config.yaml", "demo.yaml")]
+SHIPPED += [("config.yaml", "accuracy.yaml")]
+
+
+def one_of_each(config) -> list[Cell]:
+    """Cells of a config, one of each combination of dataset, groups, overrides and loader."""
+    cells = {}
+    for experiment in planned(config).cells.values():
+        for cell in experiment.values():
+            groups = (cell.dataset, cell.model, cell.trainer, cell.augment)
+            cells.setdefault((*groups, cell.overrides), cell)
+    return list(cells.values())
+
+
+def hydras(*arguments: str) -> Cell:
+    """The cell behind a command line."""
+    offer({name: row(shipped(), name) for name in shipped()["sources"]})
+    return cell_from(composed(arguments), shipped())
+
+
+def command_in(words: str) -> list[str]:
+    """The arguments of the command in a cell's comment."""
+    lines = words.splitlines()
+    typed = [line.strip().removesuffix("\\") for line in lines[1:] if line.startswith("  ")]
+    return shlex.split(" ".join(typed))[3:]
+
+
+@pytest.mark.parametrize("names", SHIPPED, ids=lambda names: names[-1])
+def test_each_kind_of_shipped_cell_is_composed_as_it_was_planned(names):
+    config = merged(*names)
+    for cell in one_of_each(config):
+        found, words = compose_cell(cell.asdict(), config)
+        assert found == cell
+        assert cell.id in words
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("names", SHIPPED, ids=lambda names: names[-1])
+def test_every_shipped_cell_is_composed_as_it_was_planned(names):
+    config = merged(*names)
+    for experiment in planned(config).cells.values():
+        for cell in experiment.values():
+            assert compose_cell(cell.asdict(), config)[0].id == cell.id
+
+
+def test_the_command_in_the_comment_trains_the_cell():
+    config = merged("config.yaml", "h200.yaml")
+    config["device"], config["seed"] = "cpu", 5
+    cells = planned(config).cells["vit_lite"].values()
+    cell = next(cell for cell in cells if cell.workers)
+    _, words = compose_cell(cell.asdict(), config)
+    by_hand = hydras(*command_in(words))
+    assert replace(by_hand, experiment=cell.experiment) == cell
+    assert (by_hand.device, by_hand.seed, by_hand.dataset) == ("cpu", 5, "cifar10_gray_28")
+
+
+def test_a_source_of_the_runs_own_config_is_told_in_full(tmp_path):
+    config = merged("config.yaml")
+    config["sources"]["mine"] = copy.deepcopy(config["sources"]["synthetic"])
+    config["sources"]["mine"]["resize"] = [32, 32]
+    config["experiments"]["pipelining"]["common"]["dataset"] = "mine"
+    config["experiments"]["pipelining"]["common"]["epochs"] = 1
+    cell = next(iter(planned(config).cells["pipelining"].values()))
+    found, words = compose_cell(cell.asdict(), config)
+    assert found == cell
+    assert "--config-dir FOLDER" in words
+    told = words.split("is\n")[1]
+    assert yaml.safe_load(told)["resize"] == [32, 32]
+
+
+def test_a_cell_that_hydra_composes_otherwise_is_an_error():
+    config = merged("demo.yaml", "config.yaml", "demo.yaml")
+    cell = next(iter(planned(config).cells["demo"].values())).asdict()
+    cell["hyper"]["trainer"] = {**cell["hyper"]["trainer"], "learning_rate": 0.5}
+    with pytest.raises(GpufeedError) as error:
+        compose_cell(cell, config)
+    assert "hyper" in error.value.found
+    assert "0.5" in error.value.expected
+
+
+def test_the_primary_config_has_every_axis_with_the_cells_own_default():
+    primary = read_primary()
+    other = {"defaults", "trainer", "hydra", "data_folder", "archives", "cache_decoder", "seed"}
+    assert set(primary) >= OWN_AXES | other
+    cell = Cell("e", "d", "resident")
+    ours = {axis: getattr(cell, axis) for axis in OWN_AXES}
+    assert {axis: primary[axis] for axis in OWN_AXES} == {**ours, "prefetch_factor": 2}
+    config = merged("config.yaml")
+    for ours, theirs in (("data_folder", "data"), ("archives", "archives"), ("cache_decoder",) * 2):
+        assert primary[ours] == config[theirs]
+    assert primary["max_quarantined_share"] == config["max_quarantined_share"]
+
+
+def test_every_key_of_the_primary_config_says_what_it_means():
+    text = (REPOSITORY / "config/hydra/train.yaml").read_text()
+    lines = {line.split(":")[0]: line for line in text.splitlines() if line[:1].isalpha()}
+    assert [key for key, line in lines.items() if "#" not in line and key not in ("defaults", "hydra")] == []
+
+
+def test_accelerator_and_devices_are_no_hyper_parameters():
+    plain = hydras("trainer.accelerator=cpu", "trainer.devices=1", "trainer=plain")
+    assert (plain.device, plain.overrides) == ("cpu", ())
+    assert "accelerator" not in plain.hyper["trainer"]
+    assert hydras("trainer.accelerator=gpu").device in ("cuda", "mps")
+
+
+def test_overrides_of_hyper_parameters_are_kept_as_typed():
+    typed = ("model=resnet18", "model.stem=cifar", "trainer.learning_rate=1e-2", "trainer.devices=1")
+    assert changes_of(typed) == ("model.stem=cifar", "trainer.learning_rate=1e-2")
+    cell = hydras(*typed, "augment.crop_padding=2")
+    assert cell.overrides == ("model.stem=cifar", "trainer.learning_rate=1e-2", "augment.crop_padding=2")
+    assert cell.hyper["trainer"]["learning_rate"] == 0.01
+
+
+REFUSED = [
+    ("loader=residnt", "loader 'residnt'", "resident", "write 'resident'"),
+    ("model=vit_tinny", "model 'vit_tinny'", "vit_tiny", "write 'vit_tiny'"),
+    ("data=[cifar10]", "not one data", "one option", "--multirun data=A,B"),
+    ("data=cifar", "data 'cifar'", "cifar10", "write 'cifar10'"),
+    ("batch_size=x", "batch_size: 'x'", "integer", "correct batch_size"),
+    ("batch_size=[8,16]", "batch_size [8, 16]", "one value", "--multirun batch_size=8,16"),
+    ("batch_size=0", "batch_size: 0", "at least 1", "correct"),
+    ("precision=bf17", "precision 'bf17'", "bf16", "write 'bf16'"),
+    ("trainer.learning_rate=-1", "trainer.learning_rate: -1", "above 0", "correct"),
+    ("trainer.accelerator=tpu", "trainer.accelerator 'tpu'", "gpu", ""),
+    ("trainer.devices=0", "trainer.devices 0", "a number of 1 or more", "CUDA_VISIBLE_DEVICES"),
+    ("trainer.devices=[0,1]", "trainer.devices [0, 1]", "a number", "CUDA_VISIBLE_DEVICES"),
+    ("modle=x", "modle", "", "--help"),
+    ("trainer.lr=1", "trainer.lr", "", "--help"),
+    ("batch_size=${nope}", "nope", "", "--help"),
+    ("seed=-1", "seed: -1", "at least 0", "correct seed"),
+    ("data.options.count=1", "data.options.count: 1", "at least 2", "correct"),
+    ("data.options.evaluation_share=0", "holds no image out", "evaluation_share above 0", ""),
+    ("loader=dataloader_workers", "needs at least one worker", "a combination that can exist", "change"),
+]
+
+
+@pytest.mark.parametrize(("argument", "found", "expected", "remedy"), REFUSED, ids=lambda part: part[:30])
+def test_what_cannot_be_meant_is_found_expected_and_what_to_do(argument, found, expected, remedy):
+    with pytest.raises(GpufeedError) as error:
+        hydras(argument)
+    assert found in error.value.found
+    assert expected in error.value.expected
+    assert remedy in error.value.remedy
+
+
+def test_a_patch_that_does_not_divide_is_found_before_training():
+    with pytest.raises(GpufeedError, match=r"heads 5"):
+        hydras("model=vit_lite", "model.heads=5")
+
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.none(),
+    st.integers(-(10**9), 10**9),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12),
+    st.lists(st.integers(0, 99), max_size=4),
+)
+
+
+@given(VALUES)
+@settings(max_examples=60, deadline=None)
+def test_values_come_through_hydras_grammar_as_they_are(value):
+    if isinstance(value, str) and ("${" in value or "\\" in value or '"' in value):
+        return  # interpolations and quotes have a grammar of their own; no option is such a text
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_override(f"key={hydra_value(value)}").value()
+    plain = str(parsed)[1:-1] if type(parsed).__name__ == "QuotedString" else parsed
+    assert plain == value
+
+
+@given(st.floats(1e-12, 1e6), st.text(max_size=20), st.integers(1, 512))
+@settings(max_examples=40, deadline=None)
+def test_a_cells_file_gives_back_the_whole_cell(tmp_path_factory, rate, text, workers):
+    path = tmp_path_factory.mktemp("cells") / "cell.yaml"
+    hyper = {"model": {"channels": [1, 2]}, "trainer": {"learning_rate": rate}, "augment": {}}
+    cell = Cell("e", "d", "resident", workers=workers, overrides=("a.b=1", text), hyper=hyper)
+    cell_file.write(path, cell, "What it is,\n\nin words.")
+    assert cell_file.read(path) == json.loads(json.dumps(cell.asdict()))
+    assert path.read_text().startswith("# What it is,\n#\n# in words.\nexperiment: e\ndataset: d\n")
+    assert not list(path.parent.glob("*.partial"))
+
+
+@pytest.mark.parametrize("text", [None, "a: [", "1", "dataset: d\n", b"\xff\xfe"])
+def test_a_file_that_is_no_cell_is_named(tmp_path, text):
+    path = tmp_path / "cell.yaml"
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(GpufeedError, match="no readable cell at") as error:
+        cell_file.read(path)
+    assert str(path) in error.value.found
+
+
+def test_composing_imports_no_torch_and_the_file_alone_no_hydra():
+    code = "import sys; from gpufeed import {}; print(*(name for name in {} if name in sys.modules))"
+    for module, heavy in (("compose, cell_file", ["torch", "numpy"]), ("cell_file, config", ["hydra"])):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(module, heavy)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == ""
+
+
+def test_values_of_a_composed_command_are_plain_data():
+    offer({name: row(shipped(), name) for name in shipped()["sources"]})
+    found = composed(["data=tiny_imagenet", "model=vit_tiny"])
+    assert isinstance(found, Composed)
+    assert json.loads(json.dumps(found.values)) == found.values
+    assert found.values["data"]["layout"] == "tiny_imagenet"
+    assert {key: found.choices[key] for key in ("data", "model", "trainer", "augment")} == {
+        "data": "tiny_imagenet",
+        "model": "vit_tiny",
+        "trainer": found.choices["trainer"],
+        "augment": "torch",
+    }

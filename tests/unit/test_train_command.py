@@ -1,0 +1,156 @@
+"""python -m gpufeed.train: a model from one command, and one sentence where there can be none."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from compose_fixtures import ROOT, TINY, train_in
+from data_fixtures import REPOSITORY
+
+from gpufeed import cell_file
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.train import main
+from gpufeed.trained import model_file
+
+QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """What the command line says to arguments, and its exit code; `work` trains in gpufeed's place."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, work=lambda found, folder: None):
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments, *QUIET])
+        code = main(work)
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_command_prepares_trains_keeps_and_another_finds_all_that_it_made(tmp_path):
+    done = train_in(tmp_path, *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first")
+    assert done.returncode == 0, done.stderr
+    first = tmp_path / "first"
+    assert {path.name for path in first.iterdir()} == {
+        *("metrics.csv", "model.pt", "model.json", "cell.yaml", "train.log", ".hydra"),
+    }
+    told = rows(first / "metrics.csv")
+    assert [(row["epoch"], row["steps"], row["images"]) for row in told] == [
+        ("0", "6", "48"),
+        ("1", "6", "48"),
+    ]
+    assert [bool(row["top1"]) for row in told] == [False, True]
+    assert "epoch 1" in (first / "train.log").read_text()
+    saved = model_file.load(first / "model.pt")
+    assert (saved.about["cell"]["epochs"], len(saved.classes), saved.size) == (2, 3, (16, 16))
+    assert cell_file.read(first / "cell.yaml") == saved.about["cell"]
+    assert yaml.safe_load((first / ".hydra/config.yaml").read_text())["batch_size"] == 8
+
+    (manifest,) = (tmp_path / "data").glob("synthetic-*/manifest.parquet")
+    image = next(manifest.parent.glob("images/test/*/*"))
+    asked = subprocess.run(
+        [sys.executable, "-m", "gpufeed.predict", str(first / "model.pt"), str(image), "--format", "json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)[0]["classes"]) == 3
+
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    sweep = ("seed=0,-1,1", "hydra.sweep.dir=more", "trainer=plain")
+    done = train_in(tmp_path, "--multirun", *TINY, *sweep)
+    assert done.returncode == 2  # of three runs the second cannot be
+    assert "seed: -1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    kept = [(tmp_path / f"more/{run}/model.pt").exists() for run in range(3)]
+    assert kept == [True, False, True]
+    losses = {rows(tmp_path / f"more/{run}/metrics.csv")[0]["train_loss"] for run in (0, 2)}
+    assert len(losses) == 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")
+def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path):
+    done = train_in(tmp_path, "trainer.accelerator=gpu", "trainer=plain")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "finds no CUDA GPU on this node" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_typo_is_hydras_own_message_in_one_line(said):
+    code, text = said("modle=x")
+    assert (code, text.count("\n")) == (2, 1)
+    assert "Could not override 'modle'" in text
+
+
+@pytest.mark.parametrize("argument", ["batch_size==3", "model=3", "hydra.nope=1", "=1", "hydra.run.dir=${x}"])
+def test_what_hydra_refuses_is_one_line_and_no_traceback(said, argument):
+    code, text = said(argument)
+    assert (code, text.count("\n")) == (2, 1)
+    assert "Traceback" not in text
+
+
+def test_an_unknown_choice_is_answered_with_the_choices(said):
+    code, text = said("model=vit_tinny")
+    assert code == 2
+    assert "one of: resnet18, simple_cnn" in text
+    assert "write 'vit_tiny' instead" in text
+
+
+@pytest.mark.parametrize(
+    "error", [GpufeedError("a thing", "another", "change it"), Skip("This node lacks it.")]
+)
+def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
+    def work(found, folder):
+        raise error
+
+    assert said(work=work) == (2, f"{error}\n")
+
+
+def test_other_errors_keep_their_traceback(said):
+    def work(found, folder):
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        said(work=work)
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
+    found = []
+    arguments = ("trainer.accelerator=gpu", "trainer.devices=auto", "model=vit_tiny", "data=tiny_imagenet")
+    code, _ = said(*arguments, work=lambda composed, folder: found.append(composed))
+    assert code == 0
+    assert found[0].texts[:4] == arguments
+    assert found[0].values["model"]["width"] == 192
+    assert found[0].values["data"]["files"][0]["name"] == "tiny-imagenet-200.zip"
+
+
+def test_help_names_the_groups_and_ends_well(tmp_path):
+    done = train_in(tmp_path, "--help")
+    assert done.returncode == 0
+    for group in ("augment", "data", "model", "trainer"):
+        assert f"\n{group}: " in done.stdout
+    assert "tiny_imagenet" in done.stdout
+    assert "learning_rate" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_repository_ignores_hydras_folders():
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+    assert {"/outputs/", "/multirun/"} <= set(ignored)

@@ -7,14 +7,16 @@ from gpufeed.experiment import Plan
 from gpufeed.registry import LOADERS
 
 
-def kept_cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
+def kept_cells(config: Mapping, plan: Plan, experiment: str, key: str = "models") -> list[str]:
     """Ids of the cells whose models are kept: those of the blocks in `models`, without ceilings.
+
+    key: the part of the experiment that names the blocks, `models` or `inference`.
 
     A block whose cells are all impossible under this config keeps none. Raises GpufeedError for a block that
     there is not, and for one that has ceilings only.
     """
-    blocks = config["experiments"][experiment].get("models", {}).get("blocks", [])
-    where, found = f"experiments.{experiment}.models.blocks", []
+    blocks = config["experiments"][experiment].get(key, {}).get("blocks", [])
+    where, found = f"experiments.{experiment}.{key}.blocks", []
     for block in blocks:
         if block not in plan.blocks[experiment]:
             raise unknown("block", block, plan.blocks[experiment], where)

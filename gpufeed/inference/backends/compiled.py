@@ -1,0 +1,23 @@
+"""torch.compile, for one size of batch."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from gpufeed.compiling import require_compiler
+from gpufeed.inference.base import Ready, Run, Setting
+from gpufeed.inference.precision import forward_of, weight_bytes
+
+
+def prepare(setting: Setting) -> Ready:
+    """As `gpufeed.inference.base` says."""
+    require_compiler(setting.device)
+    model, forward = forward_of(setting)
+    return Ready(compiled(forward, setting.images), weight_bytes(model))
+
+
+def compiled(forward: Callable, images: torch.Tensor, options: Mapping | None = None) -> Run:
+    """The function compiled and run once. options: of Inductor, beside its defaults."""
+    run = torch.compile(forward, dynamic=False, fullgraph=True, options=dict(options or {}))
+    run(images)
+    return run

@@ -1,0 +1,156 @@
+"""Every registered backend keeps the contract: the model's answers for a batch, or a sentence why not."""
+
+import re
+
+import inference_fixtures as made
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounter
+
+from gpufeed.errors import Skip
+from gpufeed.inference import export, precision, quantise
+from gpufeed.inference.base import Setting
+from gpufeed.inference.files import NAMES, Files
+from gpufeed.registry import BACKENDS, fetch, source_file
+
+BATCH = 4
+PAIRS = [(name, kind) for name, entry in BACKENDS.items() for kind in entry.precisions]
+# Largest difference of logits from eager fp32, as a share of the largest logit.
+TOLERANCES = {"fp32": 1e-4, "bf16": 0.05, "fp16": 0.01, "int8": 0.12, "fp8": 0.15}
+CASES = ("vit_mean", "simple_cnn")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Gives a Setting on the CPU with all files of a model of MODELS, each exported once."""
+    known = {}
+
+    def of(case, kind="fp32", **changes):
+        if case not in known:
+            folder, saved = tmp_path_factory.mktemp(case), made.saved(case)
+            paths = {format: folder / name for format, name in NAMES.items()}
+            export.write_program(saved, paths["program"])
+            export.write_onnx(saved, paths["onnx"])
+            quantise.quantise(paths["onnx"], made.noise(16).numpy(), "minmax", paths["onnx_int8"])
+            known[case] = saved, Files(paths, {})
+        saved, files = known[case]
+        return Setting(saved, files, made.noise(BATCH), kind, **changes)
+
+    return of
+
+
+@pytest.fixture
+def traced_only(monkeypatch):
+    """torch.compile traces as ever and leaves the operations as they are: compiling C++ takes minutes."""
+    whole = torch.compile
+
+    def trace(function, **options):
+        return whole(
+            function, backend="aot_eager", dynamic=options["dynamic"], fullgraph=options["fullgraph"]
+        )
+
+    monkeypatch.setattr(torch, "compile", trace)
+
+
+def prepared(name, setting):
+    """Ready, or the test is skipped for what this node lacks, with a full sentence."""
+    try:
+        return fetch("backend", name)(setting)
+    except Skip as skip:
+        said = str(skip)
+    assert re.fullmatch(r"[A-Za-z].{20,}\.", said), said
+    return pytest.skip(said)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_backend_says_what_the_model_says(name, kind, case, settings, traced_only):
+    setting = settings(case, kind)
+    ready = prepared(name, setting)
+    assert ready.bytes > 0
+    model = setting.model()
+    with torch.inference_mode():
+        for images in (setting.images, setting.images.flip(0)):
+            wanted, found = model(images), ready.run(images)
+            assert (found.shape, found.dtype, found.device) == (wanted.shape, torch.float32, wanted.device)
+            assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
+    if kind in ("int8", "fp8") and ready.layers:
+        assert 0 < ready.layers["layers"] <= ready.layers["of"]
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_backend_says_the_same_twice_and_leaves_its_images_alone(name, settings, traced_only):
+    setting = settings("vit_mean", BACKENDS[name].precisions[0])
+    ready, before = prepared(name, setting), setting.images.clone()
+    with torch.inference_mode():
+        once = ready.run(setting.images).clone()
+        assert torch.equal(ready.run(setting.images), once)
+    assert torch.equal(setting.images, before)
+
+
+@pytest.mark.parametrize("name", ["export", "onnxruntime", "onnxruntime_int8", "tensorrt", "tensorrt_int8"])
+def test_without_its_file_a_backend_is_skipped_with_the_reason(name, settings):
+    setting = settings("simple_cnn")
+    lacking = Files({}, dict.fromkeys(NAMES, "The exporter had no paper."))
+    with pytest.raises(Skip, match="The exporter had no paper"):
+        fetch("backend", name)(Setting(setting.saved, lacking, setting.images, "fp32"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "kind"), [("compiled", "fp32"), ("torchao_int8", "int8")])
+def test_compiled_to_the_end_it_says_what_the_model_says(name, kind, settings):
+    setting = settings("vit_mean", kind)
+    ready, model = prepared(name, setting), setting.model()
+    with torch.inference_mode():
+        wanted, found = model(setting.images), ready.run(setting.images)
+    assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
+
+
+def test_every_entry_has_a_module_of_its_own():
+    files = [source_file("backend", name) for name in BACKENDS]
+    assert {file.split("/")[1] for file in files} == {"backends"}
+
+
+def test_only_layers_that_get_another_type_than_their_weights_are_cast():
+    model = made.saved("vit_class_token").build(torch.device("cpu"))
+    assert hooked(precision.in_type(model, torch.bfloat16, made.noise(2))) == []
+    model = made.saved("vit_mean").build(torch.device("cpu"))  # its mean over the patches is float32
+    assert hooked(precision.in_type(model, torch.bfloat16, made.noise(2))) == ["norm"]
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    model = made.saved("vit_mean").build(torch.device("cpu"))
+    assert hooked(precision.in_type(model, torch.float32, made.noise(2))) == []
+
+
+def hooked(model):
+    return [name for name, layer in model.named_modules() if layer._forward_pre_hooks]
+
+
+def test_bytes_of_weights_shrink_with_the_type():
+    model = made.saved("vit_mean").build(torch.device("cpu"))
+    whole = precision.weight_bytes(model)
+    assert whole == sum(parameter.numel() for parameter in model.parameters()) * 4
+    assert precision.weight_bytes(model.to(torch.bfloat16)) == whole // 2
+
+
+def test_many_compiled_models_do_not_push_each_other_out(settings):
+    """torch.compile gives up on a function after a few versions of it: each model must have its own."""
+    setting = settings("simple_cnn")
+    counter = CompileCounter()
+    limit = torch._dynamo.config.recompile_limit
+    runs = []
+    with torch.inference_mode():
+        for _ in range(limit + 2):
+            _, forward = precision.forward_of(setting)
+            runs.append(torch.compile(forward, dynamic=False, backend=counter))
+            runs[-1](setting.images)
+        for run in runs:
+            run(setting.images)
+    assert counter.frame_count == limit + 2
+
+
+def test_a_model_with_nothing_for_torchao_is_skipped_and_says_so(settings):
+    pytest.importorskip("torchao")
+    with pytest.raises(Skip, match="none of this model's 21 layers"):
+        fetch("backend", "torchao_int8")(
+            Setting(made.saved("resnet18"), Files({}, {}), made.noise(2), "int8")
+        )

@@ -35,7 +35,7 @@ GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
-    *("measure_cell", "measure_build", "measure_kernel", "gate"),
+    *("compose_cell", "measure_cell", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("tabulate", "plot", "assemble_report", "report"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),

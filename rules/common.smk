@@ -37,6 +37,9 @@ RESULTS = config["results"]
 DATA = config["data"]
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
+# A cell's path ends in a digest of the cell: a file that was written anew holds the same cell, and what was made
+# from it stays (`ancient` where it is read).
+CELL_FILE = f"{RESULTS}/cells/{{experiment}}/{{cell}}.yaml"
 EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))

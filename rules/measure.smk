@@ -3,6 +3,7 @@
 
 rule measure_cell:
     input:
+        cell=ancient(CELL_FILE),
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
@@ -21,7 +22,6 @@ rule measure_cell:
         cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:
-        cell=lambda wildcards: cell_of(wildcards).asdict(),
         repeat=lambda wildcards: int(wildcards.repeat),
         attempt=attempt_of,
         code=code_of_cell,

@@ -3,6 +3,7 @@
 
 rule train_model:
     input:
+        cell=ancient(CELL_FILE),
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
@@ -20,7 +21,6 @@ rule train_model:
         cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:
-        cell=lambda wildcards: cell_of(wildcards).asdict(),
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/model.json"),
         code=lambda wildcards: digest(
             "trained/train.py", "trained/model_file.py", *code_of_training(wildcards)
@@ -31,6 +31,7 @@ rule train_model:
 
 rule evaluate_model:
     input:
+        cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
@@ -46,7 +47,6 @@ rule evaluate_model:
         cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
-        cell=lambda wildcards: cell_of(wildcards).asdict(),
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/evaluation.json"),
         code=lambda wildcards: digest(
             "trained/evaluation.py", "trained/confusion.py", *code_of_training(wildcards)

@@ -112,6 +112,17 @@ def test_a_cell_that_hydra_composes_otherwise_is_an_error():
     assert "0.5" in error.value.expected
 
 
+@pytest.mark.parametrize("name", ["True", "nan", "a,b", "a(b", "${x}", "1_000"])
+def test_an_override_that_hydra_reads_otherwise_than_the_workflow_is_an_error(name):
+    config = merged("config.yaml")
+    common = config["experiments"]["pipelining"]["common"]
+    common |= {"model": "timm_vit_tiny", "overrides": [[f"model.architecture={name}"]]}
+    cell = next(iter(planned(config).cells["pipelining"].values()))
+    assert cell.hyper["model"]["architecture"] == name
+    with pytest.raises(GpufeedError):
+        compose_cell(cell.asdict(), config)
+
+
 def test_the_primary_config_has_every_axis_with_the_cells_own_default():
     primary = read_primary()
     other = {"defaults", "trainer", "hydra", "data_folder", "archives", "cache_decoder", "seed"}

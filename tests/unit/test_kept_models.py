@@ -220,9 +220,10 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
     manifest = str(toys.toy_manifest(tmp_path).write())
     files = {name: str(tmp_path / name) for name in ("model.pt", "model.json", "evaluation.json")}
     common = {"log": [str(tmp_path / "job.log")], "threads": torch.get_num_threads()}
-    common["params"] = Named(cell=toys.toy_cell(loader=loader), attempt=4)
+    common["params"] = Named(attempt=4, code="c0de")
     common["wildcards"] = Named(cell="cell")
-    inputs = Named(manifest=manifest, cache=[], model=files["model.pt"])
+    cell = toys.toy_cell_file(tmp_path, loader=loader)
+    inputs = Named(cell=cell, manifest=manifest, cache=[], model=files["model.pt"])
     for script, output in (
         ("train_model", Named(model=files["model.pt"], about=files["model.json"])),
         ("evaluate_model", Named(evaluation=files["evaluation.json"])),

@@ -203,9 +203,13 @@ def test_the_script_writes_both_files_and_ends_well(
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
     steps, record = tmp_path / "0.steps.parquet", tmp_path / "0.json"
     job = Named(
-        input=Named(manifest=str(toys.toy_manifest(tmp_path).write()), cache=[]),
+        input=Named(
+            cell=toys.toy_cell_file(tmp_path, loader=loader),
+            manifest=str(toys.toy_manifest(tmp_path).write()),
+            cache=[],
+        ),
         output=Named(record=str(record), steps=str(steps)),
-        params=Named(cell=toys.toy_cell(loader=loader), repeat=0, attempt=2),
+        params=Named(repeat=0, attempt=2),
         log=[str(tmp_path / "job.log")],
         threads=torch.get_num_threads(),
     )

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, cell_file, orphan
 from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.trained.evaluation import evaluate_model
@@ -16,7 +16,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
         found = evaluate_model(
-            job.params.cell,
+            cell_file.read(job.input.cell),
             job.input.model,
             job.input.manifest,
             Stores(*stores),

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, cell_file, orphan
 from gpufeed.log import job_log
 from gpufeed.measure import measure
 from gpufeed.node import node_name
@@ -13,7 +13,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         job = snakemake  # noqa: F821
         orphan.end_with()
         record, steps = measure(
-            job.params.cell,
+            cell_file.read(job.input.cell),
             job.params.repeat,
             job.input.manifest,
             job.input.get("cache") or None,

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, cell_file, orphan
 from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.trained.model_file import save
@@ -18,7 +18,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         built = ("cache", "strips", "extension")
         stores = (Path(path) if (path := job.input.get(name)) else None for name in built)
         found = train_model(
-            job.params.cell,
+            cell_file.read(job.input.cell),
             job.input.manifest,
             Stores(*stores),
             job.input.get("gate") or None,

@@ -1,0 +1,16 @@
+# A planned cell, composed once more by Hydra from config/hydra -> the one file by which it comes to its jobs.
+
+
+rule compose_cell:
+    output:
+        cell=CELL_FILE,
+    log:
+        f"{RESULTS}/logs/compose_cell/{{experiment}}/{{cell}}.log",
+    priority: 2000  # before the first measurement, beside which nothing is to run
+    localrule: True  # a second of one core
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        cell=lambda wildcards: cell_of(wildcards).asdict(),
+    script:
+        "../workflow/scripts/compose_cell.py"

@@ -1,9 +1,10 @@
-"""Adds the bias-GELU extension to a wheel where it can be compiled; everything else is in pyproject.toml.
+"""Adds config/ to a wheel, and the bias-GELU extension where it can be compiled.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
 pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
 """
 
+import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,20 +12,26 @@ from pathlib import Path
 from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
+HERE = Path(__file__).parent
 WITHOUT = "gpufeed is installed without its bias-GELU extension, which is compiled at its first use: {}."
 
 
 class BuildWithExtension(build_py):
-    """build_py, and the compiled extension in gpufeed/ops. An editable install compiles nothing."""
+    """build_py, config/ as gpufeed/conf, and the compiled extension in gpufeed/ops.
+
+    An editable install reads config/ itself, and compiles nothing.
+    """
 
     def run(self):
         super().run()
         if self.editable_mode:
             return
+        conf = Path(self.build_lib) / "gpufeed/conf"
+        shutil.copytree(HERE / "config", conf, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
         if find_spec("torch") is None:
             print(WITHOUT.format("this build has no torch (pip install --no-build-isolation . has)"))
             return
-        sys.path.insert(0, str(Path(__file__).parent))
+        sys.path.insert(0, str(HERE))
         from gpufeed.errors import Skip
         from gpufeed.ops.build import build
 

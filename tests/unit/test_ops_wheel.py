@@ -1,34 +1,18 @@
 """What pip installs of the bias-GELU extension, with torch in the build and without."""
 
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
-from data_fixtures import REPOSITORY
-
-# builds a wheel as pip does; with a second argument as in pip's isolated build, which has no torch
-WHEEL = """
-import sys
-from importlib import util
-from setuptools import build_meta
-if len(sys.argv) > 1:
-    found = util.find_spec
-    util.find_spec = lambda name, *more: None if name == "torch" else found(name, *more)
-build_meta.build_wheel("out")
-"""
+from wheel_fixtures import WHEEL, copy_sources
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("with_torch", [True, False])
 def test_a_wheel_holds_the_library_where_the_build_has_torch_and_the_sources_always(tmp_path, with_torch):
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, tmp_path)
-    shutil.copytree(
-        REPOSITORY / "gpufeed", tmp_path / "gpufeed", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy_sources(tmp_path)
     command = [sys.executable, "-c", WHEEL, *(() if with_torch else ("isolated",))]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

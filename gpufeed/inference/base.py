@@ -1,7 +1,8 @@
 """What a backend is: a function that prepares a kept model to be run on batches of one size.
 
 `prepare(setting) -> Ready`. All that is done once belongs into it: building, casting, quantising, compiling,
-capturing. It raises Skip for what this node or this model lacks.
+capturing. It raises Skip for what this node or this model lacks. Preparing and running are called under
+torch.no_grad, not inference_mode, whose tensors torch.compile does not take as weights.
 """
 
 from collections.abc import Callable

@@ -99,3 +99,11 @@ def row(
     told = dict.fromkeys(("opset", "dynamic_batch", "difference", "quantised")) | (found or {})
     size = path.stat().st_size if status == "done" else None
     return {"format": format, "status": status, "sentence": sentence, "bytes": size, **told}
+
+
+def troubles(found: Mapping[str, Any]) -> list[str]:
+    """What stopped a list or a measurement as a whole, or else its rows that failed, a line each."""
+    if found["sentence"]:
+        return [f"{found['status']}: {found['sentence']}"]
+    failed = (row for row in found["rows"] if row["status"] == "failed")
+    return [f"{row.get('format') or row['backend']} failed: {row['sentence']}" for row in failed]

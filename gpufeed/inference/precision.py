@@ -48,7 +48,7 @@ def in_type(model: nn.Module, dtype: torch.dtype, images: torch.Tensor) -> nn.Mo
 
     layers = [layer for layer in model.modules() if isinstance(getattr(layer, "weight", None), torch.Tensor)]
     hooks = [layer.register_forward_pre_hook(cast) for layer in layers]
-    with torch.inference_mode():
+    with torch.no_grad():
         model(images[:1].to(dtype))
     for hook in hooks:
         hook.remove()

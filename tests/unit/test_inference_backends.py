@@ -55,7 +55,8 @@ def traced_only(monkeypatch):
 def prepared(name, setting):
     """Ready, or the test is skipped for what this node lacks, with a full sentence."""
     try:
-        return fetch("backend", name)(setting)
+        with torch.no_grad():
+            return fetch("backend", name)(setting)
     except Skip as skip:
         said = str(skip)
     assert re.fullmatch(r"[A-Za-z].{20,}\.", said), said
@@ -69,7 +70,7 @@ def test_a_backend_says_what_the_model_says(name, kind, case, settings, traced_o
     ready = prepared(name, setting)
     assert ready.bytes > 0
     model = setting.model()
-    with torch.inference_mode():
+    with torch.no_grad():
         for images in (setting.images, setting.images.flip(0)):
             wanted, found = model(images), ready.run(images)
             assert (found.shape, found.dtype, found.device) == (wanted.shape, torch.float32, wanted.device)
@@ -82,7 +83,7 @@ def test_a_backend_says_what_the_model_says(name, kind, case, settings, traced_o
 def test_a_backend_says_the_same_twice_and_leaves_its_images_alone(name, settings, traced_only):
     setting = settings("vit_mean", BACKENDS[name].precisions[0])
     ready, before = prepared(name, setting), setting.images.clone()
-    with torch.inference_mode():
+    with torch.no_grad():
         once = ready.run(setting.images).clone()
         assert torch.equal(ready.run(setting.images), once)
     assert torch.equal(setting.images, before)
@@ -101,7 +102,7 @@ def test_without_its_file_a_backend_is_skipped_with_the_reason(name, settings):
 def test_compiled_to_the_end_it_says_what_the_model_says(name, kind, settings):
     setting = settings("vit_mean", kind)
     ready, model = prepared(name, setting), setting.model()
-    with torch.inference_mode():
+    with torch.no_grad():
         wanted, found = model(setting.images), ready.run(setting.images)
     assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
 
@@ -138,7 +139,7 @@ def test_many_compiled_models_do_not_push_each_other_out(settings):
     counter = CompileCounter()
     limit = torch._dynamo.config.recompile_limit
     runs = []
-    with torch.inference_mode():
+    with torch.no_grad():
         for _ in range(limit + 2):
             _, forward = precision.forward_of(setting)
             runs.append(torch.compile(forward, dynamic=False, backend=counter))

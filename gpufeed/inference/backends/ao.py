@@ -83,7 +83,7 @@ def quantisable(model: nn.Module, images: torch.Tensor) -> set[nn.Module]:
 
     layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
-    with torch.inference_mode():
+    with torch.no_grad():
         model(images[:1])
     for hook in hooks:
         hook.remove()

@@ -1,0 +1,38 @@
+"""Measures a kept model by each backend: accuracy, latency, throughput."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, orphan
+from gpufeed.inference.files import find, troubles
+from gpufeed.inference.measure import measure_inference
+from gpufeed.inference.record import write
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.training import Stores
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        found = measure_inference(
+            job.params.cell,
+            job.input.model,
+            find(
+                {
+                    job.input.exported: job.input.exported_files,
+                    job.input.quantised: job.input.quantised_files,
+                }
+            ),
+            job.input.manifest,
+            Stores(*stores),
+            job.params.settings,
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+        )
+        attempts.ended(job.output.inference, found["attempt"])
+        write(found, job.output.inference)
+        for trouble in troubles(found):
+            print(f"inference of {job.wildcards.cell}: {trouble}", file=sys.stderr)

@@ -1,0 +1,32 @@
+"""Makes the INT8 file of an exported model, calibrated on training images, and lists it."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, orphan
+from gpufeed.inference.files import EXPORTED, find, troubles
+from gpufeed.inference.quantise import quantise_model
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.training import Stores
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        found = quantise_model(
+            job.params.cell,
+            find({job.input.exported: job.input.exported_files}),
+            job.input.manifest,
+            Stores(*stores),
+            job.params.calibration,
+            job.output.files,
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+        )
+        attempts.ended(job.output.quantised, found["attempt"])
+        EXPORTED.write(found, job.output.quantised)
+        for trouble in troubles(found):
+            print(f"INT8 file of {job.wildcards.cell}: {trouble}", file=sys.stderr)

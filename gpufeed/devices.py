@@ -29,6 +29,18 @@ def resolve_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
 
 
+def require_devices(count: int, device: torch.device, asked: str) -> None:
+    """Raises Skip unless this node has so many devices of that kind. asked: what `device` was found for.
+
+    On the CPU each is a process; `auto` does not mean that where there is no GPU.
+    """
+    if count == 1 or device.type == asked == "cpu":
+        return
+    seen = torch.cuda.device_count() if device.type == "cuda" else 0
+    if seen < count:
+        raise Skip(f"The cell trains on {count} GPUs, and this node shows {seen} of them to this process.")
+
+
 def resolve_precision(name: str, device: torch.device) -> str:
     """The precision behind `auto`, or the one asked for: fp32, tf32, fp16 or bf16.
 

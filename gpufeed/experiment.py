@@ -23,6 +23,7 @@ DEVICES = ("auto", "cuda", "mps", "cpu")
 # Choices that came after results were published, and what a cell did before: with it, it keeps its name.
 LATER = (
     ("compile", False),
+    ("devices", 1),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
 )
@@ -53,6 +54,7 @@ class Cell:
     epochs: int = 1
     steps: int | None = None  # stop after so many batches, going on into further epochs if need be
     device: str = "auto"
+    devices: int = 1  # of one node: each trains on batches of its own, of batch_size
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
     source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
@@ -85,7 +87,8 @@ class Cell:
         ]
         parts += ["" if self.trainer == "plain" else self.trainer]
         parts += [self.precision, f"b{self.batch_size}", "compiled" if self.compile else ""]
-        parts += ["graphs" if self.cuda_graphs else "", digest]
+        parts += ["graphs" if self.cuda_graphs else ""]
+        parts += [f"x{self.devices}" if self.devices > 1 else "", digest]
         return "-".join(part for part in parts if part)
 
 
@@ -139,6 +142,10 @@ def impossible(cell: Cell) -> str | None:
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if cell.loader == "fastai" and cell.persistent_workers:
         return "fastai starts its workers anew each epoch, so persistent_workers must be false"
+    if cell.devices > 1 and cell.trainer != "lightning":
+        return f"trainer {cell.trainer} trains on one device, so devices must be 1 (or the trainer lightning)"
+    if cell.devices > 1 and cell.device == "mps":
+        return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
     if cell.trainer == "fastai":
         return impossible_with_fastai(cell)
     if cell.trainer == "lightning" and cell.cuda_graphs:

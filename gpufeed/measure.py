@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import psutil
 
-from gpufeed import gpu
 from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
@@ -100,7 +99,7 @@ def run(
 ) -> Outcome:
     """Sets a cell up, trains, evaluates; raises Skip or any error that stops it."""
     trained = train(cell, repeat, manifest, stores, place, gate)
-    memory = {"peak_gpu_mib": gpu.peak_mib(place.device), "peak_host_mib": peak_host_mib()}
+    memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
     accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
     phases = {
         "start_to_ready_s": ready_s,

@@ -5,6 +5,7 @@ Measuring a cell, keeping its model and evaluating that all begin here.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,10 @@ from torch import nn
 from gpufeed import gpu, ops
 from gpufeed.compiling import require_compiler
 from gpufeed.data.manifest import Manifest
-from gpufeed.devices import apply_precision, resolve_device, resolve_precision
+from gpufeed.ddp.files import Call
+from gpufeed.ddp.group import check_world, place_in_group
+from gpufeed.ddp.launch import spread
+from gpufeed.devices import apply_precision, require_devices, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import Skip, first_line, one_line
 from gpufeed.experiment import Cell
@@ -28,7 +32,9 @@ from gpufeed.models.make import make, require
 from gpufeed.registry import LOADERS, fetch
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
+from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.trainers.evaluate import Answers, answers
+from gpufeed.trainers.ranks import gathered, steps_in_epoch
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
@@ -53,10 +59,12 @@ class Place:
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
+    devices: int = 1
 
     def find(self, cell: Cell) -> None:
         """Raises Skip if this node lacks what the cell asks for."""
-        self.device = resolve_device(cell.device)
+        self.device, self.devices = resolve_device(cell.device), cell.devices
+        require_devices(cell.devices, self.device, cell.device)
         self.precision = resolve_precision(cell.precision, self.device)
         if cell.cuda_graphs and self.device.type != "cuda":
             raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
@@ -69,6 +77,7 @@ class Place:
             "device": self.device.type,
             "precision": self.precision,
             "threads": torch.get_num_threads(),
+            **({"devices": self.devices} if self.devices > 1 else {}),
         }
 
 
@@ -76,7 +85,8 @@ class Place:
 class Trained:
     """A model after its training. batches: of an epoch. setup_s: all that came before the clock.
 
-    loading: who decoded the loader's images (Tally.asdict), None where no other could have.
+    loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
+    most memory reserved on a device, of several that of the worst; None without CUDA.
     """
 
     model: nn.Module
@@ -85,6 +95,7 @@ class Trained:
     batches: int
     setup_s: float
     loading: dict[str, Any] | None
+    peak_gpu_mib: float | None
 
 
 def read_cell(cell: dict) -> Cell:
@@ -125,12 +136,40 @@ def train(
     place: Place,
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Trained:
     """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
-    None for a ceiling, which has none. on_epoch: as in TrainJob.
+    None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. A cell with several devices
+    is trained by as many processes, and its model then stands on the first one.
     """
+    told = {"cell": cell, "repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
+    told["checkpoints"] = checkpoints
+    if cell.devices == 1:
+        return train_here(place=place, on_epoch=on_epoch, **told)
+    place.find(cell)
+    threads = max(1, torch.get_num_threads() // cell.devices)
+    work = f"{__name__}:{train_here.__name__}"
+    call = Call(work, {**told, "place": Place()}, cell.devices, place.device.type, threads, tells=True)
+    trained = spread(call, on_epoch)
+    apply_precision(place.precision)  # as in the ranks, for what the model is asked next
+    return replace(trained, model=trained.model.to(place.device))
+
+
+def train_here(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None,
+    checkpoints: Checkpoints | None,
+) -> Trained:
+    """As train, in this process: all of a cell with one device, a rank of one with several."""
+    rank, world_size = place_in_group()
+    check_world(world_size, cell.devices)
     verdict = admit(gate) if gate is not None else None
     place.find(cell)
     if verdict is not None:
@@ -150,17 +189,31 @@ def train(
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version
             check_same(gate, verdict, "decoder", version)
-        trainer = make_trainer(
-            cell, model, loader, augment, place, between_epochs(cell, model, request, place), on_epoch
-        )
+        asked = between_epochs(cell, model, request, place) if rank == 0 else None
+        trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
         trainer.prepare(example_batch(request))
         synchronise(place.device)
         setup_s = time.perf_counter() - setup_start
-        batches = len(loader)
+        batches = steps_in_epoch(loader)
         result = trainer.run()
     if loader.tally is not None:
         loader.tally.check()
-    return Trained(model, request, result, batches, setup_s, loader.tally and loader.tally.asdict())
+    ranks = gathered(
+        {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)},
+        world_size,
+    )
+    loading = together([rank["loading"] for rank in ranks])
+    peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
+    return Trained(model, request, result, batches, setup_s, loading, peak)
+
+
+def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Who decoded the images of all ranks; each is a Tally.asdict, or None where no other could have."""
+    if loadings[0] is None:
+        return None
+    fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
+    images = sum(loading["images"] for loading in loadings)
+    return {"decoder": loadings[0]["decoder"], "images": images, "fell_back": dict(fell_back)}
 
 
 def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:
@@ -170,7 +223,8 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     """
     normalise = make_augment("none", cell, request.manifest, request.seed)
     split = request.manifest.info.evaluation_split
-    held_out = replace(request, split=split, shuffle=False, sample_transform=None)
+    alone = {"rank": 0, "world_size": 1}
+    held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
     with fetch("loader", cell.loader)(held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)
 
@@ -205,6 +259,7 @@ def load_request(
     cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
 ) -> LoadRequest:
     """What the training loader gets to know; an augment for single samples travels in it."""
+    rank, world_size = place_in_group()
     return LoadRequest(
         manifest=manifest,
         split="train",
@@ -219,6 +274,8 @@ def load_request(
         prefetch_factor=cell.prefetch_factor,
         pin_memory=cell.pin_memory,
         persistent_workers=cell.persistent_workers,
+        rank=rank,
+        world_size=world_size,
     )
 
 
@@ -230,8 +287,9 @@ def make_trainer(
     place: Place,
     judge: Callable[[], dict] | None = None,
     on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Trainer:
-    """The cell's trainer for this model and this open loader. judge, on_epoch: as in TrainJob."""
+    """The cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
     job = TrainJob(
         model=model,
         loader=loader,
@@ -247,6 +305,7 @@ def make_trainer(
         synchronise=cell.synchronise,
         judge=judge,
         on_epoch=on_epoch,
+        checkpoints=checkpoints,
     )
     return fetch("trainer", cell.trainer)(job)
 

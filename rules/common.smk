@@ -190,6 +190,14 @@ def cores_of_cell(wildcards):
     return config["cores_per_cell"] or cores_of_job(wildcards, cell_of(wildcards).workers)
 
 
+def gpus_of_cell(wildcards):
+    """GPUs of a training: all that the cell's processes on this node train on.
+
+    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has.
+    """
+    return GPU_JOBS * cell_of(wildcards).devices
+
+
 def cores_of_gate(wildcards):
     """Nothing is timed: where several GPUs, or none, are reserved, two loaders may be judged at once."""
     return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=2)
@@ -282,6 +290,7 @@ def code_of_training(wildcards):
     own += ["models/make.py"]
     own += ["models/vit*.py", "models/mlp.py"] if MODELS[cell.model].sized else []
     own += ["compiling.py"] if cell.compile else []
+    own += ["ddp/*.py"] if cell.devices > 1 else []
     own += ["ops/*.py"] if extension_of(wildcards) else []
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]

@@ -20,7 +20,7 @@ rule measure_cell:
     threads: cores_of_cell
     resources:
         cpus_per_task=cores_of_cell,
-        gpu=GPU_JOBS,
+        gpu=gpus_of_cell,
     params:
         repeat=lambda wildcards: int(wildcards.repeat),
         attempt=attempt_of,

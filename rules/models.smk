@@ -19,7 +19,7 @@ rule train_model:
     threads: cores_of_cell
     resources:
         cpus_per_task=cores_of_cell,
-        gpu=GPU_JOBS,
+        gpu=gpus_of_cell,
     params:
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/model.json"),
         code=lambda wildcards: digest(

@@ -51,6 +51,7 @@ SHOWN = {
     "Steps": ("step_limit", None),
     "Overrides": ("overrides", None),
     "Device": ("device", None),
+    "Devices": ("devices", None),
     "Hardware": ("hardware", None),
     "Stack": ("stack", None),
     "torch": ("torch", None),

@@ -15,10 +15,11 @@ STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *P
 AXES = (
     "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
     "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile", "synchronise", "epochs",
-    "seed",
+    "devices", "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
-    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "step_limit", "cores", "warmup_steps",
+    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "devices", "step_limit", "cores",
+    "warmup_steps",
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
@@ -110,7 +111,8 @@ def _flat(record: Record, path: Path) -> dict:
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
     }
     row |= {axis: cell.get(axis) for axis in AXES}
-    row["compile"] = cell.get("compile", False)  # absent in records of older versions
+    # absent in records of older versions
+    row |= {"compile": cell.get("compile", False), "devices": cell.get("devices", 1)}
     row |= {
         "path": str(path),
         "step_limit": cell.get("steps"),

@@ -17,6 +17,7 @@ FEATURES = {
     "channels_last": lambda value: "channels_last" if value else "channels_first",
     "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
     "compile": lambda value: "compiled" if value else "not compiled",
+    "devices": lambda value: f"{value} devices" if value != 1 else "1 device",
     "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
     "step_limit": lambda value: f"{value} steps",
 }

@@ -1,5 +1,6 @@
 """A kept model on the evaluation split of its dataset."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
     """What a finished evaluation adds to its document; raises Skip or what stops it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
-    place.find(cell)
+    place.find(replace(cell, devices=1))
     apply_precision(place.precision)
     normalise = make_augment("none", cell, samples, cell.seed)
     request = load_request(cell, samples, stores, place.device, cell.seed, normalise)

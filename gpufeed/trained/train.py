@@ -8,9 +8,11 @@ from torch import nn
 
 from gpufeed.document import now
 from gpufeed.trained.heading import heading
+from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.training import Place, Stores, Trained, guarded, read_cell, settle_process, train
 
 REPEAT = 0  # whose seed the training has
+CHECKPOINT_STEPS = 200  # from one checkpoint to the next: seconds to minutes of training
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
 
 
@@ -30,16 +32,20 @@ def train_model(
     planned_on: str,
     attempt: int = 1,
     threads: int | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Attempt:
     """Trains a cell (Cell.asdict). What stops it becomes status and sentence, as in measure.
 
     gate: the verdict on the cell's loader, without which nothing runs. threads: as in measure.
+    checkpoints: where a training that was killed goes on from; who keeps the model removes them then.
+    Trainer fastai has none, and starts again.
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
     verdict = Path(gate) if gate else None
     status, sentence, trained = guarded(
-        cell_, lambda: train(cell_, REPEAT, Path(manifest), stores, place, verdict)
+        cell_,
+        lambda: train(cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints),
     )
     about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
     about |= learned(trained, place) if trained else unlearned()

@@ -8,7 +8,8 @@ from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
-from gpufeed.trained.train import train_model
+from gpufeed.trained.train import CHECKPOINT_STEPS, train_model
+from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.training import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
@@ -17,6 +18,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         built = ("cache", "strips", "extension")
         stores = (Path(path) if (path := job.input.get(name)) else None for name in built)
+        owner = f"{job.wildcards.cell}, {job.params.code}"
+        checkpoints = Checkpoints(Path(job.output.model).parent, CHECKPOINT_STEPS, owner)
         found = train_model(
             cell_file.read(job.input.cell),
             job.input.manifest,
@@ -25,10 +28,12 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,
+            checkpoints=checkpoints,
         )
         save(found.about, found.model, job.output.model)
         attempts.ended(job.output.about, found.about["attempt"])
         MODEL.write(found.about, job.output.about)
+        checkpoints.remove()
         if found.about["sentence"]:
             print(
                 f"model of {job.wildcards.cell} {found.about['status']}: {found.about['sentence']}",

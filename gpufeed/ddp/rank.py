@@ -1,0 +1,50 @@
+"""One rank of a training: `-m gpufeed.ddp.rank FOLDER` behind torchrun, started by gpufeed.ddp.launch."""
+
+import logging
+import os
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+from gpufeed import orphan
+from gpufeed.ddp import files
+from gpufeed.ddp.group import joined
+from gpufeed.heap import keep_freed_blocks
+
+log = logging.getLogger("gpufeed")
+
+
+def run(folder: Path) -> None:
+    """Does what the folder's call says, and leaves the result of rank 0 there; raises what stops it."""
+    import torch
+
+    call, rank = files.read_call(folder), int(os.environ["RANK"])
+    keep_freed_blocks()
+    torch.set_num_threads(call.threads)
+    tell = {"on_epoch": partial(files.tell_epoch, folder) if rank == 0 else None} if call.tells else {}
+    module, _, function = call.work.partition(":")
+    with joined(call.devices, call.kind):
+        result = getattr(import_module(module), function)(**call.arguments, **tell)
+        if rank == 0:
+            files.write_result(folder, result)
+
+
+def main() -> None:
+    """Ends the process with status 1, and the reason in the folder, where the work raises."""
+    folder = Path(sys.argv[1])
+    orphan.end_with()  # the ancestors: torchrun, and who started it
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s")
+    log.setLevel(logging.INFO)
+    try:
+        run(folder)
+    except Exception as error:
+        files.write_failure(folder, int(os.environ["RANK"]), error)
+        log.exception("this rank failed")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # at once: the group, if there is one, waits for ranks that may never come
+
+
+if __name__ == "__main__":
+    main()

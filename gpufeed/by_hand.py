@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from gpufeed.tracking.metrics import write_metrics
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
-from gpufeed.trained.train import learned
+from gpufeed.trained.train import CHECKPOINT_STEPS, learned
+from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.training import Place, Trained, is_judged, judge, settle_process, train
 
 log = logging.getLogger("gpufeed")
@@ -32,10 +34,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
     """
     config, started_at, place = shipped(), now(), Place()
     cell = cell_from(found, config, count=devices_seen)
-    if getattr(cell, "devices", 1) > 1:
-        raise GpufeedError(
-            f"trainer.devices {cell.devices}", "1 in a training by hand", "write trainer.devices=1"
-        )
+    checkpoints = checkpoints_of(cell, found.values, out)
     place.find(cell)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
@@ -49,11 +48,55 @@ def train_by_hand(found: Composed, out: Path) -> None:
         entries.append(entry)
         write_metrics(out / "metrics.csv", entries)
 
-    trained = train(cell, 0, manifest, stores(cell, manifest, shelf), place, gate=None, on_epoch=on_epoch)
+    given = stores(cell, manifest, shelf)
+    trained = train(cell, 0, manifest, given, place, None, on_epoch, checkpoints)
     if is_judged(cell):
         trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
     write_metrics(out / "metrics.csv", trained.result.epochs)
     keep(cell, trained, place, started_at, out)
+    if checkpoints is not None:
+        checkpoints.remove()
+
+
+def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoints | None:
+    """Where the training's state is kept, and gone on from; None where nobody asked for it.
+
+    Raises GpufeedError for a folder to resume without a checkpoint, or of another training.
+    """
+    every, folder = values["checkpoint_steps"], values["resume"]
+    if every is None and folder is None:
+        return None
+    if cell.trainer == "fastai":
+        raise GpufeedError(
+            "checkpoint_steps or resume with trainer fastai",
+            "trainer plain or lightning: fastai keeps no checkpoints",
+            "choose one of them, or leave both out",
+        )
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise GpufeedError(f"checkpoint_steps {every!r}", "a number of 1 or more", "correct checkpoint_steps")
+    checkpoints = Checkpoints(Path(folder or out), every or CHECKPOINT_STEPS, cell.id)
+    if folder is not None:
+        check_resumable(cell, checkpoints)
+    return checkpoints
+
+
+def check_resumable(cell: Cell, checkpoints: Checkpoints) -> None:
+    """Raises GpufeedError unless the folder holds a checkpoint of a training of this very cell."""
+    folder = checkpoints.folder
+    if not checkpoints.path.exists():
+        raise GpufeedError(
+            f"no {checkpoints.path.name} in {folder}",
+            "the run folder of a training with checkpoint_steps that did not come to its end",
+            "name another folder, or leave resume out to train from the start",
+        )
+    before, ours = cell_file.read(folder / "cell.yaml"), cell.asdict()
+    for key, value in ours.items():
+        if before[key] != value and key != "overrides":
+            raise GpufeedError(
+                f"{key} {value!r}, to go on with a training in {folder} that has {before[key]!r}",
+                "the same cell",
+                f"give the command at the top of {folder / 'cell.yaml'}, and resume={folder}",
+            )
 
 
 def devices_seen(device: str) -> int:
@@ -61,7 +104,7 @@ def devices_seen(device: str) -> int:
     return max(1, torch.cuda.device_count()) if device in ("auto", "cuda") else 1
 
 
-def shelf_of(values: dict[str, Any]) -> Shelf:
+def shelf_of(values: Mapping[str, Any]) -> Shelf:
     """Where the command line wants datasets to be."""
     archives = tuple(Path(folder) for folder in values["archives"])
     return Shelf(

@@ -140,8 +140,7 @@ def cell_from(
     device = device_of(place["accelerator"])
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
-    devices = devices_of(place["devices"], device, axes["trainer"], count)
-    axes |= {"devices": devices} if "devices" in AXES else {}
+    axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
     trial = trial_of(config, experiment, dataset, values["data"], axes, device, values["seed"])
     ((_, cell),) = crossed(trial, experiment)
     for group in GROUPS:
@@ -216,7 +215,7 @@ def arguments_of(cell: Cell) -> list[str]:
     """What a person types after `python -m gpufeed.train` for the cell, but for what its data is made of."""
     primary = read_primary()
     said = [f"data={cell.dataset}", *(f"{group}={getattr(cell, group)}" for group in GROUPS)]
-    said += [f"trainer.accelerator={cell.device}", f"trainer.devices={getattr(cell, 'devices', 1)}"]
+    said += [f"trainer.accelerator={cell.device}", f"trainer.devices={cell.devices}"]
     for axis in primary:
         if axis in OWN_AXES | {"seed"}:
             # None where workers would be read by nobody: said or not, it is taken out

@@ -9,11 +9,14 @@ import sys
 import pytest
 import torch
 import yaml
-from compose_fixtures import ROOT, TINY, train_in
+from compose_fixtures import ROOT, TINY, start_in, train_in
 from data_fixtures import REPOSITORY
+from workflow_fixtures import wait_until
 
 from gpufeed import cell_file
+from gpufeed.by_hand import checkpoints_of
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.experiment import Cell
 from gpufeed.train import main
 from gpufeed.trained import model_file
 
@@ -81,6 +84,46 @@ def test_one_command_prepares_trains_keeps_and_another_finds_all_that_it_made(tm
     assert kept == [True, False, True]
     losses = {rows(tmp_path / f"more/{run}/metrics.csv")[0]["train_loss"] for run in (0, 2)}
     assert len(losses) == 2
+
+
+@pytest.mark.long
+def test_a_killed_training_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
+    command = (*TINY, "trainer=plain", "epochs=80", "checkpoint_steps=4")
+    whole = train_in(tmp_path, *command, "hydra.run.dir=whole")
+    assert whole.returncode == 0, whole.stderr
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+    killed = start_in(tmp_path, *command, "hydra.run.dir=killed")
+    wait_until((tmp_path / "killed/checkpoint.pt").exists, 280)
+    killed.kill()
+    killed.wait()
+    other = train_in(tmp_path, *command, "batch_size=4", "resume=killed", "hydra.run.dir=other")
+    assert other.returncode == 2
+    assert "batch_size 4, to go on with a training in killed that has 8" in other.stderr
+    resumed = train_in(tmp_path, *command, "resume=killed", "hydra.run.dir=resumed")
+    assert resumed.returncode == 0, resumed.stderr
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "resumed"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "resumed"))
+    assert [row["train_loss"] for row in one] == [row["train_loss"] for row in two]
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"resume": "nowhere"}, "no checkpoint.pt in nowhere"),
+        ({"checkpoint_steps": 0}, "checkpoint_steps 0"),
+        ({"checkpoint_steps": True}, "checkpoint_steps True"),
+    ],
+)
+def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
+    asked = {"checkpoint_steps": None, "resume": None, **values}
+    with pytest.raises(GpufeedError) as error:
+        checkpoints_of(Cell("e", "d", "resident"), asked, tmp_path)
+    assert found in error.value.found
+    fastai = Cell("e", "d", "resident", trainer="fastai")
+    with pytest.raises(GpufeedError, match="fastai keeps no checkpoints"):
+        checkpoints_of(fastai, asked, tmp_path)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")

@@ -88,7 +88,7 @@ class Cell:
         parts += ["" if self.trainer == "plain" else self.trainer]
         parts += [self.precision, f"b{self.batch_size}", "compiled" if self.compile else ""]
         parts += ["graphs" if self.cuda_graphs else ""]
-        parts += [f"x{self.devices}" if self.devices > 1 else "", digest]
+        parts += [f"x{self.devices}" if self.devices != 1 else "", digest]
         return "-".join(part for part in parts if part)
 
 

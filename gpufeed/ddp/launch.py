@@ -25,7 +25,7 @@ from gpufeed.errors import GpufeedError, Skip
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 GRACE_S = 10.0  # from the request to end to the end by force
-# torchrun's report on the first rank that failed
+# in torchrun's report on the ranks that failed
 RANK, EXIT_CODE = re.compile(r"^\s*rank\s*:\s*(\d+)"), re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 
 
@@ -151,10 +151,12 @@ def blame(failures: list[files.Failure], said: list[str], code: int) -> Exceptio
     ours = [failure for failure in failures if isinstance(failure.error, GpufeedError | Skip)]
     if ours:
         return ours[0].error
-    rank, status = (last_match(pattern, said) for pattern in (RANK, EXIT_CODE))
-    if rank is not None and not any(failure.rank == int(rank) for failure in failures):
+    told = {failure.rank for failure in failures}
+    killed = {rank: code for rank, code in exit_codes(said).items() if rank not in told}
+    if killed:
+        rank, status = next(iter(killed.items()))
         return GpufeedError(
-            f"rank {rank} of the training ended with {how(int(status or code))}, without a word of its own",
+            f"rank {rank} of the training ended with {how(status)}, without a word of its own",
             "ranks that end together",
             "look for an out-of-memory kill, and at the lines of that rank in the log",
         )
@@ -167,10 +169,15 @@ def blame(failures: list[files.Failure], said: list[str], code: int) -> Exceptio
     )
 
 
-def last_match(pattern: re.Pattern[str], lines: list[str]) -> str | None:
-    """What the pattern finds in the last line that has it: torchrun reports the first failure last."""
-    found = [match[1] for line in lines if (match := pattern.match(line))]
-    return found[-1] if found else None
+def exit_codes(said: list[str]) -> dict[int, int]:
+    """Rank -> its exit status, by torchrun's report; without those that torchrun itself asked to end."""
+    rank, found = None, {}
+    for line in said:
+        if match := RANK.match(line):
+            rank = int(match[1])
+        elif rank is not None and (match := EXIT_CODE.match(line)):
+            found[rank] = int(match[1])
+    return {rank: code for rank, code in found.items() if code != -signal.SIGTERM}
 
 
 def how(code: int) -> str:

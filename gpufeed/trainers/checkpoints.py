@@ -1,7 +1,9 @@
 """A training that is killed goes on where it was: its state on disk, every so many steps.
 
 What is resumed: the weights, the optimiser, the gradient scaler, the next batch of every rank's loader,
-the random numbers of host and device, the rows and epochs so far. A measurement is never resumed.
+the random numbers of host and device, the rows and epochs so far. The weights become those of an undisturbed
+training, bit by bit; with three ranks or more up to rounding, since DDP lays out its gradients, and thereby
+the order of their sums, anew after its first step. A measurement is never resumed.
 """
 
 import hashlib

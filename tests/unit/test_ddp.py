@@ -1,0 +1,211 @@
+"""Several ranks train as one device with a batch of all their images would, and end together."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import ddp_fixtures
+import image_fixtures
+import psutil
+import pytest
+import torch
+
+from gpufeed.config import read_hyper
+from gpufeed.ddp import files
+from gpufeed.ddp.files import Call
+from gpufeed.ddp.group import check_world
+from gpufeed.ddp.launch import blame, environment, spread
+from gpufeed.devices import require_devices
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.experiment import Cell, impossible
+from gpufeed.measure import measure
+from gpufeed.record import DOCUMENT
+
+SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NODELIST": "node1"}
+
+
+@pytest.fixture
+def images(tmp_path):
+    """23 training images, and their cache."""
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
+    image_fixtures.write_cache(manifest)
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch_size"),
+    [
+        (2, 11),  # shares of 12 and 11: in the second step rank 1 has nothing left
+        # shares of 8, 8 and 7: batches of 3, 3 and 2 in the second step
+        pytest.param(3, 5, marks=pytest.mark.long),
+    ],
+)
+def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batch_size):
+    call = Call(
+        "ddp_fixtures:train_and_resume", {"folder": images.root, "batch_size": batch_size}, ranks, "cpu", 1
+    )
+    whole, resumed = spread(call)
+    alone = ddp_fixtures.train_together(images.root, ranks * batch_size, trainer="plain")
+    for name, tensor in alone["weights"].items():
+        torch.testing.assert_close(whole["weights"][name], tensor, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(whole["rows"], alone["rows"], strict=True):
+        assert (ours["step"], ours["images"]) == (theirs["step"], theirs["images"])
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-5)
+    assert [epoch["images"] for epoch in whole["epochs"]] == [23, 23]
+    every = sorted(images.ids("train").tolist())
+    for epoch in (0, 1):
+        halves = [rank[epoch * len(rank) // 2 :][: len(rank) // 2] for rank in whole["seen"]]
+        assert sorted(i for batches in halves for batch in batches for i in batch) == every
+    # which of three numbers are added first follows from DDP's buckets, laid out anew after its first step
+    near = {"rtol": 0, "atol": 0} if ranks == 2 else {"rtol": 1e-6, "atol": 1e-6}
+    for name, tensor in resumed["weights"].items():
+        torch.testing.assert_close(tensor, whole["weights"][name], **near)
+    assert len(resumed["rows"]) == len(whole["rows"])
+    assert [len(rank) for rank in resumed["seen"]] == [len(rank) - 1 for rank in whole["seen"]]
+
+
+def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch, caplog):
+    for name, value in SLURM.items():
+        monkeypatch.setenv(name, value)
+    caplog.set_level(logging.INFO, "gpufeed")
+    options = {**read_hyper("trainer", "lightning"), "evaluate": "epoch"}
+    cell = Cell(
+        "toys",
+        "tiny",
+        "dataloader_sync",
+        trainer="lightning",
+        device="cpu",
+        precision="fp32",
+        batch_size=4,
+        epochs=2,
+        devices=2,
+        hyper={"model": {"channels": [4], "batch_norm": True}, "trainer": options, "augment": {}},
+    )
+    record, steps = measure(cell.asdict(), 0, images.root / "manifest.parquet", None, "login1", threads=2)
+    assert record.status == "done", record.sentence
+    DOCUMENT.check(asdict(record), tmp_path)
+    assert record.resolved["devices"] == 2
+    assert [epoch["images"] for epoch in record.epochs] == [23, 23]
+    assert [epoch["accuracy"]["images"] for epoch in record.epochs] == [6, 6]
+    assert steps["images"].tolist() == [8, 8, 7] * 2
+    assert record.throughput["images"] == 23  # of the epoch after the first
+    assert any(message.startswith("[rank0]:") for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("raises", "a stone in the road"), ("is killed", "rank 1 of the training ended with SIGKILL")],
+)
+def test_a_rank_that_fails_ends_all_and_its_reason_is_told(how, found):
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(GpufeedError) as error:
+        spread(Call("ddp_fixtures:fail", {"how": how}, 2, "cpu", 1))
+    assert found in error.value.found
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
+    code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r})"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.DEVNULL,
+    )
+    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    while not all(path.exists() and path.read_text() for path in told):
+        assert starter.poll() is None
+        time.sleep(0.1)
+    family = psutil.Process(starter.pid).children(recursive=True)
+    assert {int(path.read_text()) for path in told} <= {member.pid for member in family}
+    starter.send_signal(number)
+    assert starter.wait() == -number
+    assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+# --- without any rank
+
+
+def test_what_describes_the_tasks_of_a_slurm_job_does_not_reach_the_ranks(monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    found = environment(threads=3)
+    assert not [name for name in found if name.startswith("SLURM_")]
+    assert (found["NCCL_NVLS_ENABLE"], found["OMP_NUM_THREADS"]) == ("0", "3")
+
+
+def test_another_number_of_ranks_than_devices_is_an_error():
+    check_world(2, 2)
+    with pytest.raises(GpufeedError, match="1 rank of a training") as error:
+        check_world(1, 2)
+    assert error.value.expected.startswith("2, one for each")
+
+
+def test_more_gpus_than_the_node_has_is_a_skip(monkeypatch):
+    cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    require_devices(1, cpu, "auto")
+    require_devices(3, cpu, "cpu")
+    require_devices(2, cuda, "auto")
+    with pytest.raises(Skip, match="trains on 4 GPUs, and this node shows 2"):
+        require_devices(4, cuda, "cuda")
+    with pytest.raises(Skip, match="trains on 2 GPUs, and this node shows 0"):
+        require_devices(2, cpu, "auto")
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ({"trainer": "plain"}, "trainer plain trains on one device"),
+        ({"trainer": "fastai"}, "trainer fastai trains on one device"),
+        ({"trainer": "lightning", "device": "mps"}, "several devices are GPUs with CUDA"),
+        ({"trainer": "lightning"}, None),
+        ({"trainer": "lightning", "device": "cpu"}, None),
+    ],
+)
+def test_several_devices_are_for_lightning(axes, sentence):
+    found = impossible(Cell("e", "d", "resident", devices=2, **axes))
+    assert found is None if sentence is None else found.startswith(sentence)
+
+
+def test_the_first_error_of_ours_is_to_blame_and_not_those_that_follow_from_it():
+    ours, lost = GpufeedError("x", "y", "z"), RuntimeError("Connection closed by peer")
+    failures = [files.Failure(0, 1.0, lost), files.Failure(1, 2.0, ours)]
+    assert blame(failures, [], 1) is ours
+    report = [
+        line
+        for rank, code in ((2, -15), (1, -9), (0, 1))
+        for line in (f"  rank      : {rank} (local_rank: {rank})", f"  exitcode  : {code} (pid: 7)")
+    ]
+    assert "rank 1 of the training ended with SIGKILL" in blame(failures[:1], report, 1).found
+    assert blame(failures[:1], [], 1) is lost
+    assert "before any rank began" in blame([], [], 1).found
+
+
+def test_errors_travel_as_they_are_or_as_a_sentence(tmp_path):
+    class Local(Exception):
+        pass
+
+    files.write_failure(tmp_path, 1, Skip("no such package"))
+    files.write_failure(tmp_path, 0, Local("cannot be pickled"))
+    first, second = files.read_failures(tmp_path)
+    assert (first.rank, type(first.error), str(first.error)) == (1, Skip, "no such package")
+    assert (second.rank, str(second.error)) == (0, "Local: cannot be pickled")
+
+
+def test_epochs_are_told_once_each(tmp_path):
+    epochs = files.Epochs(tmp_path)
+    assert epochs.new() == []
+    files.tell_epoch(tmp_path, {"epoch": 0})
+    files.tell_epoch(tmp_path, {"epoch": 1})
+    with (tmp_path / "epochs.jsonl").open("a") as file:
+        file.write('{"epoch"')  # being written
+    assert epochs.new() == [{"epoch": 0}, {"epoch": 1}]
+    assert epochs.new() == []
+    with (tmp_path / "epochs.jsonl").open("a") as file:
+        file.write(": 2}\n")
+    assert epochs.new() == [{"epoch": 2}]

@@ -27,6 +27,7 @@ include: "rules/sweep.smk"
 include: "rules/builds.smk"
 include: "rules/kernels.smk"
 include: "rules/models.smk"
+include: "rules/inference.smk"
 include: "rules/report.smk"
 
 

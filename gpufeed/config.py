@@ -3,6 +3,7 @@
 Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,7 @@ from gpufeed.builds import planned_builds
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.impact import planned_impact
+from gpufeed.inference import plan as inference_plan
 from gpufeed.kernels.plan import check_lines
 from gpufeed.models import vit_options
 from gpufeed.registry import DECODERS, DERIVED, LAYOUTS, LOADERS
@@ -37,6 +39,7 @@ RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_extension"),
     *("compose_cell", "measure_cell", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
+    *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("tabulate", "plot", "assemble_report", "report"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
@@ -147,6 +150,7 @@ def check(config: Mapping) -> None:
     for name in config["experiments"]:
         check_sweep(config, name)
         check_lines(config, name)
+        inference_plan.check(config, name)
 
 
 def check_source(source: Mapping, where: str) -> None:
@@ -267,13 +271,13 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_models(config: Mapping, found: Plan) -> None:
-    """Raises GpufeedError for a model that is to be kept and could not be evaluated."""
-    for name in config["experiments"]:
-        for cell_id in kept_cells(config, found, name):
+    """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
+    for name, key in itertools.product(config["experiments"], ("models", "inference")):
+        for cell_id in kept_cells(config, found, name, key):
             dataset = found.cells[name][cell_id].dataset
             if not holds_out(config["sources"][dataset]):
                 raise GpufeedError(
-                    f"a cell of experiments.{name}.models whose dataset {dataset!r} holds no image out",
+                    f"a cell of experiments.{name}.{key} whose dataset {dataset!r} holds no image out",
                     "a dataset with images that nothing trains on, to evaluate the model",
                     "name another block",
                 )

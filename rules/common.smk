@@ -15,6 +15,7 @@ from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import source_options
 from gpufeed.impact import planned_impact
+from gpufeed.inference import plan as inference_plan
 from gpufeed.kernels.plan import ACTIVATION, AUGMENT
 from gpufeed.kernels.plan import lines as kernel_lines
 from gpufeed.kernels.plan import settings as kernel_settings
@@ -36,6 +37,7 @@ announce(planning=workflow.is_main_process)
 RESULTS = config["results"]
 DATA = config["data"]
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
+IN_USE = {name: inference_plan.cells(config, PLAN, name) for name in PLAN.cells}  # and are measured in use
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 # A cell's path ends in a digest of the cell: a file that was written anew holds the same cell, and what was made
 # from it stays (`ancient` where it is read).
@@ -98,6 +100,7 @@ def plan_info():
                 "kernels": kernels_in_report(name),
                 "impact": impact_of(name),
                 "models": KEPT[name],
+                "inference": IN_USE[name],
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -340,6 +343,10 @@ def parts_of(experiments):
             yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
             if files_to_predict(config, experiment):
                 yield f"{kept}/predictions.csv"
+        if IN_USE[experiment]:
+            yield from inferences_of(experiment)
+            yield f"{RESULTS}/tables/{experiment}/inference.csv"
+            yield f"{RESULTS}/figures/{experiment}/inference.svg"
 
 
 def models_path(wildcards):
@@ -357,6 +364,40 @@ def files_asked_about(wildcards):
             "what to do: add it, or run python -m gpufeed.predict on the model"
         )
     return files
+
+
+def inferences_of(experiment):
+    """The measurements of the models of an experiment in use, a file each."""
+    return [f"{RESULTS}/inference/{experiment}/{cell}.json" for cell in IN_USE[experiment]]
+
+
+def inference_of(wildcards):
+    """What the models of an experiment are measured with; without any its path is an error."""
+    settings = inference_plan.settings(config, wildcards.experiment)
+    if settings is None:
+        raise WorkflowError(
+            f"found: no inference in experiment {wildcards.experiment}\nexpected: `inference:` in it"
+        )
+    return settings
+
+
+def code_of_model(wildcards):
+    """The modules that decide what a kept model computes."""
+    model = cell_of(wildcards).model
+    own = (source_file("model", model), "models/make.py", "trained/model_file.py")
+    return (*own, "models/vit*.py", "models/mlp.py") if MODELS[model].sized else own
+
+
+def code_of_quantisation(wildcards):
+    """A digest of the modules that decide what the INT8 file holds; the ONNX file is an input."""
+    own = (f"inference/{name}.py" for name in ("quantise", "images", "files"))
+    return digest(*own, *code_of_loader(cell_of(wildcards).loader))
+
+
+def code_of_inference(wildcards):
+    """A digest of the modules that decide what is measured of a model in use."""
+    own = ("inference/*.py", "inference/backends/*.py", "compiling.py", "devices.py", "timing.py")
+    return digest(*own, *code_of_model(wildcards), *code_of_loader(cell_of(wildcards).loader))
 
 
 def kernels_in_report(experiment):

@@ -12,6 +12,7 @@ PLACES = {
     "builds": "builds/{name}/*.json",
     "kernels": "kernels/{name}.json",
     "evaluations": "models/{name}/*/evaluation.json",
+    "inferences": "inference/{name}/*.json",
 }
 GATES = "gate/*/*/*.json"
 
@@ -38,6 +39,7 @@ class Found:
     sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
     kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
     evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
+    inferences: list[Path] = field(default_factory=list)  # of models in use, <experiment>/<cell_id>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -48,7 +50,7 @@ class Found:
     @property
     def measured(self) -> bool:
         """Whether anything was measured; a verdict of the gate is no measurement."""
-        return any((self.paths, self.builds, self.sweeps, self.kernels, self.evaluations))
+        return any((self.paths, self.builds, self.sweeps, self.kernels, self.evaluations, self.inferences))
 
 
 Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.page`)
@@ -64,6 +66,7 @@ def planned(name: str, plan: Mapping) -> list[Part]:
         "builds": [f"builds/{name}/{build}.json" for build in plan.get("builds", [])],
         "kernels": [f"kernels/{name}.json"] * bool(plan.get("kernels")),
         "evaluations": [f"models/{name}/{cell}/evaluation.json" for cell in plan.get("models", [])],
+        "inferences": [f"inference/{name}/{cell}.json" for cell in plan.get("inference", [])],
     }
     return [Part(name, kind, Path(path)) for kind, paths in files.items() for path in paths]
 

@@ -18,6 +18,7 @@ from gpufeed.analysis import (
     gates,
     impact,
     impact_figure,
+    inference_section,
     interactive,
     kernel_section,
     learning,
@@ -54,8 +55,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
 
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "sweep" (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
-    "builds" (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment",
-    "sentence", "combinations"}], "command": str (see `command`)}.
+    "inference" (cells), "builds" (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
+    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
@@ -92,6 +93,7 @@ def _shown_experiments(found: find.Found, plan_info: Mapping, table: pd.DataFram
     present |= {path.parent.name for path in found.builds}
     present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
     present |= {path.parent.parent.name for path in found.evaluations}
+    present |= {path.parent.name for path in found.inferences}
     return [name for name in plan_info["experiments"] if name in present]
 
 
@@ -125,6 +127,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "builds": builds.table(found.builds, name, plan.get("builds", [])),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),
+        "inference": inference_section.section(found.inferences, name, plan.get("inference", [])),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],

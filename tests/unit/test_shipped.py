@@ -5,6 +5,7 @@ import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.config import planned
+from gpufeed.inference.plan import cells
 from gpufeed.kernels.plan import WORKS
 from gpufeed.registry import AUGMENTS, KINDS, LOADERS
 
@@ -12,11 +13,21 @@ CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
 
 
-@pytest.mark.parametrize("name", PLAN.cells)
+# an experiment about models in use trains them by one pipeline
+ABOUT_PIPELINES = [name for name in PLAN.cells if "inference" not in CONFIG["experiments"][name]]
+
+
+@pytest.mark.parametrize("name", ABOUT_PIPELINES)
 def test_every_experiment_has_a_ceiling_and_a_pipeline_that_loads_files(name):
     loaders = {cell.loader for cell in PLAN.cells[name].values()}
     assert any(LOADERS[loader].ceiling for loader in loaders)
     assert any(LOADERS[loader].reads == "files" and not LOADERS[loader].ceiling for loader in loaders)
+
+
+def test_models_in_use_are_of_three_kinds_and_judged_on_images_that_nothing_trains_on():
+    found = [PLAN.cells["inference"][cell] for cell in cells(CONFIG, PLAN, "inference")]
+    assert {cell.model for cell in found} == {"vit_lite", "vit_tiny", "resnet18"}
+    assert all(cell.steps is None for cell in found)
 
 
 def test_what_decoding_once_gives_can_be_said():

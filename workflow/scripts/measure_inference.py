@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, cell_file, orphan
 from gpufeed.inference.files import find, troubles
 from gpufeed.inference.measure import measure_inference
 from gpufeed.inference.record import write
@@ -17,7 +17,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
         found = measure_inference(
-            job.params.cell,
+            cell_file.read(job.input.cell),
             job.input.model,
             find(
                 {

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, cell_file, orphan
 from gpufeed.inference.files import EXPORTED, find, troubles
 from gpufeed.inference.quantise import quantise_model
 from gpufeed.log import job_log
@@ -16,7 +16,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
         found = quantise_model(
-            job.params.cell,
+            cell_file.read(job.input.cell),
             find({job.input.exported: job.input.exported_files}),
             job.input.manifest,
             Stores(*stores),

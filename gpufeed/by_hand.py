@@ -15,7 +15,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
 from gpufeed.node import node_name
 from gpufeed.provide import Shelf, dataset, stores
-from gpufeed.tracking.metrics import write_metrics
+from gpufeed.tracking.live import watched
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
@@ -42,17 +42,12 @@ def train_by_hand(found: Composed, out: Path) -> None:
     shelf = shelf_of(found.values)
     manifest = dataset(cell.dataset, config, shipped(), shelf)
     settle_process(None)
-    entries: list[dict] = []
-
-    def on_epoch(entry: dict) -> None:
-        entries.append(entry)
-        write_metrics(out / "metrics.csv", entries)
-
     given = stores(cell, manifest, shelf)
-    trained = train(cell, 0, manifest, given, place, None, on_epoch, checkpoints)
-    if is_judged(cell):
-        trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
-    write_metrics(out / "metrics.csv", trained.result.epochs)
+    with watched(cell, found.values["tracking"], out) as watch:
+        trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints)
+        if is_judged(cell):
+            trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
+        watch.end(trained.result.epochs)
     keep(cell, trained, place, started_at, out)
     if checkpoints is not None:
         checkpoints.remove()

@@ -141,7 +141,8 @@ def cell_from(
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
-    trial = trial_of(config, experiment, dataset, values["data"], axes, device, values["seed"])
+    told = {key: values[key] for key in ("data", "seed", "tracking")}
+    trial = trial_of(config, experiment, dataset, told, axes, device)
     ((_, cell),) = crossed(trial, experiment)
     for group in GROUPS:
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
@@ -154,13 +155,15 @@ def cell_from(
     return cell
 
 
-def trial_of(
-    config: Mapping, experiment: str, dataset: str, source: Mapping, axes: dict, device: str, seed: int
-) -> dict:
-    """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
-    source = {key: value for key, value in source.items() if value not in (None, {}, [])}
+def trial_of(config: Mapping, experiment: str, dataset: str, told: Mapping, axes: dict, device: str) -> dict:
+    """A config of one experiment of one cell, checked: what may be said by hand is what it may say.
+
+    told: the keys data, seed and tracking of the command line.
+    """
+    source = {key: value for key, value in told["data"].items() if value not in (None, {}, [])}
     blocks = {"title": experiment, "question": "", "blocks": {"hand": axes}}
-    trial = {**config, "device": device, "seed": seed, "run": [experiment], "use_instead": {}}
+    trial = {**config, "device": device, "run": [experiment], "use_instead": {}}
+    trial |= {"seed": told["seed"], "tracking": told["tracking"]}
     trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {experiment: blocks}}
     for axis, value in axes.items():
         if isinstance(value, list):  # a block of the config may have several

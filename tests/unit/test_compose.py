@@ -121,7 +121,8 @@ def test_the_primary_config_has_every_axis_with_the_cells_own_default():
     ours = {axis: getattr(cell, axis) for axis in OWN_AXES}
     assert {axis: primary[axis] for axis in OWN_AXES} == {**ours, "prefetch_factor": 2}
     config = merged("config.yaml")
-    for ours, theirs in (("data_folder", "data"), ("archives", "archives"), ("cache_decoder",) * 2):
+    same = ("archives", "cache_decoder", "tracking")
+    for ours, theirs in (("data_folder", "data"), *zip(same, same, strict=True)):
         assert primary[ours] == config[theirs]
     assert primary["max_quarantined_share"] == config["max_quarantined_share"]
 
@@ -163,6 +164,7 @@ REFUSED = [
     ("modle=x", "modle", "", "--help"),
     ("trainer.lr=1", "trainer.lr", "", "--help"),
     ("batch_size=${nope}", "nope", "", "--help"),
+    ("tracking.mode=on", "tracking.mode: 'on'", "offline, online", "correct tracking.mode"),
     ("seed=-1", "seed: -1", "at least 0", "correct seed"),
     ("data.options.count=1", "data.options.count: 1", "at least 2", "correct"),
     ("data.options.evaluation_share=0", "holds no image out", "evaluation_share above 0", ""),

@@ -7,6 +7,7 @@ from gpufeed import attempts, cell_file, orphan
 from gpufeed.log import job_log
 from gpufeed.measure import measure
 from gpufeed.node import node_name
+from gpufeed.tracking.measured import track
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
@@ -29,6 +30,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         os.replace(partial, job.output.steps)
         attempts.ended(job.output.record, record.attempt)
         record.write(job.output.record)
+        # from the config and not from params: what is told of a repeat does not change it
+        track(record, job.config["tracking"], job.config["results"])
         if record.sentence:
             print(
                 f"{record.cell_id} repeat {record.repeat} {record.status}: {record.sentence}", file=sys.stderr

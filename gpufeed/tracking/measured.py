@@ -1,0 +1,46 @@
+"""What is kept of a measured repeat for people to watch: after its record is written, off every clock."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpufeed.record import Record
+from gpufeed.tracking.metrics import metrics, write_metrics
+from gpufeed.tracking.run import Run
+
+log = logging.getLogger("gpufeed")
+
+
+def track(record: Record, tracking: Mapping[str, Any], results: str | Path) -> None:
+    """Writes tracking/EXPERIMENT/CELL/REPEAT-ATTEMPT.csv below `results` and, if asked to, a run for W&B.
+
+    tracking: the key of the config. Raises nothing: the record stands, whatever becomes of this.
+    """
+    folder = Path(results) / "tracking" / record.experiment / record.cell_id
+    try:
+        if record.epochs:
+            write_metrics(folder / f"{record.repeat}-{record.attempt}.csv", record.epochs)
+    except OSError as error:
+        log.warning("no metrics in %s: %s", folder, error)
+    if not tracking["wandb"]:
+        return
+    run = Run(
+        results,
+        tracking["project"],
+        tracking["mode"],
+        name=f"{record.cell_id}-{record.repeat}-{record.attempt}",
+        group=record.cell_id,
+        job_type=record.experiment,
+        config={**record.cell, "repeat": record.repeat, "attempt": record.attempt},
+    )
+    for entry in record.epochs:
+        run.log(metrics(entry))
+    run.finish(summary(record), ok=record.status == "done")
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """How the repeat ended."""
+    found = {"status": record.status, "sentence": record.sentence, **(record.throughput or {})}
+    found |= {"top1": record.accuracy["top1"]} if record.accuracy else {}
+    return {key: value for key, value in found.items() if value is not None}

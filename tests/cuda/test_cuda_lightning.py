@@ -1,0 +1,188 @@
+"""What only a GPU can show of the trainer lightning, of resuming, and of several GPUs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import cuda_resume_fixtures as resume
+import ddp_fixtures
+import image_fixtures
+import pytest
+import torch
+
+from gpufeed.config import read_hyper
+from gpufeed.ddp.files import Call
+from gpufeed.ddp.launch import spread
+from gpufeed.devices import AMPERE
+from gpufeed.experiment import Cell
+from gpufeed.measure import measure
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
+]
+PRECISIONS = ["fp32", "tf32", "fp16", "bf16"]
+# rounding of the precision: Lightning's autocast keeps no copies of weights, plain's does
+TOLERANCE = {"fp32": 1e-5, "tf32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
+
+
+def need(precision: str) -> None:
+    if precision in ("bf16", "tf32") and torch.cuda.get_device_capability() < AMPERE:
+        pytest.skip(f"{precision} needs compute capability 8.0")
+
+
+def losses(result) -> list[float]:
+    return [row["loss"] for row in result.steps]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
+def test_it_takes_the_steps_of_trainer_plain(tmp_path, precision, optimiser):
+    need(precision)
+    plain, ours = (
+        resume.trained(tmp_path, trainer, precision, options={"optimiser": optimiser})[1]
+        for trainer in ("plain", "lightning")
+    )
+    assert losses(ours) == pytest.approx(losses(plain), rel=TOLERANCE[precision], abs=1e-4)
+    assert ours.epochs[-1]["train_loss"] < ours.epochs[0]["train_loss"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nothing_waits_inside_an_epoch(tmp_path, precision):
+    """Neither Lightning nor what we do in its callbacks."""
+    need(precision)
+    _, result = resume.trained(tmp_path, "lightning", precision, strict=True)
+    assert len(result.steps) == 3 * resume.STEPS
+
+
+def test_the_model_stays_on_the_gpu(tmp_path):
+    made, _ = resume.trained(tmp_path, "lightning", "fp32")
+    assert {parameter.device.type for parameter in made.job.model.parameters()} == {"cuda"}
+
+
+def test_a_compiled_model_is_compiled_before_the_clock(tmp_path):
+    """Once for each of the two batch sizes, and not again by a step of Lightning's."""
+    eager = resume.trained(tmp_path, "lightning", "bf16")[1]
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    made = resume.made(tmp_path, "lightning", "bf16", compile=True)
+    before = counters["stats"]["unique_graphs"]
+    result = made.run()
+    assert before >= 1
+    assert counters["stats"]["unique_graphs"] == before
+    assert losses(result) == pytest.approx(losses(eager), rel=5e-2, abs=1e-2)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("trainer", ["plain", "lightning"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+def test_it_goes_on_to_the_same_weights(tmp_path, trainer, precision, graphs):
+    need(precision)
+    if graphs and trainer == "lightning":
+        pytest.skip("trainer lightning has no CUDA graphs")
+    whole = resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs)
+    kept = resume.Checkpoints(tmp_path / "kept", 2)
+    with pytest.raises(resume.PowerCut):
+        resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs, checkpoints=kept, ends_after=5)
+    made, result = resume.trained(tmp_path, trainer, precision, cuda_graphs=graphs, checkpoints=kept)
+    assert losses(result) == losses(whole[1])
+    for name, tensor in whole[0].job.model.state_dict().items():
+        assert torch.equal(made.job.model.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("trainer", ["plain", "lightning"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, precision):
+    need(precision)
+    expected = subprocess_run(tmp_path, trainer, precision, "whole")
+    command = [sys.executable, resume.__file__, str(tmp_path), trainer, precision, "kept"]
+    first = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    for _ in range(resume.STEPS + 2):
+        assert first.stdout.readline() == "step\n"
+    first.send_signal(signal.SIGKILL)
+    assert first.wait() == -signal.SIGKILL
+    found = subprocess_run(tmp_path, trainer, precision, "kept")
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def environment() -> dict[str, str]:
+    """cuBLAS with the same kernels in every process."""
+    path = os.pathsep.join(filter(None, [*sys.path, str(Path(__file__).parent)]))
+    return {**os.environ, "PYTHONPATH": path, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def subprocess_run(folder: Path, trainer: str, precision: str, name: str) -> dict[str, torch.Tensor]:
+    """The weights that a training in a process of its own ends with."""
+    command = [sys.executable, resume.__file__, str(folder), trainer, precision, name]
+    subprocess.run(command, env=environment(), stdout=subprocess.DEVNULL, check=True)
+    return torch.load(folder / f"{name}.pt", weights_only=True)
+
+
+# --- several GPUs
+
+
+def several(count: int):
+    return pytest.mark.skipif(torch.cuda.device_count() < count, reason=f"needs {count} GPUs")
+
+
+@pytest.mark.parametrize("devices", [pytest.param(n, marks=several(n)) for n in (2, 4)])
+@pytest.mark.parametrize("batch_size", [5, 11])
+def test_gpus_train_like_one_with_the_batches_of_all(tmp_path, devices, batch_size):
+    """23 images: with 11 of them a step and several ranks, some have nothing left in the last step."""
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
+    image_fixtures.write_cache(manifest)
+    arguments = {"folder": manifest.root, "batch_size": batch_size, "device": "cuda"}
+    together = spread(Call("ddp_fixtures:train_together", arguments, devices, "cuda", 1))
+    alone = ddp_fixtures.train_together(manifest.root, batch_size * devices, trainer="plain", device="cuda")
+    for name, tensor in alone["weights"].items():
+        torch.testing.assert_close(together["weights"][name], tensor.cpu(), rtol=1e-4, atol=1e-5)
+    assert [row["images"] for row in together["rows"]] == [row["images"] for row in alone["rows"]]
+    for epoch in (0, 1):
+        halves = [rank[epoch * len(rank) // 2 :][: len(rank) // 2] for rank in together["seen"]]
+        seen = sorted(i for batches in halves for batch in batches for i in batch)
+        assert seen == sorted(manifest.ids("train").tolist())
+
+
+@several(2)
+@pytest.mark.parametrize("loader", ["resident", "dataloader_workers"])
+def test_a_cell_with_two_gpus_gives_one_record(tmp_path, loader, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny", train=64, test=8)
+    cache = image_fixtures.write_cache(manifest)
+    workers = {"workers": 2, "prefetch_factor": 2} if loader == "dataloader_workers" else {}
+    cell = Cell(
+        "toys",
+        "tiny",
+        loader,
+        trainer="lightning",
+        batch_size=8,
+        epochs=3,
+        devices=2,
+        hyper={
+            "model": {"channels": [8, 16], "batch_norm": True},
+            "trainer": {**read_hyper("trainer", "lightning"), "evaluate": "epoch"},
+            "augment": {},
+        },
+        **workers,
+    )
+    record, _ = measure(
+        cell.asdict(), 0, manifest.root / "manifest.parquet", cache if loader == "resident" else None, "here"
+    )
+    assert record.status == "done", record.sentence
+    assert (record.resolved["device"], record.resolved["devices"]) == ("cuda", 2)
+    assert [epoch["images"] for epoch in record.epochs] == [64] * 3
+    assert [epoch["accuracy"]["images"] for epoch in record.epochs] == [8] * 3
+    assert record.memory["peak_gpu_mib"] > 0
+
+
+def test_more_gpus_than_there_are_is_a_skip(tmp_path):
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
+    options = {"model": {"channels": [4], "batch_norm": False}, "augment": {}}
+    options["trainer"] = read_hyper("trainer", "lightning")
+    cell = Cell("toys", "tiny", "dataloader_sync", trainer="lightning", devices=64, hyper=options)
+    record, _ = measure(cell.asdict(), 0, manifest.root / "manifest.parquet", None, "here")
+    assert record.status == "skipped"
+    assert record.sentence.startswith("The cell trains on 64 GPUs, and this node shows")

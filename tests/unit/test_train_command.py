@@ -2,7 +2,9 @@
 
 import csv
 import json
+import math
 import os
+import shlex
 import subprocess
 import sys
 
@@ -15,6 +17,7 @@ from workflow_fixtures import wait_until
 
 from gpufeed import cell_file
 from gpufeed.by_hand import checkpoints_of
+from gpufeed.compose import cell_from, shipped
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.train import main
@@ -182,6 +185,27 @@ def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
     assert found[0].texts[:4] == arguments
     assert found[0].values["model"]["width"] == 192
     assert found[0].values["data"]["files"][0]["name"] == "tiny-imagenet-200.zip"
+
+
+def documented():
+    """The command lines of the documents: (flags, overrides) each."""
+    for name in ("README.md", "docs/training.md"):
+        for line in (REPOSITORY / name).read_text().splitlines():
+            if line.startswith("python -m gpufeed.train ") and "--help" not in line:
+                yield shlex.split(line.split(" #")[0])[3:]
+
+
+@pytest.mark.parametrize("arguments", documented(), ids=" ".join)
+def test_the_commands_of_the_documents_are_cells(said, arguments):
+    found = []
+
+    def work(composed, folder):
+        found.append(cell_from(composed, shipped()))
+
+    code, text = said(*arguments, work=work)
+    assert (code, text) == (0, "")
+    combinations = [len(argument.split(",")) for argument in arguments if "--multirun" in arguments]
+    assert len(found) == math.prod(combinations)
 
 
 def test_help_names_the_groups_and_ends_well(tmp_path):

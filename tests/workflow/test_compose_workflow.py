@@ -29,6 +29,8 @@ def test_a_cell_travels_as_a_file_that_measures_again_only_if_the_cell_is_anothe
     records = [json.loads(text) for text in flow.files("results/records/**/*.json").values()]
     assert {record["status"] for record in records} == {"done"}
     assert len(cells) == len(records) == 2
+    tracked = {f"results/tracking/tiny/{record['cell_id']}/0-1.csv" for record in records}
+    assert set(flow.files("results/tracking/**/*.csv")) == tracked
     for record in records:
         path = f"results/cells/tiny/{record['cell_id']}.yaml"
         assert cells[path] == record["cell"]

@@ -38,6 +38,7 @@ from gpufeed.trainers.ranks import gathered, steps_in_epoch
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
+RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
 
 
 @dataclass(frozen=True)
@@ -185,6 +186,8 @@ def train_here(
         ops.load(stores.extension)
     model = make_model(cell, samples, place.device)
     require(model, place.device, place.precision)
+    if rank:  # after the weights, which are the same everywhere: dropout is not
+        torch.manual_seed(seed + RANKS_APART * rank)
     with fetch("loader", cell.loader)(request) as loader:
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version

@@ -73,6 +73,7 @@ def bound(session, setting: Setting) -> Run:
         shape = tuple(images.shape)
         binding.bind_input(INPUT, "cuda", index, np.float32, shape, images.data_ptr())
         binding.bind_output(OUTPUT, "cuda", index, np.float32, tuple(logits.shape), logits.data_ptr())
+        binding.synchronize_inputs()
         session.run_with_iobinding(binding)
         return logits
 

@@ -1,4 +1,7 @@
-"""TensorRT, where its package is: the float32 file and the one with Q/DQ nodes, strongly typed."""
+"""TensorRT, where its package is: the float32 file and the one with Q/DQ nodes, strongly typed.
+
+Written to the documentation of TensorRT 10 and 11, and not run yet.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,8 +31,8 @@ def library() -> Any:
         import tensorrt
     except ImportError as error:  # also for a library that the package does not find
         raise Skip(
-            f"TensorRT is not installed here ({error}): `pip install tensorrt` brings it, with "
-            "libraries from NVIDIA's own index."
+            f"TensorRT is not installed here ({error}): it comes from NVIDIA's own index, by `pip install "
+            "tensorrt --extra-index-url https://pypi.nvidia.com`."
         ) from error
     return tensorrt
 
@@ -51,7 +54,8 @@ def ready(setting: Setting, path: Path) -> Ready:
 def built(trt: Any, logger: Any, path: Path, shape: tuple[int, ...]) -> Any:
     """The serialised engine of an ONNX file; raises GpufeedError with what TensorRT says against it."""
     builder = trt.Builder(logger)
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)  # of 10; later the only way
+    network = builder.create_network(0 if strongly is None else 1 << int(strongly))
     parser = trt.OnnxParser(network, logger)
     plan = None
     if parser.parse(path.read_bytes()):

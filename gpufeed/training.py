@@ -154,7 +154,10 @@ def train(
     work = f"{__name__}:{train_here.__name__}"
     call = Call(work, {**told, "place": Place()}, cell.devices, place.device.type, threads, tells=True)
     trained = spread(call, on_epoch)
-    apply_precision(place.precision)  # as in the ranks, for what the model is asked next
+    # as in the ranks, for what the model is asked next
+    apply_precision(place.precision)
+    if stores.extension:
+        ops.load(stores.extension)
     return replace(trained, model=trained.model.to(place.device))
 
 

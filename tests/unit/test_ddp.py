@@ -23,7 +23,9 @@ from gpufeed.devices import require_devices
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell, impossible
 from gpufeed.measure import measure
+from gpufeed.models.make import make
 from gpufeed.record import DOCUMENT
+from gpufeed.registry import MODELS
 
 SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NODELIST": "node1"}
 
@@ -195,6 +197,19 @@ def test_errors_travel_as_they_are_or_as_a_sentence(tmp_path):
     first, second = files.read_failures(tmp_path)
     assert (first.rank, type(first.error), str(first.error)) == (1, Skip, "no such package")
     assert (second.rank, str(second.error)) == (0, "Local: cannot be pickled")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_comes_back_from_its_ranks(tmp_path, name):
+    try:
+        model = make(name, 3, (32, 32), read_hyper("model", name))
+    except Skip as lacking:
+        pytest.skip(str(lacking))
+    model.to(memory_format=torch.channels_last)
+    files.write_result(tmp_path, model)
+    found = files.read_result(tmp_path)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(found.eval()(images), model.eval()(images))
 
 
 def test_epochs_are_told_once_each(tmp_path):

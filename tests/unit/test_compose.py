@@ -32,7 +32,11 @@ from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
 
-SHIPPED = [("config.yaml",), ("config.yaml", "h200.yaml"), ("config.yaml", "demo.yaml", "accuracy.yaml")]
+SHIPPED = [
+    ("config.yaml",),
+    pytest.param(("config.yaml", "h200.yaml"), marks=pytest.mark.long),
+    pytest.param(("config.yaml", "demo.yaml", "accuracy.yaml"), marks=pytest.mark.long),
+]
 
 
 def one_of_each(config) -> list[Cell]:

@@ -44,7 +44,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_one_command_prepares_trains_keeps_and_another_finds_all_that_it_made(tmp_path):
+def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
     done = train_in(tmp_path, *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first")
     assert done.returncode == 0, done.stderr
     first = tmp_path / "first"
@@ -76,6 +76,11 @@ def test_one_command_prepares_trains_keeps_and_another_finds_all_that_it_made(tm
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)[0]["classes"]) == 3
 
+
+@pytest.mark.long
+def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(tmp_path):
+    done = train_in(tmp_path, *TINY, "trainer=plain")
+    assert done.returncode == 0, done.stderr
     made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*") if path.is_file()}
     sweep = ("seed=0,-1,1", "hydra.sweep.dir=more", "trainer=plain")
     done = train_in(tmp_path, "--multirun", *TINY, *sweep)
@@ -195,7 +200,7 @@ def documented():
                 yield shlex.split(line.split(" #")[0])[3:]
 
 
-@pytest.mark.parametrize("arguments", documented(), ids=" ".join)
+@pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)
 def test_the_commands_of_the_documents_are_cells(said, arguments):
     found = []
 

@@ -1,6 +1,7 @@
 """How long one call takes, and how many images a second many calls do."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -9,32 +10,51 @@ from gpufeed.inference.base import Run
 from gpufeed.timing import Mark, synchronise
 
 WARMUP = 3  # calls before the timed ones, in each round
-MOST_SECONDS = 2.0  # of the timed single calls of a round
+MOST_SECONDS = 2.0  # of the timed single calls of a round, by each clock
+LONG_S = 1.0  # a call that takes longer needs no warming up
 
 
 def latencies(run: Run, images: torch.Tensor, calls: int) -> tuple[list[float], list[float] | None]:
     """Milliseconds of single calls, fewer of slow ones: on the host's clock until the device is done, and on
     the device's from the first of its work to the last (None without CUDA).
+
+    Each clock has calls of its own, since to mark a time on the device takes the host some microseconds.
     """
     device = images.device
     warm_up(run, images)
-    host, marks, deadline = [], [], time.perf_counter() + MOST_SECONDS
-    while len(host) < calls and (not host or time.perf_counter() < deadline):
+
+    def on_host() -> float:
         began = time.perf_counter()
+        run(images)
+        synchronise(device)
+        return (time.perf_counter() - began) * 1e3
+
+    def on_device() -> float:
         start = Mark(device)
         run(images)
         end = Mark(device)
         synchronise(device)
-        host.append((time.perf_counter() - began) * 1e3)
-        marks.append((start, end))
-    if device.type != "cuda":
-        return host, None
-    return host, [start.ms_until(end) for start, end in marks]
+        return start.ms_until(end)
+
+    return again(on_host, calls), again(on_device, calls) if device.type == "cuda" else None
+
+
+def again(once: Callable[[], float], calls: int) -> list[float]:
+    """What so many calls gave, or fewer in MOST_SECONDS, but at least one."""
+    found, deadline = [], time.perf_counter() + MOST_SECONDS
+    while len(found) < calls and (not found or time.perf_counter() < deadline):
+        found.append(once())
+    return found
 
 
 def images_per_s(run: Run, images: torch.Tensor, seconds: float) -> float:
-    """Images a second over about so many seconds of calls that are queued one after another; at least one."""
+    """Images a second over about so many seconds of calls that are queued one after another.
+
+    Of a call that takes a second the one that would have warmed it up is enough.
+    """
     each_s = warm_up(run, images)
+    if each_s > LONG_S:
+        return len(images) / each_s
     calls = max(1, round(seconds / each_s))
     began = time.perf_counter()
     for _ in range(calls):
@@ -44,7 +64,7 @@ def images_per_s(run: Run, images: torch.Tensor, seconds: float) -> float:
 
 
 def warm_up(run: Run, images: torch.Tensor) -> float:
-    """Seconds that the last of a few calls took; one that takes a second is made once."""
+    """Seconds that the last of a few calls took; one that takes longer than LONG_S is made once."""
     each_s = 0.0
     for _ in range(WARMUP):
         synchronise(images.device)
@@ -52,7 +72,7 @@ def warm_up(run: Run, images: torch.Tensor) -> float:
         run(images)
         synchronise(images.device)
         each_s = time.perf_counter() - began
-        if each_s > MOST_SECONDS / 2:
+        if each_s > LONG_S:
             break
     return max(each_s, 1e-6)
 

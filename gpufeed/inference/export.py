@@ -5,6 +5,7 @@ kernels of ours become torch's own in the same form of GELU, which is the same f
 """
 
 import logging
+import re
 import warnings
 from contextlib import contextmanager
 from functools import partial
@@ -88,6 +89,7 @@ def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
             dynamo=True,
             verbose=False,
         ).model_proto
+    name_batch(made)
     onnx.helper.set_model_props(made, {METADATA: metadata_text(saved)})
     onnx.checker.check_model(made, full_check=True)
     onnx.save(made, path)
@@ -97,6 +99,17 @@ def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
     with torch.inference_mode():
         difference = compared(torch.from_numpy(logits), model(images), path)
     return {"opset": OPSET, "dynamic_batch": dynamic, "difference": difference}
+
+
+def name_batch(made: Any) -> None:
+    """Calls the number of images `batch` in an ONNX model, in place of the exporter's s and a number."""
+    symbol = made.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    if not symbol:
+        return
+    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(rf"\b{symbol}\b", "batch", dim.dim_param)
 
 
 def trace(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, bool]:

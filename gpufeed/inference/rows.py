@@ -87,9 +87,9 @@ class Row:
 
 def allocated(device: torch.device) -> int:
     """Bytes that torch has allocated on the GPU, from where on its peak is counted; 0 elsewhere."""
-    gc.collect()
     if device.type != "cuda":
         return 0
+    gc.collect()  # models of the batch before may stand in circles
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     return torch.cuda.memory_allocated(device)

@@ -11,10 +11,11 @@ import torch
 from gpufeed import cell_file
 from gpufeed.compose import Composed, cell_from, shipped
 from gpufeed.document import now
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell
 from gpufeed.node import node_name
 from gpufeed.provide import Shelf, dataset, stores
+from gpufeed.registry import DECODERS
 from gpufeed.tracking.live import watched
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
@@ -34,12 +35,11 @@ def train_by_hand(found: Composed, out: Path) -> None:
     """
     config, started_at, place = shipped(), now(), Place()
     cell = cell_from(found, config, count=devices_seen)
-    checkpoints = checkpoints_of(cell, found.values, out)
+    checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
     place.find(cell)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
     config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
-    shelf = shelf_of(found.values)
     manifest = dataset(cell.dataset, config, shipped(), shelf)
     settle_process(None)
     given = stores(cell, manifest, shelf)
@@ -69,7 +69,7 @@ def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoi
         )
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise GpufeedError(f"checkpoint_steps {every!r}", "a number of 1 or more", "correct checkpoint_steps")
-    checkpoints = Checkpoints(Path(folder or out), every or CHECKPOINT_STEPS, cell.id)
+    checkpoints = Checkpoints(Path(str(folder or out)), every or CHECKPOINT_STEPS, cell.id)
     if folder is not None:
         check_resumable(cell, checkpoints)
     return checkpoints
@@ -100,7 +100,10 @@ def devices_seen(device: str) -> int:
 
 
 def shelf_of(values: Mapping[str, Any]) -> Shelf:
-    """Where the command line wants datasets to be."""
+    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
+    choices = set(DECODERS) - {"strips"}  # whose cache is made from another store
+    if values["cache_decoder"] not in choices:
+        raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
     return Shelf(
         Path(values["data_folder"]), archives, values["cache_decoder"], values["max_quarantined_share"]

@@ -47,6 +47,9 @@ PLACE = ("accelerator", "devices")  # stand in the trainer's node, and are no hy
 # axes that are no keys of their own in the primary config
 ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices"}
 OWN_AXES = AXES - ELSEWHERE
+# keys that a config of the workflow has, too -> what they are called here
+SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
+SHARED["data"] = "data_folder"  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
 
 
@@ -135,14 +138,16 @@ def cell_from(
                 f"not one {group} on {HERE}", f"one option of the group {group}", f"--multirun {group}=A,B"
             )
     values, dataset = found.values, found.choices["data"]
+    known = {"data", *GROUPS, *read_primary()} - {"defaults", "hydra"}
+    if extra := sorted(set(values) - known):  # such as +epoch=5
+        raise unknown("key", extra[0], known, HERE)
     hyper = {group: dict(values[group] or {}) for group in GROUPS}
     place = {key: hyper["trainer"].pop(key) for key in PLACE}
     device = device_of(place["accelerator"])
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
-    told = {key: values[key] for key in ("data", "seed", "tracking")}
-    trial = trial_of(config, experiment, dataset, told, axes, device)
+    trial = trial_of(config, experiment, dataset, values, axes, device)
     ((_, cell),) = crossed(trial, experiment)
     for group in GROUPS:
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
@@ -155,15 +160,14 @@ def cell_from(
     return cell
 
 
-def trial_of(config: Mapping, experiment: str, dataset: str, told: Mapping, axes: dict, device: str) -> dict:
-    """A config of one experiment of one cell, checked: what may be said by hand is what it may say.
-
-    told: the keys data, seed and tracking of the command line.
-    """
-    source = {key: value for key, value in told["data"].items() if value not in (None, {}, [])}
+def trial_of(
+    config: Mapping, experiment: str, dataset: str, values: Mapping, axes: dict, device: str
+) -> dict:
+    """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
+    source = {key: value for key, value in values["data"].items() if value not in (None, {}, [])}
     blocks = {"title": experiment, "question": "", "blocks": {"hand": axes}}
     trial = {**config, "device": device, "run": [experiment], "use_instead": {}}
-    trial |= {"seed": told["seed"], "tracking": told["tracking"]}
+    trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
     trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {experiment: blocks}}
     for axis, value in axes.items():
         if isinstance(value, list):  # a block of the config may have several
@@ -183,7 +187,9 @@ def as_typed(path: list) -> list:
     """The path of a value in the trial config as the command line has it."""
     if path[:1] == ["experiments"]:
         return path[4:]  # experiments, its name, blocks, hand
-    return ["data", *path[2:]] if path[:1] == ["sources"] else path
+    if path[:1] == ["sources"]:
+        return ["data", *path[2:]]
+    return [SHARED.get(path[0], path[0]), *path[1:]] if path else path
 
 
 def device_of(accelerator: object) -> str:

@@ -16,7 +16,7 @@ from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
 from gpufeed import cell_file
-from gpufeed.by_hand import checkpoints_of
+from gpufeed.by_hand import checkpoints_of, shelf_of
 from gpufeed.compose import cell_from, shipped
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
@@ -132,6 +132,15 @@ def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
     fastai = Cell("e", "d", "resident", trainer="fastai")
     with pytest.raises(GpufeedError, match="fastai keeps no checkpoints"):
         checkpoints_of(fastai, asked, tmp_path)
+
+
+def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
+    values = {"data_folder": "data", "archives": [], "max_quarantined_share": 0.0}
+    for name in ("strips", "nobody"):
+        with pytest.raises(GpufeedError) as error:
+            shelf_of({**values, "cache_decoder": name})
+        assert "simplejpeg" in error.value.expected
+    assert shelf_of({**values, "cache_decoder": "pillow"}).decoder == "pillow"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")

@@ -81,7 +81,7 @@ def test_a_graph_says_what_eager_says_and_reads_each_batch_anew(case, kind, sett
         first = graph(setting.images).clone()
         largest = first.abs().max()
         # the same operations; cuBLAS may take another of its kernels where it may not ask for memory
-        near = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 2e-2}[kind] * largest
+        near = {"fp32": 1e-4, "fp16": 2e-3, "bf16": 2e-2}[kind] * largest
         assert (first - eager(setting.images)).abs().max() <= near
         other = setting.images.roll(1, dims=0) * 0.5
         assert (graph(other) - eager(other)).abs().max() <= near

@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
+import sysconfig
 import tarfile
-import zipfile
 
 import pytest
 from compose_fixtures import TINY, train_in
@@ -22,22 +22,35 @@ def build(folder, code, *arguments):
     return made
 
 
+def scratch_environment(folder):
+    """A Python environment in a folder, with the packages of this one but without its gpufeed."""
+    command = [sys.executable, "-m", "venv", "--without-pip", folder]
+    subprocess.run(command, check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "packages.pth").write_text(
+        sysconfig.get_path("purelib") + "\n"
+    )  # whose own .pth files do not count
+    return folder / "bin/python", site
+
+
 @pytest.mark.long
-def test_the_wheel_of_the_source_archive_trains_in_an_empty_folder(tmp_path):
-    sources, site, empty = (tmp_path / name for name in ("sources", "site", "empty"))
+def test_what_pip_installs_from_the_source_archive_trains_in_an_empty_folder(tmp_path):
+    sources, empty = (tmp_path / name for name in ("sources", "empty"))
     sources.mkdir()
     empty.mkdir()
     copy_sources(sources)
     with tarfile.open(build(sources, SDIST)) as archive:
         archive.extractall(tmp_path / "sdist", filter="data")
     (unpacked,) = (tmp_path / "sdist").iterdir()
-    with zipfile.ZipFile(build(unpacked, WHEEL, "isolated")) as archive:
-        archive.extractall(site)
+    wheel = build(unpacked, WHEEL, "isolated")
+    python, site = scratch_environment(tmp_path / "scratch")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, wheel], check=True)
     ours = {path.relative_to(REPOSITORY / "config") for path in (REPOSITORY / "config").rglob("*.yaml")}
     assert {path.relative_to(site / "gpufeed/conf") for path in site.rglob("conf/**/*.yaml")} == ours
-    done = train_in(empty, *TINY, "trainer=plain", "hydra.run.dir=run", package=site)
+    done = train_in(empty, *TINY, "trainer=plain", "hydra.run.dir=run", python=python)
     assert done.returncode == 0, done.stderr
     assert (empty / "run/model.pt").exists()
-    wrong = train_in(empty, "trainer.learning_rate=-1", package=site)
+    wrong = train_in(empty, "trainer.learning_rate=-1", python=python)
     assert wrong.returncode == 2
     assert "gpufeed/conf" not in wrong.stderr  # the command line is to blame, and no file

@@ -164,6 +164,7 @@ class Steps(Callback):
             checkpoints.write(trainer.save_checkpoint)
         else:
             trainer.save_checkpoint(checkpoints.path)  # takes part; rank 0 writes
+        gathered(None, self.job.loader.request.world_size)  # no rank goes on before the file has its name
         recorder.begin()
 
     def on_save_checkpoint(self, trainer: Engine, pl_module: Module, checkpoint: dict[str, Any]) -> None:
@@ -184,7 +185,11 @@ class Steps(Callback):
 
 
 def checkpoint_of(job: TrainJob) -> Path | None:
-    """The file that a run of Lightning goes on from; None without one of this very training."""
-    if job.checkpoints is None or job.checkpoints.read("lightning", job) is None:
+    """The file that a run of Lightning goes on from; None without one of this very training on every rank."""
+    if job.checkpoints is None:
+        return None
+    state = job.checkpoints.read("lightning", job)
+    steps = gathered(state and state[KEY]["step"], job.loader.request.world_size)
+    if steps[0] is None or set(steps) != {steps[0]}:
         return None
     return job.checkpoints.path

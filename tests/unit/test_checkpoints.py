@@ -227,7 +227,10 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("trainer", "loader"), [("plain", "resident"), ("lightning", "dataloader_workers")])
+@pytest.mark.parametrize(
+    ("trainer", "loader"),
+    [("plain", "resident"), pytest.param("lightning", "dataloader_workers", marks=pytest.mark.long)],
+)
 def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, loader, one_thread):
     resume_fixtures.write_images(tmp_path)
     expected = resume_fixtures.train(tmp_path, trainer, loader, None)

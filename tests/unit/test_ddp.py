@@ -70,6 +70,7 @@ def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batc
     assert [len(rank) for rank in resumed["seen"]] == [len(rank) - 1 for rank in whole["seen"]]
 
 
+@pytest.mark.long
 def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch, caplog):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)

@@ -31,8 +31,8 @@ def library() -> Any:
         import tensorrt
     except ImportError as error:  # also for a library that the package does not find
         raise Skip(
-            f"TensorRT is not installed here ({error}): it comes from NVIDIA's own index, by `pip install "
-            "tensorrt --extra-index-url https://pypi.nvidia.com`."
+            f"TensorRT is not installed here ({error}): it comes from NVIDIA's own package index, as "
+            "docs/inference.md says."
         ) from error
     return tensorrt
 

@@ -113,7 +113,9 @@ def test_a_rank_that_fails_ends_all_and_its_reason_is_told(how, found):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
-    code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r})"
+    # a shell in the background may have told everybody to ignore SIGINT
+    code = "import ddp_fixtures, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"ddp_fixtures.spread_waiting({str(tmp_path)!r})"
     starter = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 import numpy as np
-from scipy import stats
 
 # Below six values a bootstrap of the median can only return the values themselves.
 ENOUGH_FOR_INTERVAL = 6
@@ -30,6 +29,8 @@ def summarise(values: Iterable[float], seed: int = 0) -> dict[str, float]:
 
 
 def _interval(sample: np.ndarray, seed: int) -> tuple[float, float]:
+    from scipy import stats  # takes a second or two, which most reports need not wait for
+
     result = stats.bootstrap(
         (sample,),
         np.median,

@@ -1,5 +1,8 @@
 """Device memory that a decoder takes while it builds a cache."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +27,10 @@ def test_a_gpu_decoder_s_builds(name, tmp_path):
         rows.append((f"{i}.jpg", 0, "train", 64, 64, 3))
     table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
     path = Manifest(tmp_path, DatasetInfo("shades", "synthetic", ["a"], "test", MEAN, STD), table).write()
-    times = measure_build(path, "demo", name, "all", [20, 3000], tmp_path / "out", "here", threads=2)
+    # in a process of its own, as the rule has it: what a library keeps from its last use counts for none
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        arguments = (path, "demo", name, "all", [20, 3000], tmp_path / "out", "here")
+        times = process.submit(measure_build, *arguments, threads=2).result()
     times.write(tmp_path / "times.json")
     assert (times.status, times.sentence) == ("done", None)
     assert [(build["count"], build["files"]) for build in times.builds] == [(20, 20), (3000, 50)]

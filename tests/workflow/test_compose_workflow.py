@@ -6,7 +6,7 @@ import os
 
 import pytest
 import yaml
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 pytestmark = pytest.mark.long
 UNTIL = ("--until", "measure_cell")
@@ -14,16 +14,15 @@ UNTIL = ("--until", "measure_cell")
 
 def two_models():
     """Two cells that wait for no gate: a ceiling of each of two models."""
-    config = copy.deepcopy(TINY)
-    config["repeats"] = 1
+    config = copy.deepcopy(SHORT)
     config["experiments"]["tiny"]["common"] |= {"model": ["simple_cnn", "resnet18"], "steps": 4}
     config["experiments"]["tiny"]["common"]["overrides"] = [["trainer.learning_rate=0.002"]]
     config["experiments"]["tiny"]["blocks"] = {"ceiling": {"loader": "replay"}}
     return config
 
 
-def test_a_cell_travels_as_a_file_that_measures_again_only_if_the_cell_is_another(workflow):
-    flow = workflow(two_models())
+def test_a_cell_travels_as_a_file_that_measures_again_only_if_the_cell_is_another(prepared):
+    flow = prepared(two_models())
     flow.run(*UNTIL)
     cells = {path: yaml.safe_load(text) for path, text in flow.files("results/cells/tiny/*.yaml").items()}
     records = [json.loads(text) for text in flow.files("results/records/**/*.json").values()]

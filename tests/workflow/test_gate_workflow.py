@@ -4,8 +4,7 @@ import copy
 import json
 
 import pytest
-import torch
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 pytestmark = pytest.mark.long
 
@@ -46,8 +45,8 @@ def register(flow, old, new):
     path.write_text(text.replace(old, new))
 
 
-def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(workflow):
-    flow = workflow({**TINY, "repeats": 1})
+def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prepared):
+    flow = prepared(SHORT)
     (flow.folder / "gpufeed/loaders/planted.py").write_text(PLANTED)
     register(flow, RIGHT, WRONG)
     flow.run()
@@ -74,11 +73,10 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(work
     assert flow.files("results/records/tiny/*dataloader_sync*/*.json") == kept
 
 
-def test_another_setting_is_judged_and_measured_alone(workflow):
-    config = copy.deepcopy(TINY)
-    config["repeats"] = 1
+def test_another_setting_is_judged_and_measured_alone(prepared):
+    config = copy.deepcopy(SHORT)
     config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync", "replay"]
-    flow = workflow(config)
+    flow = prepared(config)
     flow.run("--until", "measure_cell")
     assert list(flow.files("results/gate/**/*.json")) == [
         "results/gate/synthetic/dataloader_sync/b8-w0-pinned-s0-cpu.json"  # and none of the ceiling
@@ -96,16 +94,3 @@ def test_another_setting_is_judged_and_measured_alone(workflow):
     said = flow.run("-n", "--until", "measure_cell")
     assert "rule gate:" in said  # a verdict holds for the device that the config names
     assert "rule build_cache:" not in said  # a cache by a CPU decoder for any
-
-
-def test_what_the_node_lacks_is_skipped_by_gate_and_cell_alike(workflow):
-    if torch.cuda.is_available():
-        pytest.skip("this node has the CUDA GPU that the gate must not find")
-    flow = workflow({**TINY, "device": "cuda", "repeats": 1})
-    flow.run("--until", "measure_cell")
-    verdicts = documents(flow, "results/gate/**/*.json").values()
-    assert {verdict["status"] for verdict in verdicts} == {"skipped"}
-    assert record_of(flow, "resident")["sentence"] == next(iter(verdicts))["sentence"]
-    said = flow.run("-n", "--until", "measure_cell")  # final on this node
-    assert "rule gate:" not in said
-    assert "rule measure_cell:" not in said

@@ -4,14 +4,14 @@ import copy
 import csv
 
 import pytest
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 from gpufeed.inference import record
 from gpufeed.inference.files import EXPORTED
 
 pytestmark = pytest.mark.long
 
-CONFIG = copy.deepcopy(TINY) | {"repeats": 1}
+CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
 CONFIG["experiments"]["tiny"]["inference"] = {
     "blocks": ["loaders"],
@@ -25,9 +25,9 @@ CONFIG["experiments"]["tiny"]["inference"] = {
 }
 
 
-def test_from_nothing_to_the_page_then_only_what_a_change_touches(workflow):
+def test_from_a_measured_cell_to_the_page_then_only_what_a_change_touches(measured):
     pytest.importorskip("onnxruntime")
-    flow = workflow(CONFIG)
+    flow = measured(CONFIG)
     flow.run()
     (path,) = flow.folder.glob("results/inference/tiny/*.json")
     found = record.read(path)

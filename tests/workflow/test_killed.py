@@ -10,11 +10,9 @@ import time
 
 import psutil
 import pytest
-from workflow_fixtures import TINY, wait_until
+from workflow_fixtures import SHORT, wait_until
 
 from gpufeed.record import Record
-
-SHORT = {**TINY, "repeats": 1}  # two cells
 
 
 def finish(flow):
@@ -28,8 +26,8 @@ def valid(flow):
     return {path: Record.read(flow.folder / path) for path in flow.files("results/records/**/*.json")}
 
 
-def test_killed_in_mid_cell(workflow):
-    flow = workflow(SHORT)
+def test_killed_in_mid_cell(prepared):
+    flow = prepared(SHORT)
     process = flow.start()
     started = flow.folder / "results/logs/measure_cell"
 
@@ -48,8 +46,8 @@ def test_killed_in_mid_cell(workflow):
 
 
 @pytest.mark.long
-def test_jobs_end_with_the_snakemake_that_started_them(workflow):
-    flow = workflow(SHORT)
+def test_jobs_end_with_the_snakemake_that_started_them(prepared):
+    flow = prepared(SHORT)
     process = flow.start()
     started = flow.folder / "results/logs/measure_cell"
 
@@ -67,10 +65,12 @@ def test_jobs_end_with_the_snakemake_that_started_them(workflow):
 
 
 @pytest.mark.long
-def test_killed_in_mid_report(workflow):
-    flow = workflow(SHORT)
-    process = flow.start()
-    flow.kill(process, lambda: (flow.folder / "results/logs/assemble_report/report.log").exists())
+def test_killed_in_mid_report(measured):
+    flow = measured(SHORT)
+    log = flow.folder / "results/logs/assemble_report/report.log"
+    log.unlink()
+    (flow.folder / "results/report.html").unlink()
+    flow.kill(flow.start(), log.exists)
     before = flow.files("results/records/**/*.json")
     assert set(before) == flow.planned_records()
     finish(flow)
@@ -143,8 +143,7 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
 def test_killed_in_mid_download(workflow):
     server = SlowServer(cifar_archive())
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    config = json.loads(json.dumps(TINY))
-    config["repeats"] = 1
+    config = json.loads(json.dumps(SHORT))
     config["sources"]["served"] = {
         "layout": "cifar10",
         "files": [
@@ -157,6 +156,7 @@ def test_killed_in_mid_download(workflow):
         ],
     }
     config["experiments"]["tiny"]["common"]["dataset"] = "served"
+    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
     flow = workflow(config)
     folder = flow.folder / "data/served/archives"
 

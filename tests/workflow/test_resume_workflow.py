@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 from gpufeed.record import Record
 from gpufeed.trained.model_file import load
@@ -13,16 +13,15 @@ pytestmark = pytest.mark.long
 
 def config(**block) -> dict:
     """One cell, or one for each of the block's devices."""
-    found = copy.deepcopy(TINY) | {"repeats": 1}
+    found = copy.deepcopy(SHORT)
     found["experiments"]["tiny"]["blocks"] = {"one": {"loader": "resident", **block}}
     return found
 
 
-def test_a_killed_training_goes_on_at_the_next_run(workflow):
-    wanted = config(epochs=40)
-    wanted["sources"]["synthetic"]["options"]["count"] = 600  # 60 steps an epoch
+def test_a_killed_training_goes_on_at_the_next_run(prepared):
+    wanted = config(epochs=400)  # of six steps
     wanted["experiments"]["tiny"]["models"] = {"blocks": ["one"]}
-    flow = workflow(wanted)
+    flow = prepared(wanted)
     (record,) = flow.planned_records()
     cell = record.split("/")[-2]
     kept = flow.folder / f"results/models/tiny/{cell}"
@@ -33,7 +32,7 @@ def test_a_killed_training_goes_on_at_the_next_run(workflow):
     flow.run(target, "--rerun-incomplete")
     assert "going on after step" in (flow.folder / f"results/logs/train_model/tiny/{cell}.log").read_text()
     assert not list(kept.glob("checkpoint*"))
-    assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(40))
+    assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(400))
 
 
 def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):
@@ -48,8 +47,8 @@ def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):
     assert gpus(1) == {"1"}
 
 
-def test_two_processes_of_one_job_give_one_record(workflow):
-    flow = workflow(config(trainer="lightning", devices=2, epochs=2))
+def test_two_processes_of_one_job_give_one_record(prepared):
+    flow = prepared(config(trainer="lightning", devices=2, epochs=2))
     (path,) = flow.planned_records()
     flow.run(path)
     record = Record.read(flow.folder / path)

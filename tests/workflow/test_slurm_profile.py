@@ -61,11 +61,11 @@ def asked(call: str, option: str) -> int:
 
 
 @pytest.mark.long
-def test_a_job_has_the_configs_cores_and_at_least_its_workers(workflow, submitted):
+def test_a_job_has_the_configs_cores_and_at_least_its_workers(prepared, submitted):
     config = copy.deepcopy(TINY)
     config["experiments"]["tiny"]["kernels"] = {}
     config["experiments"]["tiny"]["blocks"] = {"a": {"loader": "dataloader_workers", "workers": WORKERS}}
-    flow = workflow(config)
+    flow = prepared(config)
     kernel = submitted(flow.folder, "measure_kernel", "--profile", "slurm", "--", "tiny")
     assert asked(kernel, "--cpus-per-task") == 8  # whatever the cores of this node
     assert asked(kernel, "--mem") == 16000
@@ -74,7 +74,6 @@ def test_a_job_has_the_configs_cores_and_at_least_its_workers(workflow, submitte
     bare = ("--workflow-profile", "none", "--executor", "slurm", "--jobs", "5", "--", "tiny")
     assert asked(submitted(flow.folder, "measure_kernel", *bare), "--cpus-per-task") == 8
 
-    flow.run("data/synthetic/cache/pillow.npy")
     gate = submitted(flow.folder, "gate", "--profile", "slurm", "--", "tiny")
     assert asked(gate, "--cpus-per-task") == WORKERS
     assert asked(gate, "--mem") == 32000

@@ -4,14 +4,14 @@ import copy
 
 import pytest
 import torch
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 from gpufeed.sweep import record
 
 pytestmark = pytest.mark.long
 
 
-CONFIG = copy.deepcopy(TINY) | {"repeats": 1, "use_instead": {"tiny_imagenet": "synthetic"}}
+CONFIG = copy.deepcopy(SHORT) | {"use_instead": {"tiny_imagenet": "synthetic"}}
 CONFIG["sources"]["mosaic_32"] = {
     "layout": "mosaic",
     "options": {"of": "tiny_imagenet", "size": 32, "count": 24},
@@ -32,8 +32,8 @@ if torch.cuda.is_available():
 FIGURE, TABLE = "results/figures/tiny/crossover.svg", "results/tables/tiny/decoders.csv"
 
 
-def test_from_mosaics_to_the_figure_then_one_decoder_more(workflow):
-    flow = workflow(CONFIG)
+def test_from_mosaics_to_the_figure_then_one_decoder_more(prepared):
+    flow = prepared(CONFIG)
     flow.run(FIGURE)
     for decoder in ("simplejpeg", "strips"):
         sweep = record.read(flow.folder / f"results/sweeps/tiny/{decoder}.json")

@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from workflow_fixtures import TINY
+from workflow_fixtures import SHORT
 
 from gpufeed.data.idx import FILES
 from gpufeed.data.manifest import Manifest
@@ -14,8 +14,7 @@ SMALL = ["model.width=24", "model.depth=1", "model.heads=2", "trainer.optimiser=
 
 def config() -> dict:
     """Images of 12 pixels in gray, made of another source's of 16; a small transformer with both GELUs."""
-    changed = json.loads(json.dumps(TINY))
-    changed["repeats"] = 1
+    changed = json.loads(json.dumps(SHORT))
     changed["sources"]["gray"] = {"layout": "gray_idx", "options": {"of": "synthetic", "size": 12}}
     tiny = changed["experiments"]["tiny"]
     tiny["common"] = {"dataset": "gray", "model": "vit_lite", "batch_size": 8, "epochs": 2}
@@ -25,8 +24,8 @@ def config() -> dict:
 
 
 @pytest.mark.long
-def test_from_idx_files_to_the_page(workflow):
-    flow = workflow(config())
+def test_from_idx_files_to_the_page(prepared):
+    flow = prepared(config())
     flow.run()
     folder = flow.folder / "data/gray"
     assert {path.name for path in (folder / "idx").iterdir()} == {n for pair in FILES.values() for n in pair}

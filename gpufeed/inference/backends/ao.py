@@ -12,7 +12,7 @@ from torch import nn
 from gpufeed.compiling import require_compiler
 from gpufeed.errors import Skip
 from gpufeed.inference.backends.compiled import compiled
-from gpufeed.inference.backends.graphs import captured
+from gpufeed.inference.backends.graphs import Captured
 from gpufeed.inference.base import Ready, Setting
 from gpufeed.inference.export import packages
 from gpufeed.inference.precision import forward_of, weight_bytes
@@ -63,7 +63,7 @@ def prepared(setting: Setting, quantization: Any, config: Any, precision: str) -
     quantization.quantize_(model, config, filter_fn=lambda layer, name: layer in wanted)
     run = compiled(forward, setting.images, INDUCTOR)
     if setting.device.type == "cuda":
-        run = captured(run, setting.images)
+        run = Captured(run, setting.images)
     note = f"What is not quantised is in {precision}; compiled"
     note += ", and replayed as a CUDA graph." if setting.device.type == "cuda" else "."
     return Ready(run, weight_bytes(model), note, {"layers": len(wanted), "of": len(weighted)})

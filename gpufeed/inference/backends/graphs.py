@@ -18,14 +18,14 @@ def prepare(setting: Setting) -> Ready:
     """As `gpufeed.inference.base` says; of the eager model."""
     require(setting.device)
     ready = eager.prepare(setting)
-    return replace(ready, run=captured(ready.run, setting.images))
+    return replace(ready, run=Captured(ready.run, setting.images))
 
 
 def prepare_compiled(setting: Setting) -> Ready:
     """As `gpufeed.inference.base` says; of the compiled model."""
     require(setting.device)
     ready = compiled.prepare(setting)
-    return replace(ready, run=captured(ready.run, setting.images))
+    return replace(ready, run=Captured(ready.run, setting.images))
 
 
 def require(device: torch.device) -> None:
@@ -34,21 +34,25 @@ def require(device: torch.device) -> None:
         raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {device.type}.")
 
 
-def captured(run: Run, images: torch.Tensor) -> Run:
-    """The same for batches of this shape, replayed; it copies its images to where the graph reads them."""
-    inputs, side = images.clone(), torch.cuda.Stream(images.device)
-    side.wait_stream(torch.cuda.current_stream(images.device))
-    with torch.cuda.stream(side):
-        for _ in range(WARMUP):
-            run(inputs)
-    torch.cuda.current_stream(images.device).wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        logits = run(inputs)
+class Captured:
+    """A run for batches of one shape as a CUDA graph; it copies its images to where the graph reads them.
 
-    def replay(images: torch.Tensor) -> torch.Tensor:
-        inputs.copy_(images)
-        graph.replay()
-        return logits
+    It holds the run: a graph knows the addresses of the weights and keeps none of them alive.
+    """
 
-    return replay
+    def __init__(self, run: Run, images: torch.Tensor):
+        self.run, self.images, self.graph = run, images.clone(), torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream(images.device)
+        side.wait_stream(torch.cuda.current_stream(images.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARMUP):
+                run(self.images)
+        torch.cuda.current_stream(images.device).wait_stream(side)
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.logits = run(self.images)
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits (N, classes); the next call writes them anew."""
+        self.images.copy_(images)
+        self.graph.replay()
+        return self.logits

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "form.h"
@@ -18,6 +19,16 @@ struct Rows {
   int64_t rows;
   int64_t columns;
 };
+
+// "[2, 3]". Messages are made of strings alone: an extension that wrote a number into a stream ended the process on one
+// node (segmentation fault with torch 2.11 for CUDA 13 on Ubuntu 24.04), where text passed.
+inline std::string text_of(at::IntArrayRef sizes) {
+  std::string text = "[";
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  }
+  return text + "]";
+}
 
 inline Form form_of(std::string_view approximate) {
   TORCH_CHECK_VALUE(approximate == "none" || approximate == "tanh", "found: approximate '", approximate,
@@ -51,8 +62,9 @@ inline void check_same_type(const at::Tensor& other, const char* name, const at:
 
 // A bias of one value a column, of x's type or (float32_too) of float32.
 inline void check_bias(const at::Tensor& bias, const at::Tensor& x, int64_t columns, bool float32_too) {
-  TORCH_CHECK_VALUE(bias.dim() == 1 && bias.size(0) == columns, "found: bias of shape ", bias.sizes(),
-                    "; expected: (", columns, "), one value a column; what to do: pass a bias of that length");
+  TORCH_CHECK_VALUE(bias.dim() == 1 && bias.size(0) == columns, "found: bias of shape ", text_of(bias.sizes()),
+                    "; expected: (", std::to_string(columns),
+                    "), one value a column; what to do: pass a bias of that length");
   check_device(bias, "bias", x);
   bool fits = bias.scalar_type() == x.scalar_type() || (float32_too && bias.scalar_type() == at::kFloat);
   TORCH_CHECK_TYPE(fits, "found: bias of ", bias.scalar_type(), " and x of ", x.scalar_type(), "; expected: x's type",
@@ -70,8 +82,8 @@ inline Rows check_bias_gelu_backward(const at::Tensor& grad, const at::Tensor& x
                                      const std::optional<at::Tensor>& bias) {
   Rows shape = rows_of(x, "x");
   check_type(x, "x");
-  TORCH_CHECK_VALUE(grad.sizes() == x.sizes(), "found: grad of shape ", grad.sizes(), " and x of ", x.sizes(),
-                    "; expected: the same shape; what to do: pass the gradient of the op's output");
+  TORCH_CHECK_VALUE(grad.sizes() == x.sizes(), "found: grad of shape ", text_of(grad.sizes()), " and x of ",
+                    text_of(x.sizes()), "; expected: the same shape; what to do: pass the gradient of the op's output");
   check_device(grad, "grad", x);
   check_same_type(grad, "grad", x);
   if (bias.has_value()) {
@@ -82,7 +94,7 @@ inline Rows check_bias_gelu_backward(const at::Tensor& grad, const at::Tensor& x
 
 // weight (rows, columns) of x's type and device
 inline void check_weight(const at::Tensor& weight, const at::Tensor& x) {
-  TORCH_CHECK_VALUE(weight.dim() == 2, "found: weight of shape ", weight.sizes(),
+  TORCH_CHECK_VALUE(weight.dim() == 2, "found: weight of shape ", text_of(weight.sizes()),
                     "; expected: two dimensions; what to do: pass a linear layer's weight");
   check_device(weight, "weight", x);
   check_same_type(weight, "weight", x);
@@ -93,8 +105,9 @@ inline Rows check_linear_bias_gelu(const at::Tensor& x, const at::Tensor& weight
   Rows shape = rows_of(x, "x");
   check_type(x, "x");
   check_weight(weight, x);
-  TORCH_CHECK_VALUE(weight.size(1) == shape.columns, "found: x of shape ", x.sizes(), " and weight of ",
-                    weight.sizes(), "; expected: (..., K) and (N, K); what to do: pass the layer's own input");
+  TORCH_CHECK_VALUE(weight.size(1) == shape.columns, "found: x of shape ", text_of(x.sizes()), " and weight of ",
+                    text_of(weight.sizes()),
+                    "; expected: (..., K) and (N, K); what to do: pass the layer's own input");
   check_bias(bias, x, weight.size(0), /*float32_too=*/false);
   return shape;
 }
@@ -109,7 +122,8 @@ inline Rows check_linear_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& w
   check_same_type(grad, "grad", aux);
   bool leading = grad.dim() == aux.dim() && grad.sizes().slice(0, grad.dim() - 1) == aux.sizes().slice(0, aux.dim() - 1);
   TORCH_CHECK_VALUE(leading && weight.size(0) == grad.size(-1) && weight.size(1) == shape.columns,
-                    "found: grad of shape ", grad.sizes(), ", weight of ", weight.sizes(), " and aux of ", aux.sizes(),
+                    "found: grad of shape ", text_of(grad.sizes()), ", weight of ", text_of(weight.sizes()),
+                    " and aux of ", text_of(aux.sizes()),
                     "; expected: (..., M), (M, N) and (..., N); what to do: pass the next layer's weight and gradient");
   return shape;
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <tuple>
 #include <type_traits>
 
@@ -129,8 +130,9 @@ cublasLtMatmulAlgo_t choose(const Product& of, const Operation& operation, const
       at::cuda::getCurrentCUDABlasLtHandle(), operation.get(), layouts.first.get(), layouts.second.get(),
       layouts.result.get(), layouts.result.get(), preference.get(), 1, &best, &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "search for an algorithm");
-  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0, "found: no algorithm of cuBLASLt for ", of.result.size(0),
-              " x ", of.result.size(1), " x ", of.second.size(1), " in ", of.result.scalar_type(),
+  TORCH_CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0, "found: no algorithm of cuBLASLt for ",
+              std::to_string(of.result.size(0)), " x ", std::to_string(of.result.size(1)), " x ",
+              std::to_string(of.second.size(1)), " in ", of.result.scalar_type(),
               " with this epilogue; expected: one; what to do: use bias_gelu instead, or another type");
   return best.algo;
 }

@@ -4,6 +4,8 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+SHORT := not system and not slurm and not long
 STAMP := $(VENV)/.installed-cuda$(CUDA)
 CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
@@ -24,11 +26,14 @@ demo: setup
 	$(BIN)/snakemake --configfile config/demo.yaml
 	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
+# two processes, each with whole files of tests; then the tests that want the machine for themselves
 test: setup
-	$(BIN)/python -m pytest -m "not system and not slurm and not long"
+	$(PYTEST) -n 2 --dist loadfile -m "not alone and $(SHORT)"
+	$(PYTEST) -m "alone and $(SHORT)"
 
 test-all: setup lint
-	$(BIN)/python -m pytest
+	$(PYTEST) -n 2 --dist loadfile -m "not alone"
+	$(PYTEST) -m alone
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules && $(BIN)/snakemake --lint

@@ -54,3 +54,4 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if "tests/workflow" in str(item.path):
             item.add_marker(pytest.mark.workflow)
+            item.add_marker(pytest.mark.timeout(600))

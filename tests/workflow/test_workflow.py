@@ -33,6 +33,7 @@ def seconds_of_nothing_to_do(command, folder):
     return time.monotonic() - started
 
 
+@pytest.mark.alone
 def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow):
     flow = workflow()
     flow.run()
@@ -49,7 +50,14 @@ def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow)
         "\n"
     ) == 3  # header and two cells
 
-    assert "Nothing to be done" in flow.run()
+    ours, alone = [], []
+    for _ in range(3):
+        ours.append(seconds_of_nothing_to_do(flow.command(), flow.folder))
+        alone.append(seconds_of_nothing_to_do(bare(flow.folder / "bare"), flow.folder / "bare"))
+        limit = max(5, 1.5 * min(alone))  # a machine where Snakemake itself needs long cannot show the 5 s
+        if min(ours) < limit:
+            break
+    assert min(ours) < limit, f"runs with nothing to do took {ours} s, of a Snakefile of one rule {alone} s"
 
     changed = copy.deepcopy(TINY)
     changed["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync"]
@@ -65,19 +73,6 @@ def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow)
     assert before.items() <= after.items()  # dataloader_sync was not measured again, nothing was lost
     assert {records(flow)[path]["cell"]["batch_size"] for path in after.keys() - before.keys()} == {16}
     assert len(after.keys() - before.keys()) == 2
-
-
-@pytest.mark.alone
-def test_with_nothing_to_do_it_ends_within_five_seconds(measured):
-    flow = measured(SHORT)
-    ours, alone = [], []
-    for _ in range(3):
-        ours.append(seconds_of_nothing_to_do(flow.command(), flow.folder))
-        alone.append(seconds_of_nothing_to_do(bare(flow.folder / "bare"), flow.folder / "bare"))
-        limit = max(5, 1.5 * min(alone))  # a machine where Snakemake itself needs long cannot show the 5 s
-        if min(ours) < limit:
-            return
-    pytest.fail(f"runs with nothing to do took {ours} s, of a Snakefile of one rule {alone} s")
 
 
 def test_an_experiment_is_a_target_and_the_report_starts_no_cell(workflow):

@@ -70,18 +70,21 @@ class OneBuffer(Loader):
         self.stream = torch.cuda.Stream(self.request.device)
         shape = (self.request.batch_size, *self.pixels.shape[1:])
         self.buffer = torch.empty(shape, dtype=torch.uint8, device=self.request.device)
+        self.staging = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # now: pinning waits for the device
 
     def batches(self, order):
         labels = self.request.manifest.labels()
         for start in range(0, len(order), self.request.batch_size):
             ids = order[start : start + self.request.batch_size]
-            rows = torch.from_numpy(np.asarray(self.pixels[ids])).pin_memory()
+            self.staging[: len(ids)] = torch.from_numpy(self.pixels[ids])
             with torch.cuda.stream(self.stream):
-                self.buffer[: len(ids)].copy_(rows, non_blocking=True)
+                self.buffer[: len(ids)].copy_(self.staging[: len(ids)], non_blocking=True)
             self.stream.synchronize()  # the copy is done, but work that reads the batch before may not be
             images = self.buffer[: len(ids)]
-            torch.cuda._sleep(20_000_000)  # some 10 ms on the readers' stream: a GPU that is behind its host
-            yield Batch(images, send(labels[ids], images.device), send(ids, images.device), load_ms=0.0)
+            # sent before the other work: a copy from pageable memory waits for all that is queued
+            batch = Batch(images, send(labels[ids], images.device), send(ids, images.device), load_ms=0.0)
+            torch.cuda._sleep(200_000_000)  # some 100 ms
+            yield batch
 
 
 @pytest.mark.parametrize(("loader", "epoch", "said"), WRONG, ids=[case[0] for case in WRONG])

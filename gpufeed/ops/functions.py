@@ -49,7 +49,7 @@ def gelu_mlp(
     bias2: torch.Tensor,
     approximate: str = "tanh",
 ) -> torch.Tensor:
-    """linear, bias, gelu, linear, with both derivatives of the gelu inside the matrix products; tanh only.
+    """linear, bias, gelu, linear: the gelu inside the first product, its derivative one pass; tanh only.
 
     x (..., K), weight1 (N, K), bias1 (N,), weight2 (M, N), bias2 (M,) of one dtype, or cast to autocast's ->
     (..., M). Errors as bias_gelu.
@@ -104,10 +104,10 @@ class GeluMlp(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise GpufeedError(*FIRST_ONLY)
         x, weight1, weight2, hidden, aux = ctx.saved_tensors
-        dz, dbias1 = torch.ops.gpufeed.linear_dgelu_bgrad(grad, weight2, aux)
+        dz, dbias1 = torch.ops.gpufeed.bias_gelu_backward(grad @ weight2, aux, None, "tanh")
         upper, lower = rows(grad), rows(dz)
         dx = (lower @ weight1).view_as(x) if ctx.needs_input_grad[0] else None
-        return dx, lower.mT @ rows(x), dbias1, upper.mT @ rows(hidden), upper.sum(0)
+        return dx, lower.mT @ rows(x), dbias1, upper.mT @ rows(hidden), torch.ops.gpufeed.column_sum(upper)
 
 
 def rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,11 +16,11 @@ def register() -> None:
     torch.library.register_fake("gpufeed::bias_gelu", fake_bias_gelu)
     torch.library.register_fake("gpufeed::bias_gelu_backward", fake_bias_gelu_backward)
     torch.library.register_fake("gpufeed::linear_bias_gelu", fake_linear_bias_gelu)
-    torch.library.register_fake("gpufeed::linear_dgelu_bgrad", fake_linear_dgelu_bgrad)
+    torch.library.register_fake("gpufeed::column_sum", fake_column_sum)
     torch.library.register_autograd("gpufeed::bias_gelu", bias_gelu, setup_context=keep_x_and_bias)
     torch.library.register_autograd("gpufeed::linear_bias_gelu", linear_bias_gelu, setup_context=keep_linear)
-    for op in ("bias_gelu_backward", "linear_dgelu_bgrad"):
-        torch.library.register_autograd(f"gpufeed::{op}", refuse)
+    torch.library.register_autograd("gpufeed::column_sum", column_sum, setup_context=keep_shape)
+    torch.library.register_autograd("gpufeed::bias_gelu_backward", refuse)
 
 
 def fake_bias_gelu(x, bias, approximate):
@@ -36,8 +36,8 @@ def fake_linear_bias_gelu(x, weight, bias):
     return x.new_empty(shape), x.new_empty(shape)
 
 
-def fake_linear_dgelu_bgrad(grad, weight, aux):
-    return aux.new_empty(aux.shape), aux.new_empty(aux.shape[-1:])
+def fake_column_sum(x):
+    return x.new_empty(x.shape[-1:])
 
 
 def keep_x_and_bias(ctx, inputs, output):
@@ -64,15 +64,24 @@ def linear_bias_gelu(ctx, grad, grad_aux):
     if grad is None and grad_aux is None:
         return None, None, None
     if grad is None:
-        dz, dbias = grad_aux, grad_aux.reshape(-1, grad_aux.shape[-1]).sum(0)
+        dz, dbias = grad_aux, torch.ops.gpufeed.column_sum(grad_aux)
     else:
         dz, dbias = torch.ops.gpufeed.bias_gelu_backward(grad, aux, None, "tanh")
         if grad_aux is not None:
             dz = dz + grad_aux
-            dbias = dz.reshape(-1, dz.shape[-1]).sum(0)
+            dbias = torch.ops.gpufeed.column_sum(dz)
     rows = dz.reshape(-1, dz.shape[-1])
     dx = (rows @ weight).view_as(x) if ctx.needs_input_grad[0] else None
     return dx, rows.mT @ x.reshape(-1, x.shape[-1]), dbias
+
+
+def keep_shape(ctx, inputs, output):
+    ctx.shape = inputs[0].shape
+
+
+def column_sum(ctx, grad):
+    """Each row has the same gradient."""
+    return grad.expand(ctx.shape)
 
 
 def refuse(ctx, *grads):

@@ -70,7 +70,9 @@ class OneBuffer(Loader):
         self.stream = torch.cuda.Stream(self.request.device)
         shape = (self.request.batch_size, *self.pixels.shape[1:])
         self.buffer = torch.empty(shape, dtype=torch.uint8, device=self.request.device)
-        self.staging = torch.empty(shape, dtype=torch.uint8, pin_memory=True)  # now: pinning waits for the device
+        self.staging = torch.empty(
+            shape, dtype=torch.uint8, pin_memory=True
+        )  # now: pinning waits for the device
 
     def batches(self, order):
         labels = self.request.manifest.labels()

@@ -1,5 +1,7 @@
 """The CUDA kernels of the ops against float64, as training uses them: streams, graphs, autocast, compile."""
 
+import math
+
 import pytest
 import torch
 from gelu_fixtures import FORMS, all_values, exact_derivative, exact_gelu, ulps
@@ -254,16 +256,19 @@ def test_linear_bias_gelu_against_float64(dtype, sizes):
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(
-    "sizes", [((6, 50), 64, 256), ((1,), 8, 8), ((1000,), 192, 768), ((33,), 12, 20), ((7,), 5, 9)]
+    "shape", [(65536, 192), (6, 50, 64), (1, 8), (1000, 33), (7, 1), (3, 2000), (100_000, 2)]
 )
-def test_linear_dgelu_bgrad_against_float64(dtype, sizes):
-    rows, out, hidden = sizes
-    grad, aux = random(*rows, out, dtype=dtype), random(*rows, hidden, dtype=dtype, seed=1)
-    weight = (random(out, hidden, seed=2) * out**-0.5).to(dtype)
-    dz, dbias = torch.ops.gpufeed.linear_dgelu_bgrad(grad, weight, aux)
-    expected = (exact(grad) @ exact(weight)) * exact_derivative(exact(aux), "tanh")
-    assert_near(dz, expected, scale=2)
-    assert_near(dbias, expected.reshape(-1, hidden).sum(0), scale=2)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_the_sum_of_each_column_against_float64(dtype, shape, offset):
+    """offset: of the address, in values, so that rows are read in packs of every width."""
+    x = random(math.prod(shape) + offset, dtype=dtype)[offset:].view(shape)
+    found = torch.ops.gpufeed.column_sum(x)
+    assert (found.shape, found.dtype) == (shape[-1:], dtype)
+    wide = exact(x).reshape(-1, shape[-1])
+    near = wide.abs().sum(0) * 1e-6 + wide.sum(0).abs() * RELATIVE[dtype] + 1e-6
+    assert ((exact(found) - wide.sum(0)).abs() <= near).all()
+    assert torch.equal(torch.ops.gpufeed.column_sum(x), found)
+    assert torch.equal(torch.ops.gpufeed.column_sum(x[:0]), torch.zeros_like(found))
 
 
 @pytest.mark.parametrize("offset", [1, 3])
@@ -275,20 +280,11 @@ def test_products_of_views_that_cublas_may_not_read_in_16_bytes(offset, dtype):
         return torch.cat([tensor.new_zeros(offset), tensor.detach().flatten()])[offset:].view(tensor.shape)
 
     x, weight, bias, *_ = (tensor.detach() for tensor in mlp_inputs(dtype))
-    grad, next_weight = random(6, 50, 64, dtype=dtype, seed=7), (random(64, 256, seed=8) / 8).to(dtype)
     out, aux = torch.ops.gpufeed.linear_bias_gelu(x, weight, bias)
-    dz, dbias = torch.ops.gpufeed.linear_dgelu_bgrad(grad, next_weight, aux)
     for args in ((moved(x), weight, bias), (x, moved(weight), bias), (x, weight, moved(bias))):
         assert any(one.data_ptr() % 16 for one in args)
         for found, expected in zip(torch.ops.gpufeed.linear_bias_gelu(*args), (out, aux), strict=True):
             assert_near(found, exact(expected), scale=2)
-    for args in (
-        (moved(grad), next_weight, aux),
-        (grad, moved(next_weight), aux),
-        (grad, next_weight, moved(aux)),
-    ):
-        for found, expected in zip(torch.ops.gpufeed.linear_dgelu_bgrad(*args), (dz, dbias), strict=True):
-            assert_near(found, exact(expected), scale=4)
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -362,7 +358,7 @@ def test_torch_finds_nothing_wrong_with_the_ops(dtype):
             (tensor(5, 3).t(), tensor(3, 5), None, "tanh"),
         ],
         "linear_bias_gelu": [(tensor(2, 3, 8, grad=True), tensor(16, 8, grad=True), tensor(16, grad=True))],
-        "linear_dgelu_bgrad": [(tensor(2, 3, 24), tensor(24, 8), tensor(2, 3, 8))],
+        "column_sum": [(tensor(2, 3, 24, grad=True),), (tensor(24, 8).t(),)],
     }
     for op, calls in samples.items():
         for arguments in calls:

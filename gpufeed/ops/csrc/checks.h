@@ -112,19 +112,9 @@ inline Rows check_linear_bias_gelu(const at::Tensor& x, const at::Tensor& weight
   return shape;
 }
 
-// grad (..., M), weight (M, N), aux (..., N)
-inline Rows check_linear_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& aux) {
-  Rows shape = rows_of(aux, "aux");
-  check_type(aux, "aux");
-  rows_of(grad, "grad");
-  check_weight(weight, aux);
-  check_device(grad, "grad", aux);
-  check_same_type(grad, "grad", aux);
-  bool leading = grad.dim() == aux.dim() && grad.sizes().slice(0, grad.dim() - 1) == aux.sizes().slice(0, aux.dim() - 1);
-  TORCH_CHECK_VALUE(leading && weight.size(0) == grad.size(-1) && weight.size(1) == shape.columns,
-                    "found: grad of shape ", text_of(grad.sizes()), ", weight of ", text_of(weight.sizes()),
-                    " and aux of ", text_of(aux.sizes()),
-                    "; expected: (..., M), (M, N) and (..., N); what to do: pass the next layer's weight and gradient");
+inline Rows check_column_sum(const at::Tensor& x) {
+  Rows shape = rows_of(x, "x");
+  check_type(x, "x");
   return shape;
 }
 

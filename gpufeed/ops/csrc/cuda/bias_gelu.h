@@ -6,10 +6,9 @@
 #include <cstdint>
 
 #include "../form.h"
+#include "type.h"
 
 namespace gpufeed {
-
-enum class Type : int { float32, float16, bfloat16 };
 
 // A batch of rows and the bias that each of them gets. bias may be null: none. It is float32 or of the rows' type.
 struct Biased {

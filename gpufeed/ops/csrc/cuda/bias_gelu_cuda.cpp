@@ -19,17 +19,6 @@
 namespace gpufeed {
 namespace {
 
-Type type_of(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return Type::float32;
-    case at::kHalf:
-      return Type::float16;
-    default:
-      return Type::bfloat16;  // checks.h lets no other type through
-  }
-}
-
 // x and bias must be contiguous, and outlive what comes back.
 Biased biased(const at::Tensor& x, const at::Tensor* bias, Form form) {
   const int64_t columns = x.size(-1);

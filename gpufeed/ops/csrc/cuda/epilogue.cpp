@@ -63,15 +63,15 @@ uint32_t alignment(const void* address) {
   return bits % 256 == 0 ? 256 : static_cast<uint32_t>(bits & (~bits + 1));
 }
 
-// result^T (N, rows) = first (transposed or not) @ second, then the epilogue
+constexpr cublasLtEpilogue_t EPILOGUE = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+
+// result^T (N, rows) = first^T @ second, then the epilogue
 struct Product {
   const at::Tensor& first;
-  bool transpose_first;
   const at::Tensor& second;
   const at::Tensor& result;
-  const at::Tensor& bias;  // read, or written by a gradient
-  const at::Tensor& aux;   // written, or read by a gradient
-  cublasLtEpilogue_t epilogue;
+  const at::Tensor& bias;
+  const at::Tensor& aux;  // written
 };
 
 cublasComputeType_t compute_type(const at::Tensor& tensor) {
@@ -83,8 +83,8 @@ Operation operation_of(const Product& of) {
   cublasLtMatmulDesc_t made;
   check(cublasLtMatmulDescCreate(&made, compute_type(of.result), CUDA_R_32F), "operation");
   Operation operation(made);
-  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, of.transpose_first ? CUBLAS_OP_T : CUBLAS_OP_N);
-  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, of.epilogue);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, EPILOGUE);
   set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, of.bias.data_ptr());
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, of.aux.data_ptr());
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, of.aux.size(1));
@@ -92,14 +92,12 @@ Operation operation_of(const Product& of) {
 }
 
 // All that the choice of an algorithm depends on
-using Key = std::tuple<int, int, int, bool, int, std::array<int64_t, 3>, std::array<uint32_t, 5>, size_t>;
+using Key = std::tuple<int, int, int, std::array<int64_t, 3>, std::array<uint32_t, 5>, size_t>;
 
 Key key_of(const Product& of, size_t workspace) {
   return {of.result.get_device(),
           int(of.result.scalar_type()),
           int(compute_type(of.result)),
-          of.transpose_first,
-          int(of.epilogue),
           {of.result.size(0), of.result.size(1), of.second.size(1)},
           {alignment(of.first.data_ptr()), alignment(of.second.data_ptr()), alignment(of.result.data_ptr()),
            alignment(of.bias.data_ptr()), alignment(of.aux.data_ptr())},
@@ -167,12 +165,7 @@ void run(const Product& of) {
 
 void matmul_gelu_aux_bias(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
                           const at::Tensor& aux) {
-  run({weight, true, x, out, bias, aux, CUBLASLT_EPILOGUE_GELU_AUX_BIAS});
-}
-
-void matmul_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& aux, const at::Tensor& dz,
-                        const at::Tensor& dbias) {
-  run({weight, false, grad, dz, dbias, aux, CUBLASLT_EPILOGUE_DGELU_BGRAD});
+  run({weight, x, out, bias, aux});
 }
 
 }  // namespace gpufeed

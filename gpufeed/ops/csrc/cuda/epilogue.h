@@ -14,9 +14,4 @@ constexpr int64_t AUX_MULTIPLE = 8;
 void matmul_gelu_aux_bias(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out,
                           const at::Tensor& aux);
 
-// dz = (grad @ weight) * gelu_tanh'(aux), dbias = the sum of dz over its rows.
-// grad (rows, M), weight (M, N), aux and dz (rows, N), dbias (N); as above.
-void matmul_dgelu_bgrad(const at::Tensor& grad, const at::Tensor& weight, const at::Tensor& aux, const at::Tensor& dz,
-                        const at::Tensor& dbias);
-
 }  // namespace gpufeed

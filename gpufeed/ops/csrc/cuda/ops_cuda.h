@@ -6,8 +6,21 @@
 #include <tuple>
 
 #include "../form.h"
+#include "type.h"
 
 namespace gpufeed {
+
+// Of a type that checks.h lets through on CUDA
+inline Type type_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return Type::float32;
+    case at::kHalf:
+      return Type::float16;
+    default:
+      return Type::bfloat16;
+  }
+}
 
 // gelu(x + bias), in x's type; a null bias is none.
 at::Tensor gelu_cuda(const at::Tensor& x, const at::Tensor* bias, Form form);

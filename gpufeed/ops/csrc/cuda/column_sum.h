@@ -1,0 +1,20 @@
+// Launches of the kernels of column_sum.cu, without torch. Every pointer is to device memory; nothing waits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "type.h"
+
+namespace gpufeed {
+
+// How many rows of float32 (columns) column_sum needs as workspace on the current device.
+int64_t column_sum_partials(Type type, int64_t rows, int64_t columns);
+
+// to (columns) = the sums of x (rows, columns) over its rows, of x's type: added up in float32, in an order that depends on
+// the shape, the alignment of x and the device alone. The stream is of the current device.
+cudaError_t column_sum(Type type, const void* x, int64_t rows, int64_t columns, float* partials, void* to,
+                       cudaStream_t stream);
+
+}  // namespace gpufeed

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging.config
 import math
 import os
 import shlex
@@ -23,16 +24,15 @@ from gpufeed.experiment import Cell
 from gpufeed.train import main
 from gpufeed.trained import model_file
 
-QUIET = ("hydra/job_logging=disabled", "hydra/hydra_logging=disabled")
-
 
 @pytest.fixture
 def said(tmp_path, monkeypatch, capsys):
     """What the command line says to arguments, and its exit code; `work` trains in gpufeed's place."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)  # later tests log too
 
     def run(*arguments, work=lambda found, folder: None):
-        monkeypatch.setattr(sys, "argv", ["train.py", *arguments, *QUIET])
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         code = main(work)
         return code, capsys.readouterr().err
 

@@ -19,7 +19,7 @@ INTRO = (
 )
 CAPTION = (
     "Share of the speed of a copy (forward) or of a triad (backward), and TFLOP/s of the work with products, "
-    "its milliseconds on the bars, by width and implementation; more is better. Medians over the launches, "
+    "its microseconds on the bars, by width and implementation; more is better. Medians over the launches, "
     "whiskers from the lower to the upper quartile."
 )
 RIVALS = ("compiled", "eager")

@@ -71,14 +71,16 @@ def _panel(axis: Axes, done: Rows, work: str, form: str, columns: list[int]) -> 
         reach = [middle - low, high - middle]
         axis.errorbar(x, middle, yerr=reach, fmt="none", ecolor="black", capsize=2, lw=1, zorder=3)
         for place, end, (_, row) in zip(x, high, found, strict=True):
-            words = f"{row['share_of_copy'] * 100:.0f}" if row["yardstick"] else f"{row['ms_median']:.2g}"
+            words = (
+                f"{row['share_of_copy'] * 100:.0f}" if row["yardstick"] else f"{row['ms_median'] * 1000:.0f}"
+            )
             axis.annotate(words, (place, end), (0, 2), textcoords="offset points", ha="center", fontsize=7)
     if work in YARDSTICKS:
         axis.axhline(1, color=style.VERMILION, lw=1.2, zorder=1)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))
         axis.set_ylabel(f"of the speed of a {YARDSTICKS[work]}")
     else:
-        axis.set_ylabel("TFLOP/s; milliseconds on the bars")
+        axis.set_ylabel("TFLOP/s; microseconds on the bars")
     axis.set_ylim(0, axis.get_ylim()[1] * 1.08)
     axis.set_title(f"{SHORT[work]}, {form}")
     axis.set_xticks(range(len(columns)), [f"{width} columns" for width in columns])

@@ -210,7 +210,11 @@ def test_the_script_writes_both_files_and_ends_well(
         ),
         output=Named(record=str(record), steps=str(steps)),
         params=Named(repeat=0, attempt=2),
-        config={"results": str(tmp_path), "tracking": {"wandb": False, "project": "p", "mode": "offline"}},
+        config={
+            "results": str(tmp_path),
+            "telemetry": True,
+            "tracking": {"wandb": False, "project": "p", "mode": "offline"},
+        },
         log=[str(tmp_path / "job.log")],
         threads=torch.get_num_threads(),
     )

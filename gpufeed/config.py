@@ -40,7 +40,7 @@ RULES = (
     *("compose_cell", "measure_cell", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
-    *("tabulate", "plot", "assemble_report", "report"),
+    *("tabulate", "plot", "assemble_report", "report", "compare"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
 FASHION_MNIST_FILES = (

@@ -93,14 +93,26 @@ def remarks(found: Comparison) -> list[str]:
         _counted("Not measured on both sides", _unmeasured(found)),
         _counted("To keep in mind", _split(found.rows["notes"])),
     ]
-    for side, names in found.only.items():
-        more = f"\n- and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        listed = "\n".join(f"- {name}" for name in names[:MOST_NAMED])
-        told.append(f"Only in {side}, {plural(len(names), 'cell')}:\n\n{listed}{more}" if names else "")
+    told += [_only(found, side) for side in found.only]
     for side, paths in found.damaged.items():
         files = plural(len(paths), "file is no record", "files are no records")
         told.append(f"Left out of {side}: {files}, the first {paths[0]}." if paths else "")
     return [block for block in told if block]
+
+
+def _only(found: Comparison, side: str) -> str:
+    """The cells that only one side has; an experiment that the other lacks altogether is one line."""
+    names = found.only[side]
+    if not names:
+        return ""
+    others = {name.split("/")[0] for other, cells in found.only.items() if other != side for name in cells}
+    shared = others | set(found.rows["experiment"])
+    whole = Counter(name.split("/")[0] for name in names if name.split("/")[0] not in shared)
+    lines = [f"- {experiment}: {plural(number, 'cell')}" for experiment, number in whole.items()]
+    single = [f"- {name}" for name in names if name.split("/")[0] in shared]
+    more = [f"- and {len(single) - MOST_NAMED} more"] if len(single) > MOST_NAMED else []
+    title = f"Only in {side}, {plural(len(names), 'cell')}:"
+    return "\n".join([title, "", *lines, *single[:MOST_NAMED], *more])
 
 
 def _reasons(found: Comparison) -> Counter[str]:

@@ -203,9 +203,10 @@ def test_cells_of_one_side_are_named_and_damaged_files_counted(run, tmp_path):
     write(tmp_path / "old", *made("replay"))
     (tmp_path / "old/records/pipelining/broken").mkdir(parents=True)
     (tmp_path / "old/records/pipelining/broken/0.json").write_text("{")
-    code, said, _ = run([*made(), *made("overlap")], made())
+    elsewhere = [*made(experiment="hybrid_gpu"), *made("overlap", experiment="hybrid_gpu")]
+    code, said, _ = run([*made(), *made("overlap"), *elsewhere], made())
     assert code == NOTHING
-    assert "Only in A, 1 cell:\n\n- pipelining/synthetic_224-overlap-" in said
+    assert "Only in A, 3 cells:\n\n- hybrid_gpu: 2 cells\n- pipelining/synthetic_224-overlap-" in said
     assert "- pipelining/synthetic_224-replay-" in said[said.index("Only in B") :]
     assert "Left out of B: 1 file is no record" in said
 

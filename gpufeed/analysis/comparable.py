@@ -35,7 +35,7 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     stack = [_say(side, ("stack", "torch", "driver")) for side in (ours, base)]
     processor = [_say(side, ("cpu", "cores")) for side in (ours, base)]
     said = [f"other stack: {_sides(*stack)}"] if stack[0] != stack[1] else []
-    said += [f"other CPU or number of cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
+    said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
     said += _other_cards(ours, base)
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):
         unknown = [side for side, rows in (("A", ours), ("B", base)) if _lacks(rows, key)]
@@ -129,7 +129,7 @@ def _differ(sources: list[list[dict]], key: str) -> bool:
 
 def _say(records: pd.DataFrame, columns: Iterable[str]) -> str:
     """The values of these columns in words, such as `cuda13, torch 2.11.0, driver 580.1`."""
-    words = {"torch": "torch {}", "driver": "driver {}", "cores": "{} cores"}
+    words = {"torch": "torch {}", "driver": "driver {}", "cores": "cores allowed: {}"}
     values = {name: sorted(records[name].dropna().unique()) for name in columns}
     return ", ".join(words.get(name, "{}").format(listing(known)) for name, known in values.items() if known)
 

@@ -162,7 +162,7 @@ def test_an_older_stack_fewer_cores_and_what_nobody_knows_are_kept_in_mind(run):
     assert (code, rows["forced"].tolist()) == (NOTHING, [False])
     for note in (
         "other stack: cuda13, torch 2.11.0, driver 580.1 in A, cuda12, torch 2.10.0, driver 580.1 in B",
-        "other CPU or number of cores: Imaginary CPU 3.0, 8 cores in A, Imaginary CPU 3.0, 16 cores in B",
+        "other CPU or cores: Imaginary CPU 3.0, cores allowed: 8 in A, Imaginary CPU 3.0, cores allowed: 16 in B",
         "the power limit was not recorded in A",
         "the cache was built by another version: simplejpeg 1.8 in A, simplejpeg 1.9 in B",
     ):

@@ -17,6 +17,7 @@ COLUMNS = [
     *(f"{side}_{name}" for side in "ab" for name in RATE), "forced", "reason", "notes",
 ]  # fmt: skip
 NARROW = 0.05
+BETWEEN = " | "  # of several reasons or notes: a sentence may have a semicolon
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def compare(
             rows.append(_unmeasured(a, b))
             continue
         met, left_a, left_b = sides.machines(done_a, done_b)
-        rows += [_row(one, other, force) for one, other in met]
+        failures = [*_failures("A", a), *_failures("B", b)]
+        rows += [_row(one, other, failures, force) for one, other in met]
         only_a += [_with_machine(left) for left in left_a]
         only_b += [_with_machine(left) for left in left_b]
     table = pd.DataFrame(rows, columns=COLUMNS)
@@ -102,16 +104,24 @@ def compare(
     )
 
 
-def _row(ours: pd.DataFrame, base: pd.DataFrame, force: bool) -> dict:
-    """One cell on one machine."""
+def _failures(side: str, rows: pd.DataFrame) -> list[str]:
+    """A note where some repeats of a cell failed beside those that finished."""
+    failed = rows.loc[rows["status"] == "failed", "sentence"]
+    if failed.empty:
+        return []
+    return [f"{len(failed)} of {len(rows)} repeats failed in {side}: {failed.iloc[0]}"]
+
+
+def _row(ours: pd.DataFrame, base: pd.DataFrame, failures: list[str], force: bool) -> dict:
+    """One cell on one machine; failures: what is told of its other repeats."""
     first, reasons = ours.iloc[0], comparable.refusals(ours, base)
     row = {
         "experiment": first["experiment"],
         "cell_id": first["cell_id"],
         "machine": machine(ours),
         "forced": bool(reasons) and force,
-        "reason": "; ".join(reasons),
-        "notes": "; ".join(comparable.notes(ours, base)),
+        "reason": BETWEEN.join(reasons),
+        "notes": BETWEEN.join([*failures, *comparable.notes(ours, base)]),
         **_rate("a", ours),
         **_rate("b", base),
     }
@@ -156,7 +166,7 @@ def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
         "apart": False,
         "paired": False,
         "forced": False,
-        "reason": "; ".join(told),
+        "reason": BETWEEN.join(told),
         "notes": "",
         "a_n": len(sides.done(a)),
         "b_n": len(sides.done(b)),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from gpufeed.analysis.comparison import ORDER, REFUSED, Comparison
+from gpufeed.analysis.comparison import BETWEEN, ORDER, REFUSED, Comparison
 from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS
 from gpufeed.analysis.wording import count, listing, plural
 
@@ -129,7 +129,7 @@ def _unmeasured(found: Comparison) -> Counter[str]:
 
 
 def _split(sentences: pd.Series) -> Counter[str]:
-    return Counter(one for sentence in sentences for one in sentence.split("; ") if one)
+    return Counter(one for sentence in sentences for one in sentence.split(BETWEEN) if one)
 
 
 def _counted(title: str, sentences: Counter[str]) -> str:

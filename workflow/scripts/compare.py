@@ -5,5 +5,6 @@ from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]):  # noqa: F821
     job = snakemake  # noqa: F821
-    names = (job.params.results, job.params.baseline)
-    write_comparison(job.input.records, job.input.baseline, names, job.output.table, job.output.markdown)
+    write_comparison(
+        job.input.records, job.input.baseline, job.params.names, job.output.table, job.output.markdown
+    )

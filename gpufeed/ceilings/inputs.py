@@ -1,0 +1,68 @@
+"""The input-only ceiling: a loader alone, whose batches reach their device and are dropped there."""
+
+import time
+from collections import deque
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+
+from gpufeed.ceilings.replayed import kept
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import Batch, Loader
+from gpufeed.timing import synchronise
+
+BEHIND = 2  # batches by which the device may be behind, as behind a training loop
+
+
+@dataclass(frozen=True)
+class Drained:
+    """Epochs of a loader alone, on the host's clock.
+
+    seconds: of all, each from the first request until its last batch is on the device; the end of workers
+    that serve one epoch only is not in it, as it is in none of the trainer's epochs. first_batch_s: each
+    epoch's first batch.
+    """
+
+    seconds: float
+    first_batch_s: list[float]
+    example: Batch  # a copy of the first batch
+
+
+def drain(loader: Loader, epochs: int = 1) -> Drained:
+    """Whole epochs of an open loader; raises GpufeedError where one loses or repeats images."""
+    seconds, firsts, example = 0.0, [], None
+    for _ in range(epochs):
+        batches, images, expected, reached = 0, 0, len(loader.order()), deque()
+        last = len(loader)
+        synchronise(loader.request.device)
+        begin = time.perf_counter()
+        with closing(iter(loader)) as source:
+            for batch in source:
+                _wait_behind(reached, loader.request.device)
+                batches, images = batches + 1, images + len(batch.ids)
+                if batches == 1:
+                    firsts.append(time.perf_counter() - begin)
+                if batches == last:
+                    synchronise(loader.request.device)  # sync point: all batches are there
+                    seconds += time.perf_counter() - begin
+                if example is None:
+                    example = kept(batch)
+        if images != expected:
+            raise GpufeedError(
+                f"{images} images from {type(loader).__name__} alone",
+                f"{expected}, each sample once",
+                "choose another loader and report this one",
+            )
+    return Drained(seconds, firsts, example)
+
+
+def _wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:
+    """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device."""
+    if device.type != "cuda":
+        return
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    reached.append(event)
+    if len(reached) > BEHIND:
+        reached.popleft().synchronize()

@@ -61,7 +61,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
     there = found["stages"][stage]
     points = f", {points_of(min(there['points'], wait))} of it for {named(stage, found)}"
     least = min(there["at_most"], most(found))
-    lift = f"removing {stage} would lift it to at most {times(least)}, {limit(found)}"
+    lift = f"removing {stage} would lift it to at most {times(least)}, {limit(found, '')}"
     return Verdict(INPUT, sentence(INPUT, [waits(found) + points, growth(found), lift], found), stage)
 
 
@@ -124,9 +124,9 @@ def most(found: Mapping[str, Any]) -> float:
     return max(1.0, 1 / share)
 
 
-def limit(found: Mapping[str, Any]) -> str:
+def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
     what = "input" if growth(found) else "waiting"
-    return f"removing all {what} to at most {times(most(found))}"
+    return f"removing all {what} {verb}to at most {times(most(found))}"
 
 
 def apart(found: Mapping[str, Any]) -> str:

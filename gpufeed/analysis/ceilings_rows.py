@@ -30,7 +30,7 @@ IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
 
 
 def title(found: Mapping) -> str:
-    """What is trained and where, such as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11.0`."""
+    """What is trained and where, such as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
     cell = found["cell"]
     parts = [
         f"{cell['model']} on {cell['dataset']}",

@@ -57,8 +57,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "sweep" (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "builds" (<decoder>-<cores>) and "gates"
-    (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment", "sentence", "combinations"}], "command": str
-    (see `command`)}.
+    (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment", "sentence", "combinations"}],
+    "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)

@@ -30,12 +30,14 @@ include: "rules/kernels.smk"
 include: "rules/models.smk"
 include: "rules/inference.smk"
 include: "rules/report.smk"
+include: "rules/compare.smk"
 
 
 rule all:
     default_target: True
     input:
         f"{RESULTS}/report.html",
+        COMPARISONS,
 
 
 onerror:

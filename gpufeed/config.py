@@ -42,7 +42,7 @@ RULES = (
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("measure_ceilings", "plot_ceilings"),
-    *("tabulate", "plot", "assemble_report", "report"),
+    *("tabulate", "plot", "assemble_report", "report", "compare"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
 FASHION_MNIST_FILES = (

@@ -9,7 +9,7 @@ import torch
 NOTHING = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
 
 
-def _ask(query: Callable, *arguments) -> Any | None:
+def ask(query: Callable, *arguments) -> Any | None:
     """The answer of an NVML query; None where driver, product or permissions do not give one."""
     try:
         return query(*arguments)
@@ -17,10 +17,16 @@ def _ask(query: Callable, *arguments) -> Any | None:
         return None
 
 
-def _handle(device: torch.device) -> Any | None:
-    """NVML's handle of torch's device, found by UUID: NVML's indices ignore CUDA_VISIBLE_DEVICES."""
+def handle_of(device: torch.device) -> Any | None:
+    """NVML's handle of torch's device, found by UUID: NVML's indices ignore CUDA_VISIBLE_DEVICES.
+
+    A part of a GPU (MIG) has a UUID of its own, by which NVML knows that part and not the whole.
+    """
     uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
-    return _ask(pynvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}") if uuid is not None else None
+    if uuid is None:
+        return None
+    handles = (ask(pynvml.nvmlDeviceGetHandleByUUID, f"{kind}-{uuid}") for kind in ("GPU", "MIG"))
+    return next((handle for handle in handles if handle is not None), None)
 
 
 def telemetry(device: torch.device) -> dict[str, Any]:
@@ -29,18 +35,18 @@ def telemetry(device: torch.device) -> dict[str, Any]:
     Without a CUDA device only the driver is asked for. Source: NVML API reference.
     """
     answers = dict(NOTHING)
-    if _ask(lambda: pynvml.nvmlInit() or True) is None:
+    if ask(lambda: pynvml.nvmlInit() or True) is None:
         return answers
     try:
-        answers["driver"] = _ask(pynvml.nvmlSystemGetDriverVersion)
-        handle = _handle(device) if device.type == "cuda" else None
+        answers["driver"] = ask(pynvml.nvmlSystemGetDriverVersion)
+        handle = handle_of(device) if device.type == "cuda" else None
         if handle is not None:
-            power_mw = _ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-            answers["uuid"] = _ask(pynvml.nvmlDeviceGetUUID, handle)
-            answers["sm_clock_mhz"] = _ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
+            power_mw = ask(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+            answers["uuid"] = ask(pynvml.nvmlDeviceGetUUID, handle)
+            answers["sm_clock_mhz"] = ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
             answers["power_limit_w"] = power_mw / 1e3 if power_mw is not None else None
     finally:
-        _ask(pynvml.nvmlShutdown)
+        ask(pynvml.nvmlShutdown)
     return answers
 
 

@@ -16,6 +16,7 @@ from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.experiment import Cell
 from gpufeed.record import Record
+from gpufeed.telemetry import leak
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
 from gpufeed.training import (
@@ -53,12 +54,14 @@ def measure(
     threads: int | None = None,
     gate: Path | None = None,
     extension: Path | None = None,
+    telemetry: bool = True,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
     extension: the library of the model's activation; None for a model without one.
+    telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -68,7 +71,7 @@ def measure(
     settle_process(threads)
     stores = Stores(cache and Path(cache), strips and Path(strips), extension and Path(extension))
     status, sentence, outcome = guarded(
-        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, ready_s)
+        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, ready_s, telemetry)
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -96,9 +99,12 @@ def run(
     place: Place,
     gate: Path | None,
     ready_s: float,
+    telemetry: bool,
 ) -> Outcome:
-    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it."""
-    trained = train(cell, repeat, manifest, stores, place, gate)
+    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks."""
+    trained = train(cell, repeat, manifest, stores, place, gate, telemetry=telemetry)
+    if trained.telemetry is not None:
+        leak.check(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
     accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
     phases = {
@@ -114,6 +120,7 @@ def run(
         "accuracy": accuracy,
         "dataset": dataset_facts(trained.request.manifest, stores),
         "loading": trained.loading,
+        "telemetry": trained.telemetry and trained.telemetry.fields,
         **statistics(trained.result, trained.batches),
     }
     return Outcome(trained.result.steps, fields)

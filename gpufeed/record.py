@@ -37,6 +37,7 @@ class Record:
     memory: dict | None = None
     dataset: dict | None = None
     loading: dict | None = None
+    telemetry: dict | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,7 +31,10 @@ from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make, require
 from gpufeed.registry import LOADERS, fetch
-from gpufeed.timing import synchronise
+from gpufeed.telemetry import summary
+from gpufeed.telemetry.page_cache import cached_share, files_of
+from gpufeed.telemetry.watch import Watch
+from gpufeed.timing import synchronise, warmup
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.trainers.evaluate import Answers, answers
@@ -88,7 +91,8 @@ class Trained:
     """A model after its training. batches: of an epoch. setup_s: all that came before the clock.
 
     loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
-    most memory reserved on a device, of several that of the worst; None without CUDA.
+    most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
+    nobody asked for it, and where it failed.
     """
 
     model: nn.Module
@@ -98,6 +102,7 @@ class Trained:
     setup_s: float
     loading: dict[str, Any] | None
     peak_gpu_mib: float | None
+    telemetry: summary.Telemetry | None = None
 
 
 def read_cell(cell: dict) -> Cell:
@@ -139,15 +144,17 @@ def train(
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
+    telemetry: bool = False,
 ) -> Trained:
     """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
-    None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. A cell with several devices
-    is trained by as many processes, and its model then stands on the first one.
+    None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
+    watched. A cell with several devices is trained by as many processes, and its model then stands on the
+    first one.
     """
     told = {"cell": cell, "repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
-    told["checkpoints"] = checkpoints
+    told |= {"checkpoints": checkpoints, "telemetry": telemetry}
     if cell.devices == 1:
         return train_here(place=place, on_epoch=on_epoch, **told)
     place.find(cell)
@@ -171,28 +178,33 @@ def train_here(
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None,
     checkpoints: Checkpoints | None,
+    telemetry: bool = False,
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
-    with made_ready(cell, repeat, manifest, stores, place, gate, on_epoch, checkpoints) as ready:
-        batches = steps_in_epoch(ready.loader)
-        result = ready.trainer.run()
-    loader = ready.loader
+    told = (on_epoch, checkpoints, telemetry)
+    with made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready:
+        loader, watch = ready.loader, ready.watch
+        batches = steps_in_epoch(loader)
+        with watch if watch is not None else nullcontext():
+            result = ready.trainer.run()
     if loader.tally is not None:
         loader.tally.check()
-    ranks = gathered(
-        {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)},
-        ready.request.world_size,
-    )
+    left_out = warmup(result.epochs, batches)["steps"]
+    seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
+    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
+    ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
     loading = together([rank["loading"] for rank in ranks])
     peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
-    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak)
+    seen = summary.together([rank["telemetry"] for rank in ranks])
+    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen)
 
 
 @dataclass(frozen=True)
 class Ready:
     """A cell that is set up, up to the start of the clock; its loader is open.
 
-    setup_s: seconds of all that, of which open_s were the loader's.
+    setup_s: seconds of all that, of which open_s were the loader's. watch: not entered yet; None where
+    nobody asked for telemetry.
     """
 
     model: nn.Module
@@ -201,6 +213,7 @@ class Ready:
     trainer: Trainer
     setup_s: float
     open_s: float
+    watch: Watch | None
 
 
 @contextmanager
@@ -213,6 +226,7 @@ def made_ready(
     gate: Path | None,
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
+    telemetry: bool = False,
 ) -> Iterator[Ready]:
     """Finds the cell's place and sets the cell up in this process; closes its loader at the end.
 
@@ -237,6 +251,7 @@ def made_ready(
     require(model, place.device, place.precision)
     if rank:  # after the weights, which are the same everywhere: dropout is not
         torch.manual_seed(seed + RANKS_APART * rank)
+    watch = Watch(place.device, cached_share(files_of(request))) if telemetry else None
     opening = time.perf_counter()
     with fetch("loader", cell.loader)(request) as loader:
         open_s = time.perf_counter() - opening
@@ -244,10 +259,12 @@ def made_ready(
             version = pixel_source(cell.loader, loader, request.cache).version
             check_same(gate, verdict, "decoder", version)
         asked = between_epochs(cell, model, request, place) if rank == 0 else None
+        if watch is not None:
+            asked, on_epoch = watch.apart(asked), watch.telling(on_epoch)
         trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
         trainer.prepare(example_batch(request))
         synchronise(place.device)
-        yield Ready(model, request, loader, trainer, time.perf_counter() - setup_start, open_s)
+        yield Ready(model, request, loader, trainer, time.perf_counter() - setup_start, open_s, watch)
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:

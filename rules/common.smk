@@ -9,6 +9,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Snakefile
 
 from gpufeed.attempts import attempt
+from gpufeed.baseline import baseline_records
 from gpufeed.builds import planned_builds
 from gpufeed.ceilings import plan as ceilings_plan
 from gpufeed.code import digest
@@ -309,7 +310,7 @@ def code_of_training(wildcards):
 
 def code_of_cell(wildcards):
     """A digest of the modules that decide what a cell measures: an edit measures it again."""
-    return digest("measure.py", "heap.py", *code_of_training(wildcards))
+    return digest("measure.py", "heap.py", "telemetry/*.py", *code_of_training(wildcards))
 
 
 def attempt_of(wildcards):

@@ -23,11 +23,11 @@ WHOLE_NUMBERS = (
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "step_limit", "precision", "overrides", "hyper", "device", "hardware", "stack", "torch",
+    *AXES, "step_limit", "precision", "overrides", "hyper", "source", "device", "hardware", "stack", "torch",
     "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
-    "fell_back_share", "fell_back_to",
+    "fell_back_share", "fell_back_to", "telemetry",
 ]  # fmt: skip
 
 
@@ -119,6 +119,7 @@ def _flat(record: Record, path: Path) -> dict:
         "precision": resolved.get("precision", cell.get("precision")),
         "overrides": "; ".join(cell.get("overrides") or ()),
         "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
+        "source": json.dumps(cell.get("source") or {}, sort_keys=True),
     }
     return row | _machine(record) | _measures(record)
 
@@ -160,6 +161,7 @@ def _measures(record: Record) -> dict:
         "peak_host_mib": record.memory["peak_host_mib"],
         "epoch_rows": record.epochs,
         "facts": record.dataset,
+        "telemetry": record.telemetry,
         **_fell_back(record.loading),
     }
 

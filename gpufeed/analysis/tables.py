@@ -7,6 +7,7 @@ import pandas as pd
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS
 from gpufeed.analysis.statistics import summarise
+from gpufeed.analysis.taken import TAKEN, taken
 from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
@@ -28,6 +29,7 @@ MEASURES = [
     "peak_host_mib",
     "fell_back_share",
     *EPOCH_MEASURES,
+    *TAKEN,
 ]
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
 # What is known of a cell's ceiling: rate with range, repeats, and its time on the device.
@@ -72,6 +74,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
+    records = records.assign(**taken(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=CELL_COLUMNS)
     for column in (

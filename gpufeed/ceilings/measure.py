@@ -18,7 +18,8 @@ from gpufeed.ceilings.stages import COLD_ROUNDS, ROUNDS, cold_runs, input_runs, 
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
-from gpufeed.sweep.page_cache import evicted_share, read_in
+from gpufeed.sweep.page_cache import read_in
+from gpufeed.telemetry.page_cache import cached_share
 from gpufeed.trained.heading import heading
 from gpufeed.training import Place, Ready, Stores, guarded, made_ready, read_cell, settle_process
 
@@ -79,7 +80,8 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     epochs = epochs_of_a_segment(bench.segment(loader, 1).seconds, settings)
     log.info("segments of %d epochs, each of %d images in %d batches", epochs, images, batches)
     pairs = bench.pairs(loader, alone, epochs, settings["pairs"])
-    cached = cached_share(loader.files())
+    files = loader.files()
+    cached = cached_share([Path(file) for file in files]) if files else None
     seconds, firsts, reasons = input_runs(loader, ready.request, epochs, settings["rounds"])
     cold = cold_runs(loader, lambda: bench.segment(loader, 1).seconds, settings["cold_rounds"])
     of_sides = rates(pairs, images * epochs)
@@ -107,9 +109,3 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
 def epochs_of_a_segment(epoch_s: float, settings: Mapping[str, Any]) -> int:
     """Whole epochs, so many that all end-to-end segments together take `least_s`."""
     return max(1, math.ceil(settings["least_s"] / (settings["pairs"] * max(epoch_s, 1e-6))))
-
-
-def cached_share(files: list[str]) -> float | None:
-    """Share of the files' pages that are in memory, 0..1; None without files, or where nobody tells."""
-    share = evicted_share(files) if files else None
-    return None if share is None else 1 - share

@@ -55,6 +55,18 @@ def test_config_readme_documents_every_key():
     assert [key for key in sorted(keys) if f"`{key}`" not in text] == []
 
 
+def test_telemetry_is_no_part_of_any_cell():
+    config = merged("config.yaml")
+    on = planned(config)
+    assert config["telemetry"] is True
+    off = planned({**config, "telemetry": False})
+    assert {name: list(cells) for name, cells in on.cells.items()} == {
+        name: list(cells) for name, cells in off.cells.items()
+    }
+    with pytest.raises(GpufeedError, match="telemetry"):
+        planned({**config, "telemetry": "sometimes"})
+
+
 def broken(path, value):
     config = merged("config.yaml")
     at = config

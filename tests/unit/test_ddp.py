@@ -96,6 +96,8 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     assert [epoch["accuracy"]["images"] for epoch in record.epochs] == [6, 6]
     assert steps["images"].tolist() == [8, 8, 7] * 2
     assert record.throughput["images"] == 23  # of the epoch after the first
+    assert record.telemetry["images"] == 23
+    assert record.telemetry["host"]["cpu_s"] > 0
     assert any(message.startswith("[rank0]:") for message in caplog.messages)
 
 

@@ -193,11 +193,15 @@ class Named(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("loader", "status", "said"),
-    [("ToyLoader", "done", ""), ("BreakingLoader", "failed", "OSError: the disk went away")],
+    ("loader", "status", "said", "telemetry"),
+    [
+        ("ToyLoader", "done", "", True),
+        ("ToyLoader", "done", "", False),
+        ("BreakingLoader", "failed", "OSError: the disk went away", True),
+    ],
 )
 def test_the_script_writes_both_files_and_ends_well(
-    tmp_path, request, monkeypatch, capsys, loader, status, said
+    tmp_path, request, monkeypatch, capsys, loader, status, said, telemetry
 ):
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
@@ -210,7 +214,11 @@ def test_the_script_writes_both_files_and_ends_well(
         ),
         output=Named(record=str(record), steps=str(steps)),
         params=Named(repeat=0, attempt=2),
-        config={"results": str(tmp_path), "tracking": {"wandb": False, "project": "p", "mode": "offline"}},
+        config={
+            "results": str(tmp_path),
+            "telemetry": telemetry,
+            "tracking": {"wandb": False, "project": "p", "mode": "offline"},
+        },
         log=[str(tmp_path / "job.log")],
         threads=torch.get_num_threads(),
     )
@@ -218,6 +226,7 @@ def test_the_script_writes_both_files_and_ends_well(
     runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
     found = Record.read(record)
     assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
+    assert (found.telemetry is not None) == (telemetry and status == "done")
     assert said in capsys.readouterr().err
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns

@@ -24,6 +24,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,
+            telemetry=job.config["telemetry"],  # not from params: it changes nothing that is timed
         )
         partial = f"{job.output.steps}.partial"
         steps.to_parquet(partial, index=False)

@@ -1,0 +1,105 @@
+"""python -m gpufeed.compare A B: is A slower than B, cell by cell? With --across: machines side by side."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpufeed.errors import GpufeedError, first_line, unknown
+
+NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown, no answer
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m gpufeed.compare",
+        description="Compares the images/s of two runs, cell by cell, regressions first: A is the new one, B "
+        "what it is held against. Cells of another GPU model, power limit, SM clock or data are refused.",
+        epilog="Exit code: 0 if no cell is shown to be slower, 1 if one is, or failed where it had not, 2 if "
+        "cells were refused, if none could be judged, or if the folders cannot be used.",
+    )
+    found.add_argument(
+        "folders",
+        metavar="FOLDER",
+        nargs="+",
+        help="A and B: folders of results, such as results and results/reference/h200, or of records",
+    )
+    found.add_argument(
+        "--experiment", action="append", default=[], metavar="NAME", help="compare this one only; repeatable"
+    )
+    found.add_argument("--force", action="store_true", help="compare refused cells too; the output is marked")
+    found.add_argument(
+        "--across",
+        action="store_true",
+        help="any number of folders, of different machines: each pipeline by its own machine's ceiling",
+    )
+    found.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables here too, as Markdown")
+    found.add_argument("--csv", type=Path, metavar="FILE", help="write the rows here too")
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    command = parser()
+    asked = command.parse_args(arguments)
+    if not asked.across and len(asked.folders) != 2:
+        command.error(f"two folders are compared, found {len(asked.folders)}; --across takes any number")
+    try:
+        return side_by_side(asked) if asked.across else one_against_one(asked)
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
+    except BrokenPipeError:  # whoever read the output has seen enough, and cannot be told of the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:  # a full disk, a folder that may not be read
+        print(f"stopped: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
+    return REFUSED
+
+
+def one_against_one(asked: argparse.Namespace) -> int:
+    """A against B: prints and writes what was found; returns the exit code."""
+    from gpufeed.analysis import comparison, comparison_text  # pandas, for which --help need not wait
+    from gpufeed.analysis.sides import read_side
+
+    ours, base = (only(read_side(folder), asked.experiment, folder) for folder in asked.folders)
+    found = comparison.compare(ours, base, tuple(asked.folders), asked.force)
+    say(asked, comparison_text.text(found), comparison_text.markdown(found), found.rows)
+    if found.regressed:
+        return REGRESSED
+    if found.refused:
+        print("Some cells were refused; --force compares them all the same.", file=sys.stderr)
+    return NOTHING if found.judged and not found.refused else REFUSED
+
+
+def side_by_side(asked: argparse.Namespace) -> int:
+    """Machines side by side; a success unless there is nothing to show."""
+    from gpufeed.analysis import across
+
+    found = across.across(asked.folders, asked.experiment)
+    say(asked, across.text(found), across.markdown(found), found.shares)
+    return NOTHING
+
+
+def only(records, experiments: Sequence[str], folder: str):
+    """The records of these experiments, or all; raises GpufeedError for one that has none here."""
+    there = sorted(records["experiment"].unique())
+    for name in experiments:
+        if name not in there:
+            raise unknown("experiment", name, there, folder)
+    return records[records["experiment"].isin(experiments)] if experiments else records
+
+
+def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
+    """Prints the text, and writes the files that were asked for, each whole or not at all."""
+    from gpufeed.analysis.files import write_whole
+
+    if asked.markdown:
+        write_whole(asked.markdown, markdown)
+    if asked.csv:
+        write_whole(asked.csv, rows.to_csv(index=False, lineterminator="\n"))
+    print(text, end="", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,9 @@
+"""Records of an experiment, and those that they are held against -> the comparison: CSV and Markdown."""
+
+from gpufeed.analysis.publish_comparison import write_comparison
+from gpufeed.log import job_log
+
+with job_log(snakemake.log[0]):  # noqa: F821
+    job = snakemake  # noqa: F821
+    names = (job.params.results, job.params.baseline)
+    write_comparison(job.input.records, job.input.baseline, names, job.output.table, job.output.markdown)

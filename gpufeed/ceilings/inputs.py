@@ -29,10 +29,13 @@ class Drained:
     example: Batch  # a copy of the first batch
 
 
-def drain(loader: Loader, epochs: int = 1) -> Drained:
-    """Whole epochs of an open loader; raises GpufeedError where one loses or repeats images."""
+def drain(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
+    """Whole epochs of an open loader; raises GpufeedError where one loses or repeats images.
+
+    lead_in: as in Bench.segment.
+    """
     seconds, firsts, example = 0.0, [], None
-    for _ in range(epochs):
+    for number in range(-int(lead_in and loader.keeps_on), epochs):
         batches, images, expected, reached = 0, 0, len(loader.order()), deque()
         last = len(loader)
         synchronise(loader.request.device)
@@ -41,9 +44,9 @@ def drain(loader: Loader, epochs: int = 1) -> Drained:
             for batch in source:
                 _wait_behind(reached, loader.request.device)
                 batches, images = batches + 1, images + len(batch.ids)
-                if batches == 1:
+                if batches == 1 and number >= 0:
                     firsts.append(time.perf_counter() - begin)
-                if batches == last:
+                if batches == last and number >= 0:
                     synchronise(loader.request.device)  # sync point: all batches are there
                     seconds += time.perf_counter() - begin
                 if example is None:

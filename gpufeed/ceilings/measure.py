@@ -83,7 +83,7 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     files = loader.files()
     cached = cached_share([Path(file) for file in files]) if files else None
     seconds, firsts, reasons = input_runs(loader, ready.request, epochs, settings["rounds"])
-    cold = cold_runs(loader, lambda: bench.segment(loader, 1).seconds, settings["cold_rounds"])
+    cold = cold_runs(loader, lambda: bench.segment(loader, 1, lead_in=False).seconds, settings["cold_rounds"])
     of_sides = rates(pairs, images * epochs)
     epoch_s = {side: images / of_sides[side]["median"] for side in of_sides}
     return {

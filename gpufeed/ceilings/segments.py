@@ -67,9 +67,15 @@ class Bench:
         with hushed():
             return self.trainer.over(loader, epochs)
 
-    def segment(self, loader: Loader, epochs: int) -> Segment:
-        """The same, as its times."""
-        return Segment.of(self.train(loader, epochs).steps)
+    def segment(self, loader: Loader, epochs: int, lead_in: bool = True) -> Segment:
+        """The same, as its times.
+
+        A loader that keeps on working between epochs had all the time since its last one to work ahead: with
+        lead_in it begins with an epoch more, which is not counted.
+        """
+        lead = int(lead_in and loader.keeps_on)
+        rows = self.train(loader, lead + epochs).steps
+        return Segment.of([row for row in rows if row["epoch"] >= lead])
 
     def pairs(self, loader: Loader, replayed: Loader, epochs: int, count: int) -> list[dict[str, Any]]:
         """So many pairs of segments, end to end and compute only, in the order ABBA ABBA...

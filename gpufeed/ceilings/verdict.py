@@ -34,7 +34,7 @@ class Verdict:
 def of(found: Mapping[str, Any]) -> Verdict:
     """The verdict on a finished document (gpufeed/schemas/ceilings.schema.yaml)."""
     low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
-    if low is None or (low < FED <= high) or (low < LOST <= high):
+    if low is None or held(low, high):
         return Verdict(OPEN, undecided(found))
     if low >= FED:
         return Verdict(COMPUTE, sentence(COMPUTE, [waits(found), limit(found)], found))
@@ -48,7 +48,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
     shares = found["shares"]
     wait = shares["wait"]["median"]
     if shares["growth"]["median"] > wait:
-        parts = [grows(found), waits(found), limit(found)]
+        parts = [grows(found), waits(found), lift(foremost(found), found)]
         return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
     if shares["start"]["ci95_low"] > HALF * wait:
         return Verdict(
@@ -58,21 +58,34 @@ def lost(found: Mapping[str, Any]) -> Verdict:
     if stage is None:
         parts = [waits(found), apart(found), growth(found), limit(found)]
         return Verdict(INPUT, sentence(INPUT, parts, found))
-    there = found["stages"][stage]
-    points = f", {points_of(min(there['points'], wait))} of it for {named(stage, found)}"
-    least = min(there["at_most"], most(found))
-    lift = f"removing {stage} would lift it to at most {times(least)}, {limit(found, '')}"
-    return Verdict(INPUT, sentence(INPUT, [waits(found) + points, growth(found), lift], found), stage)
+    points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
+    parts = [waits(found) + points, growth(found), lift(stage, found)]
+    return Verdict(INPUT, sentence(INPUT, parts, found), stage)
 
 
 def cause(found: Mapping[str, Any]) -> str | None:
     """The stage with most points, if it is shown and has half of the wait; fetch has epochs of its own."""
+    stage = foremost(found)
+    half = HALF * found["shares"]["wait"]["median"]
+    return stage if stage is not None and found["stages"][stage]["points"] >= half else None
+
+
+def foremost(found: Mapping[str, Any]) -> str | None:
+    """The stage with most points, NOTED or more, if one is shown to take anything."""
     there = {
         name: stage["points"]
         for name, stage in found["stages"].items()
-        if name != FETCH and stage["shown"] and stage["points"] >= HALF * found["shares"]["wait"]["median"]
+        if name != FETCH and stage["shown"] and stage["points"] >= NOTED
     }
     return max(there, key=there.get) if there else None
+
+
+def lift(stage: str | None, found: Mapping[str, Any]) -> str:
+    """What removing a stage brings at most, and what removing everything does."""
+    if stage is None:
+        return limit(found)
+    least = min(found["stages"][stage]["at_most"], most(found))
+    return f"removing {stage} would lift it to at most {times(least)}, {limit(found, '')}"
 
 
 def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
@@ -81,11 +94,21 @@ def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
     return f"{whole} ({au(found)}).{shared(found)}"
 
 
+def held(low: float, high: float) -> list[float]:
+    """The borders between verdicts that an interval of AU holds."""
+    return [border for border in (LOST, FED) if low < border <= high]
+
+
 def undecided(found: Mapping[str, Any]) -> str:
     """Why there is no verdict, and what would bring one."""
+    low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if low is None:
+        why = "there are too few pairs for an interval"
+    else:
+        why = f"AU may lie on either side of {wording.listing(map(wording.percent, held(low, high)))}"
     return (
-        f"{OPEN}: {waits(found)}, and the interval holds {wording.percent(FED)} or {wording.percent(LOST)} "
-        f"({au(found)}): more pairs, or a quieter machine, would tell.{shared(found)}"
+        f"{OPEN}: {waits(found)}, but {why} ({au(found)}); more pairs, or a quieter machine, would tell."
+        f"{shared(found)}"
     )
 
 
@@ -101,10 +124,11 @@ def waits(found: Mapping[str, Any]) -> str:
 
 def start(found: Mapping[str, Any]) -> str:
     """What the first batches of the epochs take of the wait."""
-    seconds = wording.three_figures(found["start_up"]["epoch_start_s"])
+    seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
+    stay = " (or persistent_workers)" if cell["workers"] and not cell.get("persistent_workers") else ""
     return (
         f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "
-        f"({seconds} s), so that longer epochs, or workers that stay, would help"
+        f"({seconds} s), of which longer epochs{stay} would have fewer"
     )
 
 
@@ -130,13 +154,17 @@ def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
 
 
 def apart(found: Mapping[str, Any]) -> str:
-    """What is known of the stages where none has half of the wait."""
-    known = {name: stage for name, stage in found["stages"].items() if name != FETCH and not stage["reason"]}
-    if known:
-        said = (f"{name} {points_of(stage['points'])}" for name, stage in known.items())
-        return f"no stage that was taken out has half of that ({wording.listing(said)})"
-    reason = found["stages"][DECODE]["reason"]
-    return f"for which stage was not told apart ({reason.rstrip('.')})"
+    """What is known of the wait where nothing has half of it for certain."""
+    parts = {"the first batch of each epoch": found["shares"]["start"]["median"]}
+    parts |= {name: one["points"] for name, one in found["stages"].items() if name != FETCH and one["shown"]}
+    said = [f"{points_of(share)} for {name}" for name, share in parts.items() if share >= NOTED]
+    if found["stages"][DECODE]["reason"]:
+        said.append(f"decode was not told apart: {found['stages'][DECODE]['reason'].rstrip('.')}")
+    return (
+        f"no stage is shown to have half of that ({', '.join(said)})"
+        if said
+        else "no stage is shown to have half of that"
+    )
 
 
 def named(stage: str, found: Mapping[str, Any]) -> str:

@@ -84,10 +84,13 @@ class Loader(ABC):
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
 
     tally: who decoded its images so far, where a decoder may leave some of them to another; else None.
-    no_decoding, no_transfer: why that stage cannot be taken out, as a sentence; None where it can.
+    keeps_on: whether an open loader goes on working between epochs, so that an epoch begins with batches that
+    are made already. no_decoding, no_transfer: why that stage cannot be taken out, as a sentence; None where
+    it can.
     """
 
     tally: Tally | None = None
+    keeps_on: bool = False
     no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
     no_transfer: ClassVar[str | None] = None
 

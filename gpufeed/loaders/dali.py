@@ -62,6 +62,11 @@ class DaliLoader(StreamingLoader):
         else:
             log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
 
+    @property
+    def keeps_on(self) -> bool:
+        """DALI's own reader goes on across the ends of epochs; a pipeline that is fed with bytes does not."""
+        return self.reads
+
     def close(self) -> None:
         super().close()
         self.reading = self.fed = None

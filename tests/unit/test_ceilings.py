@@ -254,6 +254,26 @@ def test_the_bounds_of_a_stage_by_hand():
     assert (found["at_most"], found["points"]) == (1, 0)
 
 
+@pytest.mark.parametrize("keeps_on", [False, True])
+def test_a_loader_that_keeps_on_has_a_lead_in_that_is_not_counted(tmp_path, keeps_on):
+    trainer = toy_trainer(tmp_path)
+    loader, bench = trainer.job.loader, Bench(trainer)
+    alone = Replayed(loader.request, drain(loader).example)
+    loader.keeps_on = keeps_on
+    began, lead = loader.epoch, int(keeps_on)
+    assert len(drain(loader, 2).first_batch_s) == 2
+    assert loader.epoch == began + lead + 2
+    bench.segment(loader, 2)
+    assert loader.epoch == began + 2 * (lead + 2)
+    bench.segment(loader, 1, lead_in=False)
+    drain(loader, lead_in=False)
+    assert loader.epoch == began + 2 * (lead + 2) + 2
+    seen = []
+    loader.batches = lambda order: seen.append(1) or alone.batches(order)
+    assert bench.segment(loader, 3).seconds > 0
+    assert len(seen) == lead + 3
+
+
 def test_lost_images_are_an_error(dataset):
     class Losing(load("loader", "dataloader_sync")):
         def batches(self, order):

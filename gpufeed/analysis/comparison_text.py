@@ -43,7 +43,7 @@ def heading(found: Comparison) -> str:
 
 
 def cells(found: Comparison) -> list[tuple[str, ...]]:
-    """The rows of the table, as HEADINGS; settings that the experiment's name tells are not repeated."""
+    """The rows of the table, as HEADINGS."""
     return [_cell(row) for _, row in found.rows.iterrows()]
 
 

@@ -2,3 +2,8 @@
 
 Beside the measurement and never in it: an error here leaves nulls and fails no cell.
 """
+
+
+def wanted(switch: bool | str) -> bool:
+    """The key `telemetry` of the config, which is a word where it comes from a command line."""
+    return switch in (True, "on")

@@ -59,7 +59,7 @@ def test_telemetry_is_no_part_of_any_cell():
     config = merged("config.yaml")
     on = planned(config)
     assert config["telemetry"] is True
-    off = planned({**config, "telemetry": False})
+    off = planned({**config, "telemetry": "off"})
     assert {name: list(cells) for name, cells in on.cells.items()} == {
         name: list(cells) for name, cells in off.cells.items()
     }

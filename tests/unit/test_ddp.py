@@ -97,7 +97,7 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     assert steps["images"].tolist() == [8, 8, 7] * 2
     assert record.throughput["images"] == 23  # of the epoch after the first
     assert record.telemetry["images"] == 23
-    assert record.telemetry["host"]["cpu_s"] > 0
+    assert record.telemetry["host"]["rss_mib"] is None or record.telemetry["host"]["rss_mib"]["min"] > 10
     assert any(message.startswith("[rank0]:") for message in caplog.messages)
 
 

@@ -196,7 +196,7 @@ class Named(SimpleNamespace):
     ("loader", "status", "said", "telemetry"),
     [
         ("ToyLoader", "done", "", True),
-        ("ToyLoader", "done", "", False),
+        ("ToyLoader", "done", "", "off"),
         ("BreakingLoader", "failed", "OSError: the disk went away", True),
     ],
 )
@@ -226,7 +226,7 @@ def test_the_script_writes_both_files_and_ends_well(
     runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
     found = Record.read(record)
     assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
-    assert (found.telemetry is not None) == (telemetry and status == "done")
+    assert (found.telemetry is not None) == (telemetry is True and status == "done")
     assert said in capsys.readouterr().err
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns

@@ -50,7 +50,7 @@ def test_a_record_has_what_the_training_took(run, monkeypatch):
     assert host["rss_mib"]["n"] == told["samples"]
     assert 10 < host["rss_mib"]["min"] <= host["rss_mib"]["median"] <= host["rss_mib"]["max"]
     assert host["processes"]["min"] >= 1
-    assert 0 < host["cpu_s"] < told["seconds"] * os.cpu_count() * 1.5
+    assert 0 <= host["cpu_s"] < told["seconds"] * os.cpu_count() * 1.5
     assert host["cpu_s_per_1000_images"] == pytest.approx(host["cpu_s"] / 90 * 1e3)
     assert host["page_cache_share"] is None  # the toy has no files
     assert told["gpu"] is None

@@ -7,6 +7,7 @@ from gpufeed import attempts, cell_file, orphan
 from gpufeed.log import job_log
 from gpufeed.measure import measure
 from gpufeed.node import node_name
+from gpufeed.telemetry import wanted
 from gpufeed.tracking.measured import track
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
@@ -24,7 +25,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,
-            telemetry=job.config["telemetry"],  # not from params: it changes nothing that is timed
+            telemetry=wanted(job.config["telemetry"]),  # not from params: it changes nothing that is timed
         )
         partial = f"{job.output.steps}.partial"
         steps.to_parquet(partial, index=False)

@@ -26,7 +26,15 @@ class Drained:
 
     seconds: float
     first_batch_s: list[float]
-    example: Batch  # a copy of the first batch
+
+
+def example(loader: Loader) -> Batch:
+    """A copy of the first batch of an epoch, of which the rest comes too: no epoch is left half done."""
+    found = None
+    with closing(iter(loader)) as source:
+        for batch in source:
+            found = kept(batch) if found is None else found
+    return found
 
 
 def drain(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
@@ -34,7 +42,7 @@ def drain(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
 
     lead_in: as in Bench.segment.
     """
-    seconds, firsts, example = 0.0, [], None
+    seconds, firsts = 0.0, []
     for number in range(-int(lead_in and loader.keeps_on), epochs):
         batches, images, expected, reached = 0, 0, len(loader.order()), deque()
         last = len(loader)
@@ -49,15 +57,13 @@ def drain(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
                 if batches == last and number >= 0:
                     synchronise(loader.request.device)  # sync point: all batches are there
                     seconds += time.perf_counter() - begin
-                if example is None:
-                    example = kept(batch)
         if images != expected:
             raise GpufeedError(
                 f"{images} images from {type(loader).__name__} alone",
                 f"{expected}, each sample once",
                 "choose another loader and report this one",
             )
-    return Drained(seconds, firsts, example)
+    return Drained(seconds, firsts)
 
 
 def _wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpufeed.ceilings.inputs import drain
+from gpufeed.ceilings.inputs import example
 from gpufeed.ceilings.plan import refused
 from gpufeed.ceilings.record import SCHEMA_VERSION
 from gpufeed.ceilings.replayed import Replayed
@@ -74,7 +74,7 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     loader, bench = ready.loader, Bench(ready.trainer)
     first = bench.train(loader, 1)  # as the cell would begin: workers start, the page cache is as it is
     read_in(loader.files())
-    alone = Replayed(ready.request, drain(loader).example)
+    alone = Replayed(ready.request, example(loader))
     bench.segment(alone, 1)
     images, batches = len(loader.order()), len(loader)
     epochs = epochs_of_a_segment(bench.segment(loader, 1).seconds, settings)

@@ -12,7 +12,7 @@ from test_cuda_trainer import DeviceLoader, StrictLoader, losses, need, trainer
 from gpufeed import registry
 from gpufeed.ceilings import stages
 from gpufeed.ceilings import verdict as verdicts
-from gpufeed.ceilings.inputs import drain
+from gpufeed.ceilings.inputs import drain, example
 from gpufeed.ceilings.measure import measure_ceilings
 from gpufeed.ceilings.record import DOCUMENT
 from gpufeed.ceilings.replayed import Replayed
@@ -129,7 +129,7 @@ def test_every_segment_begins_with_the_same_weights(tmp_path, precision, graphs)
     need(precision)
     made_trainer = trainer(tmp_path, precision=precision, cuda_graphs=graphs)
     bench = Bench(made_trainer)
-    alone = Replayed(made_trainer.job.loader.request, drain(made_trainer.job.loader).example)
+    alone = Replayed(made_trainer.job.loader.request, example(made_trainer.job.loader))
     first, second = (losses(bench.train(alone, 3)) for _ in range(2))
     assert first[0] == pytest.approx(second[0], rel=1e-4)
     assert second == pytest.approx(first, rel=5e-2, abs=1e-2)
@@ -141,11 +141,11 @@ def test_nothing_waits_inside_a_segment(tmp_path, graphs):
     prepared = trainer(tmp_path, loader=StrictLoader, cuda_graphs=graphs)
     loader = prepared.job.loader
     with DeviceLoader(loader.request) as free:
-        example = drain(free).example  # draining waits, so as not to run ahead of the device
+        batch = example(free)
     bench = Bench(prepared)
     segment = bench.segment(loader, 2)
     assert segment.seconds == pytest.approx(segment.wait_s + segment.step_s)
-    assert bench.segment(StrictReplayed(loader.request, example), 2).seconds > 0
+    assert bench.segment(StrictReplayed(loader.request, batch), 2).seconds > 0
 
 
 def test_the_sentinel_does_notice_a_wait(tmp_path):
@@ -158,7 +158,7 @@ def test_the_sentinel_does_notice_a_wait(tmp_path):
     prepared = trainer(tmp_path, augment=waiting)
     loader = prepared.job.loader
     with pytest.raises(RuntimeError, match="synchroniz"):
-        Bench(prepared).segment(StrictReplayed(loader.request, drain(loader).example), 1)
+        Bench(prepared).segment(StrictReplayed(loader.request, example(loader)), 1)
 
 
 @pytest.mark.alone
@@ -180,7 +180,6 @@ def test_a_loader_alone_is_timed_until_its_batches_are_on_the_device(tmp_path):
         found = drain(loader, 2)
     assert found.seconds > 2 * 5 * 0.9 * start.elapsed_time(end) / 1e3
     assert len(found.first_batch_s) == 2
-    assert found.example.images.device.type == "cuda"
 
 
 @pytest.mark.parametrize("name", ["torchvision_cuda", "nvimgcodec"])

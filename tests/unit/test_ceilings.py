@@ -13,7 +13,7 @@ from measure_fixtures import CPU, toy_trainer
 
 from gpufeed.ceilings import stages
 from gpufeed.ceilings import verdict as verdicts
-from gpufeed.ceilings.inputs import drain
+from gpufeed.ceilings.inputs import drain, example
 from gpufeed.ceilings.measure import epochs_of_a_segment, measure_ceilings
 from gpufeed.ceilings.record import DOCUMENT
 from gpufeed.ceilings.replayed import Replayed
@@ -134,7 +134,7 @@ def test_every_segment_trains_from_the_same_weights_in_the_same_order_of_rates(t
     trainer = toy_trainer(tmp_path, options={"optimiser": "adam", "schedule": "one_cycle"}, epochs=2)
     weights = copy.deepcopy(trainer.job.model.state_dict())
     bench = Bench(trainer)
-    alone = Replayed(trainer.job.loader.request, drain(trainer.job.loader).example)
+    alone = Replayed(trainer.job.loader.request, example(trainer.job.loader))
     before = logging.getLogger("gpufeed").level
     first, second = (bench.train(alone, 3) for _ in range(2))
     assert logging.getLogger("gpufeed").level == before
@@ -258,7 +258,7 @@ def test_the_bounds_of_a_stage_by_hand():
 def test_a_loader_that_keeps_on_has_a_lead_in_that_is_not_counted(tmp_path, keeps_on):
     trainer = toy_trainer(tmp_path)
     loader, bench = trainer.job.loader, Bench(trainer)
-    alone = Replayed(loader.request, drain(loader).example)
+    alone = Replayed(loader.request, example(loader))
     loader.keeps_on = keeps_on
     began, lead = loader.epoch, int(keeps_on)
     assert len(drain(loader, 2).first_batch_s) == 2

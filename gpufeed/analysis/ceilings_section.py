@@ -55,8 +55,8 @@ def how(rows: Sequence[tuple[str, Mapping]]) -> str:
     pairs = sorted({len(found["pairs"]) for _, found in rows})
     epochs = sorted({found["segment"]["epochs"] for _, found in rows})
     return (
-        f"{wording.listing(pairs)} pairs of segments of {wording.listing(epochs)} epochs, in the order ABBA "
-        "in one process, through one step; input only and the loader's stages in rounds after them."
+        f"{wording.listing(pairs)} pairs of segments of {wording.listing(epochs)} "
+        f"{'epoch' if epochs == [1] else 'epochs'} each, in the order ABBA in one process, through one step; input only and the loader's stages in rounds after them."
     )
 
 

@@ -56,7 +56,8 @@ def how(rows: Sequence[tuple[str, Mapping]]) -> str:
     epochs = sorted({found["segment"]["epochs"] for _, found in rows})
     return (
         f"{wording.listing(pairs)} pairs of segments of {wording.listing(epochs)} "
-        f"{'epoch' if epochs == [1] else 'epochs'} each, in the order ABBA in one process, through one step; input only and the loader's stages in rounds after them."
+        f"{'epoch' if epochs == [1] else 'epochs'} each, in the order ABBA in one process, through one step; "
+        "input only and the loader's stages in rounds after them."
     )
 
 

@@ -17,6 +17,7 @@ from jsonschema.protocols import Validator
 from jsonschema.validators import extend
 
 from gpufeed.builds import planned_builds
+from gpufeed.ceilings import plan as ceilings_plan
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell, Plan, plan
 from gpufeed.impact import planned_impact
@@ -40,6 +41,7 @@ RULES = (
     *("compose_cell", "measure_cell", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
+    *("measure_ceilings", "plot_ceilings"),
     *("tabulate", "plot", "assemble_report", "report", "compare"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
@@ -410,6 +412,7 @@ def planned(config: Mapping) -> Plan:
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
         planned_impact(config, name, cells.values())
+        ceilings_plan.cells(config, found, name)
     check_models(config, found)
     check_resized(config, found)
     return found

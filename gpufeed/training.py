@@ -6,8 +6,8 @@ Measuring a cell, keeping its model and evaluating that all begin here.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -181,6 +181,57 @@ def train_here(
     telemetry: bool = False,
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
+    told = (on_epoch, checkpoints, telemetry)
+    with made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready:
+        loader, watch = ready.loader, ready.watch
+        batches = steps_in_epoch(loader)
+        with watch if watch is not None else nullcontext():
+            result = ready.trainer.run()
+    if loader.tally is not None:
+        loader.tally.check()
+    left_out = warmup(result.epochs, batches)["steps"]
+    seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
+    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
+    ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
+    loading = together([rank["loading"] for rank in ranks])
+    peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
+    seen = summary.together([rank["telemetry"] for rank in ranks])
+    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cell that is set up, up to the start of the clock; its loader is open.
+
+    setup_s: seconds of all that, of which open_s were the loader's. watch: not entered yet; None where
+    nobody asked for telemetry.
+    """
+
+    model: nn.Module
+    request: LoadRequest
+    loader: Loader
+    trainer: Trainer
+    setup_s: float
+    open_s: float
+    watch: Watch | None
+
+
+@contextmanager
+def made_ready(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    telemetry: bool = False,
+) -> Iterator[Ready]:
+    """Finds the cell's place and sets the cell up in this process; closes its loader at the end.
+
+    Arguments and errors: as in train.
+    """
     rank, world_size = place_in_group()
     check_world(world_size, cell.devices)
     verdict = admit(gate) if gate is not None else None
@@ -201,7 +252,9 @@ def train_here(
     if rank:  # after the weights, which are the same everywhere: dropout is not
         torch.manual_seed(seed + RANKS_APART * rank)
     watch = Watch(place.device, cached_share(files_of(request))) if telemetry else None
+    opening = time.perf_counter()
     with fetch("loader", cell.loader)(request) as loader:
+        open_s = time.perf_counter() - opening
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version
             check_same(gate, verdict, "decoder", version)
@@ -211,20 +264,7 @@ def train_here(
         trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
         trainer.prepare(example_batch(request))
         synchronise(place.device)
-        setup_s = time.perf_counter() - setup_start
-        batches = steps_in_epoch(loader)
-        with watch if watch is not None else nullcontext():
-            result = trainer.run()
-    if loader.tally is not None:
-        loader.tally.check()
-    left_out = warmup(result.epochs, batches)["steps"]
-    seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
-    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
-    ranks = gathered({**own, "telemetry": seen}, world_size)
-    loading = together([rank["loading"] for rank in ranks])
-    peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
-    seen = summary.together([rank["telemetry"] for rank in ranks])
-    return Trained(model, request, result, batches, setup_s, loading, peak, seen)
+        yield Ready(model, request, loader, trainer, time.perf_counter() - setup_start, open_s, watch)
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:

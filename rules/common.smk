@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 from gpufeed.attempts import attempt
 from gpufeed.baseline import baseline_records
 from gpufeed.builds import planned_builds
+from gpufeed.ceilings import plan as ceilings_plan
 from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
@@ -39,6 +40,7 @@ RESULTS = config["results"]
 DATA = config["data"]
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 IN_USE = {name: inference_plan.cells(config, PLAN, name) for name in PLAN.cells}  # and are measured in use
+LIMITED = {name: ceilings_plan.cells(config, PLAN, name) for name in PLAN.cells}  # cells with their ceilings
 BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(config, name))}
 # A cell's path ends in a digest of the cell: a file that was written anew holds the same cell, and what was made
 # from it stays (`ancient` where it is read).
@@ -47,7 +49,9 @@ EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
-ANALYSIS_CODE = digest("analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py")
+ANALYSIS_CODE = digest(
+    "analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py", "ceilings/verdict.py"
+)
 
 
 wildcard_constraints:
@@ -102,6 +106,7 @@ def plan_info():
                 "impact": impact_of(name),
                 "models": KEPT[name],
                 "inference": IN_USE[name],
+                "ceilings": LIMITED[name],
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -348,6 +353,10 @@ def parts_of(experiments):
             yield from inferences_of(experiment)
             yield f"{RESULTS}/tables/{experiment}/inference.csv"
             yield f"{RESULTS}/figures/{experiment}/inference.svg"
+        if LIMITED[experiment]:
+            yield from ceilings_of(experiment)
+            yield f"{RESULTS}/tables/{experiment}/ceilings.csv"
+            yield f"{RESULTS}/figures/{experiment}/ceilings.svg"
 
 
 def models_path(wildcards):
@@ -399,6 +408,29 @@ def code_of_inference(wildcards):
     """A digest of the modules that decide what is measured of a model in use."""
     own = ("inference/*.py", "inference/backends/*.py", "compiling.py", "devices.py", "timing.py")
     return digest(*own, *code_of_model(wildcards), *code_of_loader(cell_of(wildcards).loader))
+
+
+def ceilings_of(experiment):
+    """The ceilings of the cells of an experiment, a file each."""
+    return [f"{RESULTS}/ceilings/{experiment}/{cell}.json" for cell in LIMITED[experiment]]
+
+
+def settings_of_ceilings(wildcards):
+    """How the ceilings of an experiment are measured; without any their path is an error."""
+    settings = ceilings_plan.settings(config, wildcards.experiment)
+    if settings is None:
+        raise WorkflowError(
+            f"found: no ceilings in experiment {wildcards.experiment}\nexpected: `ceilings:` in it"
+        )
+    return settings
+
+
+def code_of_ceilings(wildcards):
+    """A digest of the modules that decide what is measured of a cell's ceilings; the verdict is the report's."""
+    own = (
+        f"ceilings/{name}.py" for name in ("measure", "segments", "inputs", "stages", "shares", "replayed")
+    )
+    return digest(*own, "sweep/page_cache.py", "decode/before.py", "heap.py", *code_of_training(wildcards))
 
 
 def kernels_in_report(experiment):

@@ -13,6 +13,7 @@ PLACES = {
     "kernels": "kernels/{name}.json",
     "evaluations": "models/{name}/*/evaluation.json",
     "inferences": "inference/{name}/*.json",
+    "ceilings": "ceilings/{name}/*.json",
 }
 GATES = "gate/*/*/*.json"
 
@@ -40,6 +41,7 @@ class Found:
     kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
     evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
     inferences: list[Path] = field(default_factory=list)  # of models in use, <experiment>/<cell_id>.json
+    ceilings: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -50,7 +52,8 @@ class Found:
     @property
     def measured(self) -> bool:
         """Whether anything was measured; a verdict of the gate is no measurement."""
-        return any((self.paths, self.builds, self.sweeps, self.kernels, self.evaluations, self.inferences))
+        of_cells = (self.paths, self.evaluations, self.inferences, self.ceilings)
+        return any((*of_cells, self.builds, self.sweeps, self.kernels))
 
 
 Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.page`)
@@ -67,6 +70,7 @@ def planned(name: str, plan: Mapping) -> list[Part]:
         "kernels": [f"kernels/{name}.json"] * bool(plan.get("kernels")),
         "evaluations": [f"models/{name}/{cell}/evaluation.json" for cell in plan.get("models", [])],
         "inferences": [f"inference/{name}/{cell}.json" for cell in plan.get("inference", [])],
+        "ceilings": [f"ceilings/{name}/{cell}.json" for cell in plan.get("ceilings", [])],
     }
     return [Part(name, kind, Path(path)) for kind, paths in files.items() for path in paths]
 

@@ -12,6 +12,7 @@ WORDS = {  # one and several of a kind, in the order in which they are told
     "builds": ("timed build of caches", "timed builds of caches"),
     "kernels": ("kernel benchmark", "kernel benchmarks"),
     "evaluations": ("evaluation of a model", "evaluations of models"),
+    "ceilings": ("measurement of ceilings", "measurements of ceilings"),
     "inferences": ("measurement of a model in use", "measurements of models in use"),
 }
 

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from gpufeed.analysis import (
     builds,
+    ceilings_section,
     claims,
     confusion,
     datasets,
@@ -55,8 +56,9 @@ def page(found: find.Found, plan_info: Mapping) -> str:
 
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "sweep" (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
-    "inference" (cells), "builds" (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
-    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
+    "inference" and "ceilings" (cells), "builds" (<decoder>-<cores>) and "gates"
+    (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment", "sentence", "combinations"}],
+    "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
@@ -93,7 +95,7 @@ def _shown_experiments(found: find.Found, plan_info: Mapping, table: pd.DataFram
     present |= {path.parent.name for path in found.builds}
     present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
     present |= {path.parent.parent.name for path in found.evaluations}
-    present |= {path.parent.name for path in found.inferences}
+    present |= {path.parent.name for path in (*found.inferences, *found.ceilings)}
     return [name for name in plan_info["experiments"] if name in present]
 
 
@@ -121,6 +123,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "introduced": claims.INTRODUCED.get(name, ""),
         "impact": _impact(name, ours, plan.get("impact")),
         "roofline": roofline.section(found.kernels, ours, own_records),
+        "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
         "lengths": lengths.section(own_records),
         "pictures": _pictures(name, ours, own_records),
         "batches": _batch_tables(own_records, steps),

@@ -1,10 +1,12 @@
 """What a loader is: the contract that tests/unit/test_loader_contract.py holds every one to."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +32,9 @@ class LoadRequest:
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
+    decoded: np.ndarray | None = None
+    # ^ uint8 (n, H, W, 3): images that come in place of decoded files, by turns, to time a loader without
+    # its decoder; files are read as ever
     workers: int = 0
     threads: int = 1  # cores that a loader may use for threads of its own or of its library
     prefetch_factor: int | None = None
@@ -68,6 +73,10 @@ def epoch_order(
     return ids[rank::world_size]
 
 
+class NoStage(Exception):
+    """A stage of a loader's work that cannot be taken out; the message is a sentence that says why."""
+
+
 class Loader(ABC):
     """Iterating once is one epoch: every sample once, in `epoch_order`, the last batch smaller if need be.
 
@@ -75,9 +84,15 @@ class Loader(ABC):
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
 
     tally: who decoded its images so far, where a decoder may leave some of them to another; else None.
+    keeps_on: whether an open loader goes on working between epochs, so that an epoch begins with batches that
+    are made already. no_decoding, no_transfer: why that stage cannot be taken out, as a sentence; None where
+    it can.
     """
 
     tally: Tally | None = None
+    keeps_on: bool = False
+    no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
+    no_transfer: ClassVar[str | None] = None
 
     def __init__(self, request: LoadRequest):
         self.request = request
@@ -135,6 +150,34 @@ class Loader(ABC):
         if state["seed"] != self.request.seed:
             raise ValueError(f"found seed {state['seed']} in the state; expected {self.request.seed}")
         self.epoch, self.next_batch = state["epoch"], state["next_batch"]
+
+    def files(self) -> list[str]:
+        """Every file that an epoch of an open loader reads, with no page of it held; empty where none is."""
+        return []
+
+    def files_of_split(self) -> list[str]:
+        """The image files of its split, those of other ranks too."""
+        paths = self.request.manifest.paths()
+        return [os.fspath(paths[sample_id]) for sample_id in self.split_ids.tolist()]
+
+    @classmethod
+    def without_decoding(cls, request: LoadRequest, pixels: Callable[[], np.ndarray]) -> "Loader":
+        """A loader that reads the same files and takes its pixels from `pixels()` (see LoadRequest.decoded).
+
+        Raises NoStage for a loader that cannot be taken apart so.
+        """
+        if cls.no_decoding is not None:
+            raise NoStage(cls.no_decoding)
+        return cls(replace(request, decoded=pixels()))
+
+    @classmethod
+    def without_transfer(cls, request: LoadRequest) -> "Loader":
+        """A loader whose batches stay in the host's memory; raises NoStage where none are copied."""
+        if request.device.type == "cpu":
+            raise NoStage("The device is the CPU, to which nothing is copied.")
+        if cls.no_transfer is not None:
+            raise NoStage(cls.no_transfer)
+        return cls(replace(request, device=torch.device("cpu")))
 
     def __enter__(self) -> "Loader":
         self.open()

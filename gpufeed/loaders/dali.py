@@ -39,6 +39,8 @@ log = logging.getLogger("gpufeed")
 class DaliLoader(StreamingLoader):
     """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from one pipeline."""
 
+    no_decoding = "DALI reads and decodes in one pipeline of its own."
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.augment: DaliAugment | None = request.sample_transform
@@ -59,6 +61,11 @@ class DaliLoader(StreamingLoader):
             self.reading = self.laid_out(self.order(), self.epoch)
         else:
             log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
+
+    @property
+    def keeps_on(self) -> bool:
+        """DALI's own reader goes on across the ends of epochs; a pipeline that is fed with bytes does not."""
+        return self.reads
 
     def close(self) -> None:
         super().close()
@@ -182,6 +189,7 @@ class DaliGpuLoader(DaliLoader):
     """DALI with Huffman decoding on the request's threads and the rest on the GPU."""
 
     decoder = "dali_gpu"
+    no_transfer = "It decodes on the device: no decoded pixels are copied."
 
     def check_device(self, error: RuntimeError) -> None:
         self.library.check_device(error)

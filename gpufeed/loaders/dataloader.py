@@ -12,12 +12,17 @@ from gpufeed.loaders.transfer import copied
 class SyncLoader(Loader):
     """Reads, decodes and copies each batch when it is asked for."""
 
+    no_decoding = None
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.host = HostBatches(request)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         yield from copied(self.host.start(order, self.epoch), self.request.device)
+
+    def files(self) -> list[str]:
+        return self.files_of_split()
 
     def close(self) -> None:
         self.host.close()

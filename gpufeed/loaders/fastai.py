@@ -53,6 +53,8 @@ class ManifestDL(TfmdDL):
 class FastaiLoader(Loader):
     """The batches of ManifestDL, copied when they are asked for."""
 
+    no_decoding = None
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.source = ManifestDL(request)
@@ -87,6 +89,9 @@ class FastaiLoader(Loader):
                 raise found
             starting = nullcontext()
             yield HostBatch(*found, load_ms=(time.perf_counter() - begin) * 1e3)
+
+    def files(self) -> list[str]:
+        return self.files_of_split()
 
     def close(self) -> None:
         """Ends the workers; safe to call twice."""

@@ -27,6 +27,8 @@ class HostCacheLoader(AheadLoader):
     A batch is gathered into pinned memory of its own, from which the copy runs beside the compute.
     """
 
+    no_decoding = "The cache holds decoded pixels."
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         check_request("host_cache", request)

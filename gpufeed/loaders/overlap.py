@@ -18,6 +18,8 @@ class OverlapLoader(AheadLoader):
     its own buffer, and only the thread waits.
     """
 
+    no_decoding = None
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.host = HostBatches(request)
@@ -32,6 +34,9 @@ class OverlapLoader(AheadLoader):
             yield from super().batches(order)
         except RuntimeError as error:  # the signal of a dead worker interrupts the wait of the main thread
             raise told(error, self.request.workers) from error
+
+    def files(self) -> list[str]:
+        return self.files_of_split()
 
     def close(self) -> None:
         super().close()

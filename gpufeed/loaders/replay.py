@@ -32,7 +32,11 @@ class ReplayLoader(Loader):
         self.batch = None
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        whole, size = self.batch, self.request.batch_size
-        for start in range(0, len(order), size):
-            n = min(size, len(order) - start)
-            yield Batch(whole.images[:n], whole.labels[:n], whole.ids[:n], load_ms=0.0)
+        yield from repeated(self.batch, len(order), self.request.batch_size)
+
+
+def repeated(whole: Batch, samples: int, size: int) -> Iterator[Batch]:
+    """A batch of `size` again and again, the last time cut, until so many samples have come."""
+    for start in range(0, samples, size):
+        n = min(size, samples - start)
+        yield Batch(whole.images[:n], whole.labels[:n], whole.ids[:n], load_ms=0.0)

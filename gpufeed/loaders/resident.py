@@ -19,6 +19,9 @@ SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its
 class ResidentLoader(Loader):
     """Reads the cache in `open`. In an epoch the host sends only the order, once."""
 
+    no_decoding = "The cache holds decoded pixels."
+    no_transfer = "The split was copied to the device before the first epoch."
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         check_request("resident", request)

@@ -46,7 +46,7 @@ class Samples(Dataset):
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
         self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize
-        self.transform = request.sample_transform
+        self.transform, self.decoded = request.sample_transform, request.decoded
         self.decoder = PillowDecoder()
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
@@ -66,6 +66,8 @@ class Samples(Dataset):
             data = path.read_bytes()
         except OSError as error:
             raise bad_file(path, error.strerror or str(error)) from error
+        if self.decoded is not None:
+            return self.decoded[sample_id % len(self.decoded)]
         decoded = self.decoder.decode([data])
         image = decoded.images[0]
         if image is None:

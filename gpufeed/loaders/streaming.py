@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.decode.base import Decoder, bad_file
+from gpufeed.decode.before import DecodedBefore
 from gpufeed.decode.tally import Tally
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders.ahead import Ahead, AheadLoader
@@ -27,6 +28,7 @@ class StreamingLoader(AheadLoader):
     """
 
     decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
+    no_decoding = None
 
     def __init__(self, request: LoadRequest):
         """Raises GpufeedError for what the loader cannot do, and Skip if its device is CUDA alone and the
@@ -58,10 +60,15 @@ class StreamingLoader(AheadLoader):
         on_cuda = self.request.device.type == "cuda"
         with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
             self.library = load("decoder", self.decoder)(self.request.threads)
+        if self.request.decoded is not None:
+            self.library = DecodedBefore(self.library, self.request.decoded, self.request.device)
 
     def close(self) -> None:
         super().close()
         self.library = None
+
+    def files(self) -> list[str]:
+        return self.files_of_split()
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
         return self._made(order, self.epoch)
@@ -119,9 +126,11 @@ class TorchvisionCudaLoader(StreamingLoader):
     """torchvision.io.decode_jpeg on the GPU."""
 
     decoder = "torchvision_cuda"
+    no_transfer = "It decodes on the device: no decoded pixels are copied."
 
 
 class NvImageCodecLoader(StreamingLoader):
     """nvImageCodec on the GPU."""
 
     decoder = "nvimgcodec"
+    no_transfer = "It decodes on the device: no decoded pixels are copied."

@@ -1,6 +1,7 @@
 """Strips decoded anew in every epoch, window by window, each window a batch of its own on the device."""
 
 import itertools
+import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,9 @@ class StripsLoader(AheadLoader):
     The bytes of the strip set are verified by the equivalence gate, once, and not at each opening.
     """
 
+    no_decoding = "Strips are read and decoded in one pass over the file that holds them."
+    no_transfer = "Strips are decoded where they are needed: no pixels are copied."
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         if request.strips is None:
@@ -63,6 +67,13 @@ class StripsLoader(AheadLoader):
         if self.reader is not None:
             self.reader.close()
             self.reader = None
+
+    def files(self) -> list[str]:
+        """The strip set, which is mapped anew here so that its pages can go, and what is in no strip."""
+        self.reader.let_go()
+        paths = self.request.manifest.paths()
+        alone = [unit.ids for unit in self.units if unit.strip is None]
+        return [os.fspath(self.request.strips), *(os.fspath(paths[i]) for ids in alone for i in ids.tolist())]
 
     @property
     def decoder(self) -> StripBackend:

@@ -21,14 +21,13 @@ from gpufeed.errors import GpufeedError, Skip, one_line
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.outcome import outcome
 from gpufeed.registry import load
-from gpufeed.sweep.page_cache import evict, evicted_share, read_in
+from gpufeed.sweep.page_cache import Refused, make_cold, read_in
 from gpufeed.sweep.plan import STRIP_SETS, Images, Point, core_counts, points
 from gpufeed.sweep.record import SCHEMA_VERSION
 from gpufeed.sweep.strips import StripsBulk
 from gpufeed.timing import synchronise
 
 READ_BY_DALI = ("dali_cpu", "dali_gpu")
-COLD = 0.9  # share of the pages that must be out for a pass to count as cold
 log = logging.getLogger("gpufeed")
 
 
@@ -261,10 +260,6 @@ def measure_point(
         return found | {"status": "failed", "sentence": one_line(error)}
 
 
-class Refused(Exception):
-    """The files could not be evicted; the message says so."""
-
-
 def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory) -> dict:
     """Warms up, then times `rounds` passes; raises Refused if a cold page cache cannot be had."""
     cold, reads = point.cache == "cold", bulk.reads()
@@ -295,22 +290,6 @@ def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: 
         "fell_back": bulk.fell_back - before,
         "buffers_mib": None if buffers[0] is None else max(buffers),
     }
-
-
-def make_cold(paths: list[str]) -> float:
-    """Evicts the files and returns the share of pages that are out; raises Refused if too few are."""
-    evict(paths)
-    share = evicted_share(paths)
-    if share is None:
-        raise Refused(
-            "This system does not tell which pages of a file are in memory, so cold was not measured."
-        )
-    if share < COLD:
-        raise Refused(
-            f"The kernel kept {100 * (1 - share):.0f} % of the files' pages in memory although it was asked "
-            "to drop them (as on tmpfs), so cold was not measured."
-        )
-    return share
 
 
 def images_of_a_pass(bulk: Bulk, batch_size: int, seconds: float, most: int | None, chill) -> int:

@@ -11,6 +11,12 @@ from collections.abc import Iterable
 
 from gpufeed.decode.files import PIECE
 
+COLD = 0.9  # share of the pages that must be out for a pass to count as cold
+
+
+class Refused(Exception):
+    """The files could not be evicted; the message says so."""
+
 
 def read_in(paths: Iterable[str]) -> None:
     """Reads every file once, so that all are in the page cache if they fit."""
@@ -31,6 +37,22 @@ def evict(paths: Iterable[str]) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def make_cold(paths: list[str]) -> float:
+    """Evicts the files and returns the share of pages that are out; raises Refused if too few are."""
+    evict(paths)
+    share = evicted_share(paths)
+    if share is None:
+        raise Refused(
+            "This system does not tell which pages of a file are in memory, so cold was not measured."
+        )
+    if share < COLD:
+        raise Refused(
+            f"The kernel kept {100 * (1 - share):.0f} % of the files' pages in memory although it was asked "
+            "to drop them (as on tmpfs), so cold was not measured."
+        )
+    return share
 
 
 def evicted_share(paths: Iterable[str]) -> float | None:

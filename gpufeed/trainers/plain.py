@@ -6,11 +6,13 @@ after the step, as a loop does that prints the time of every step.
 """
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpufeed.loaders.base import Loader
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.checkpoints import KEY, random_state, set_random_state, stamp
@@ -49,6 +51,18 @@ class PlainTrainer(Trainer):
     def run(self) -> TrainResult:
         recorder = Recorder(self.job)
         self._resume(recorder)
+        return self._run(recorder)
+
+    def over(self, loader: Loader, epochs: int) -> TrainResult:
+        """Trains whole epochs of another open loader with the step that `prepare` made, as `run` would.
+
+        It begins with the schedule's first rates and with the weights as they are; judges nothing, tells
+        nobody, keeps no checkpoint.
+        """
+        nobody = {"steps": None, "judge": None, "on_epoch": None, "checkpoints": None}
+        return self._run(Recorder(replace(self.job, loader=loader, epochs=epochs, **nobody)))
+
+    def _run(self, recorder: Recorder) -> TrainResult:
         while recorder.step < recorder.total:
             recorder.begin()
             self._train(recorder)
@@ -58,10 +72,11 @@ class PlainTrainer(Trainer):
 
     def _train(self, recorder: Recorder) -> None:
         """Trains on the batches left in the epoch, up to the last step of the run; waits only if asked to."""
-        with closing(iter(self.job.loader)) as batches:
+        with closing(iter(recorder.job.loader)) as batches:
             for batch in batches:
                 recorder.arrived(batch)
-                set_learning_rate(self.train_step.optimiser, self.rates[recorder.step])
+                rate = self.rates[recorder.step % len(self.rates)]  # `over` may go on beyond the schedule
+                set_learning_rate(self.train_step.optimiser, rate)
                 loss = self.step(batch.images, batch.labels, batch.ids, recorder.epoch)
                 recorder.trained(batch, loss)
                 if recorder.step == recorder.total:
@@ -71,7 +86,7 @@ class PlainTrainer(Trainer):
 
     def _save_if_due(self, recorder: Recorder) -> None:
         """Writes a checkpoint, off the clock."""
-        checkpoints = self.job.checkpoints
+        checkpoints = recorder.job.checkpoints
         if checkpoints is None or not checkpoints.due(recorder.step) or recorder.step == recorder.total:
             return
         recorder.settle()

@@ -144,12 +144,12 @@ def test_cold_passes_read_evicted_files_once(data, strips, decoder):
         pytest.skip(sweep["sentence"])
     (cold,) = [point for point in sweep["points"] if point["cache"] == "cold"]
     assert cold["status"] == "done", cold["sentence"]
-    assert all(share >= measure.COLD for share in cold["evicted_share"])
+    assert all(share >= page_cache.COLD for share in cold["evicted_share"])
     assert all(count <= 40 for count in cold["images"])
 
 
 def test_files_that_stay_in_memory_are_a_refusal(data, monkeypatch):
-    monkeypatch.setattr(measure, "evict", lambda paths: None)
+    monkeypatch.setattr(page_cache, "evict", lambda paths: None)
     sweep = swept("simplejpeg", data, cold=["mosaic_16"])
     (cold,) = [point for point in sweep["points"] if point["cache"] == "cold"]
     assert cold["status"] == "refused"

@@ -1,0 +1,108 @@
+"""Ceilings of cells, row by row: names, the parts of an epoch, and the table as CSV has it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gpufeed.analysis import wording
+from gpufeed.analysis.inference_rows import machine
+from gpufeed.ceilings import record, verdict
+from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
+from gpufeed.ceilings.shares import ALONE, END, epoch_parts
+
+SIDES = (END, ALONE, "input_only")
+ENDS = ("median", "ci95_low", "ci95_high")
+HEAD = (
+    "cell_id",
+    "loader",
+    "workers",
+    "augment",
+    "model",
+    "dataset",
+    "batch_size",
+    "machine",
+    "status",
+    "sentence",
+)
+IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
+
+
+def title(found: Mapping) -> str:
+    """What is trained and where, such as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
+    cell = found["cell"]
+    parts = [
+        f"{cell['model']} on {cell['dataset']}",
+        found["resolved"]["precision"],
+        f"batch {cell['batch_size']}",
+    ]
+    return f"{', '.join(parts)}; {machine(found)}"
+
+
+def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping]]]:
+    """By title: (name of the pipeline, document) of those that are done, the highest AU first."""
+    found: dict[str, list[Mapping]] = {}
+    for one in measurements:
+        if one["status"] == "done":
+            found.setdefault(title(one), []).append(one)
+    return {name: named(rows) for name, rows in found.items()}
+
+
+def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
+    """Each with its loader, its workers, and what else tells it from the others."""
+    cells = pd.DataFrame(
+        [{**row["cell"], "cell_id": row["cell_id"], "step_limit": row["cell"].get("steps")} for row in rows]
+    )
+    names = wording.labels(
+        cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])
+    )
+    pairs = zip(names, rows, strict=True)
+    return sorted(pairs, key=lambda pair: -pair[1]["shares"]["au"]["median"])
+
+
+def parts(found: Mapping) -> dict[str, float]:
+    """Seconds of a steady epoch end to end, which they add up to.
+
+    compute, first batch, the stages that were measured and have points, other wait, growth.
+    """
+    whole = epoch_parts(found["pairs"], found["segment"]["epochs"])
+    epoch_s, left = sum(whole.values()), whole["wait"]
+    split = {"compute": whole["compute"], "first batch": whole["start"]}
+    for name in IN_WAIT:
+        stage = found["stages"][name]
+        split[name] = min(left, stage["points"] * epoch_s) if stage["shown"] else 0.0
+        left -= split[name]
+    return {**split, "other wait": left, "growth": whole["growth"]}
+
+
+def table(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """One row a cell, in the order of the paths; one that was not measured has its status and sentence.
+
+    Shares are of the epoch, seconds those of an epoch. Raises GpufeedError for a damaged document.
+    """
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        found = record.read(path)
+        head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
+        head |= {"cell_id": found["cell_id"], "machine": machine(found)}
+        head |= {"status": found["status"], "sentence": found["sentence"]}
+        rows.append({**head, **(flat(found) if found["status"] == "done" else {})})
+    frame = pd.DataFrame(rows)
+    return frame.reindex(columns=[*HEAD, *(name for name in frame.columns if name not in HEAD)])
+
+
+def flat(found: Mapping) -> dict[str, Any]:
+    """The numbers of a document without nesting, and its verdict."""
+    told = verdict.of(found)
+    values: dict[str, Any] = {"verdict": told.kind, "stage": told.stage, "evidence": told.sentence}
+    values["pairs"] = len(found["pairs"])
+    for name, share in found["shares"].items():
+        values |= {f"{name}_{end}": share[end] for end in ENDS}
+    for side in SIDES:
+        values |= {f"images_per_s_{side}_{end}": found["images_per_s"][side][end] for end in ENDS}
+    for name in (FETCH, *IN_WAIT):
+        stage = found["stages"][name]
+        values[f"{name}_s"] = stage["seconds"] and stage["seconds"]["median"]
+        values |= {f"{name}_{key}": stage[key] for key in ("points", "at_most", "reason")}
+    return {**values, **found["start_up"]}

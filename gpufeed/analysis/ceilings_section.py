@@ -1,0 +1,118 @@
+"""The part of the report on limits: each cell's verdict, the table, the figure, and what was not measured."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from markupsafe import Markup
+
+from gpufeed.analysis import ceilings_figure, style, wording
+from gpufeed.analysis.ceilings_rows import SIDES, groups, table
+from gpufeed.analysis.files import write_whole
+from gpufeed.ceilings import record, verdict
+from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
+from gpufeed.errors import GpufeedError
+
+
+def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
+    """What the template shows of the ceilings of an experiment's cells; None if it neither has nor plans any.
+
+    paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
+    are to be measured.
+    """
+    ours = [path for path in map(Path, paths) if path.parent.name == experiment]
+    if not ours and not planned:
+        return None
+    measurements, troubles = [], []
+    for path in ours:
+        try:
+            found = record.read(path)
+        except GpufeedError as error:
+            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
+            continue
+        measurements.append(found)
+        if found["status"] != "done":
+            troubles.append({"status": found["status"], "who": path.stem, "sentence": found["sentence"]})
+    grouped, pictures = groups(measurements), []
+    if grouped:
+        svg = style.to_svg(ceilings_figure.draw(measurements))
+        caption = ceilings_figure.CAPTION
+        inline = style.inline_svg(svg, f"{experiment}-ceilings", caption)
+        pictures.append({"svg": Markup(inline), "caption": caption})
+    there = {path.stem for path in ours}
+    return {
+        "tasks": [
+            {"title": title, "how": how(rows), "rows": [line(name, found) for name, found in rows]}
+            for title, rows in grouped.items()
+        ],
+        "pictures": pictures,
+        "troubles": troubles,
+        "missing": [cell for cell in planned if cell not in there],
+    }
+
+
+def how(rows: Sequence[tuple[str, Mapping]]) -> str:
+    """How the numbers of a table were taken."""
+    pairs = sorted({len(found["pairs"]) for _, found in rows})
+    epochs = sorted({found["segment"]["epochs"] for _, found in rows})
+    return (
+        f"{wording.listing(pairs)} pairs of segments of {wording.listing(epochs)} "
+        f"{'epoch' if epochs == [1] else 'epochs'} each, in the order ABBA in one process, through one step; "
+        "input only and the loader's stages in rounds after them."
+    )
+
+
+def line(name: str, found: Mapping) -> dict:
+    """One row of the table, in words."""
+    shares, told = found["shares"], verdict.of(found)
+    kind, _, evidence = told.sentence.partition(": ")
+    return {
+        "name": name,
+        "kind": kind,
+        "evidence": f"{evidence[:1].upper()}{evidence[1:]}",
+        "au": _percent(shares["au"]["median"]),
+        "au_interval": _interval(shares["au"]),
+        "wait": _percent(max(0.0, shares["wait"]["median"])),
+        "growth": _percent(max(0.0, shares["growth"]["median"])),
+        "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
+        "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
+        "start": start(found["start_up"]),
+    }
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+def _interval(share: Mapping) -> str:
+    if share["ci95_low"] is None:
+        return ""
+    return f"{share['ci95_low'] * 100:.1f} to {share['ci95_high'] * 100:.1f}"
+
+
+def stage(name: str, found: Mapping) -> str:
+    """What a stage takes, or why that is not known."""
+    if found["reason"]:
+        return f"{name}: not measured. {found['reason']}"
+    seconds = f"{wording.three_figures(max(0.0, found['seconds']['median']))} s an epoch of the loader alone"
+    if not found["shown"]:
+        return f"{name}: not shown to take anything (median {seconds})"
+    of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
+    points = verdict.points_of(found["points"])
+    return f"{name}: {seconds}; without it at most {verdict.times(found['at_most'])}, {points} of {of}"
+
+
+def start(found: Mapping[str, float]) -> str:
+    """What comes before the steady epochs."""
+    seconds = {name: wording.three_figures(value) for name, value in found.items()}
+    return (
+        f"set up in {seconds['setup_s']} s (the loader in {seconds['open_s']} s); first batch of all after "
+        f"{seconds['first_batch_s']} s, first epoch {seconds['first_epoch_s']} s, steady epochs "
+        f"{seconds['epoch_s']} s, of which {seconds['epoch_start_s']} s for their first batch"
+    )
+
+
+def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
+    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
+    paths = list(paths)
+    write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
+    write_whole(out_figure, style.to_svg(ceilings_figure.draw([record.read(path) for path in paths])))

@@ -1,0 +1,200 @@
+"""What holds a cell back, in a sentence with its evidence. Pure functions on the document of its ceilings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpufeed.analysis import wording
+from gpufeed.analysis.statistics import MATTERS
+from gpufeed.ceilings.plan import DECODE, FETCH
+
+COMPUTE, INPUT, START, BALANCED, OPEN = (
+    "compute-bound",
+    "input-bound",
+    "start-up-bound",
+    "balanced",
+    "no verdict",
+)
+FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
+LOST = 0.9  # an AU below which the input is what to work on
+HALF = 0.5  # of the wait: what a stage must have to be named as its cause
+NOTED = 0.03  # of the epoch: what the steps' growth must have to be mentioned
+STEP = "step"  # not a stage of the loader: the steps themselves, which its work slows down
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: of the five above. stage: what the wait is for (gpufeed.ceilings.plan), STEP, or None."""
+
+    kind: str
+    sentence: str
+    stage: str | None = None
+
+
+def of(found: Mapping[str, Any]) -> Verdict:
+    """The verdict on a finished document (gpufeed/schemas/ceilings.schema.yaml)."""
+    low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if low is None or held(low, high):
+        return Verdict(OPEN, undecided(found))
+    if low >= FED:
+        return Verdict(COMPUTE, sentence(COMPUTE, [waits(found), limit(found)], found))
+    if low >= LOST:
+        return Verdict(BALANCED, sentence(BALANCED, [waits(found), growth(found), limit(found)], found))
+    return lost(found)
+
+
+def lost(found: Mapping[str, Any]) -> Verdict:
+    """The verdict where the input is what to work on: for what of it the device waits."""
+    shares = found["shares"]
+    wait = shares["wait"]["median"]
+    if shares["growth"]["median"] > wait:
+        parts = [grows(found), waits(found), lift(foremost(found), found)]
+        return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
+    if shares["start"]["ci95_low"] > HALF * wait:
+        return Verdict(
+            START, sentence(START, [waits(found) + start(found), growth(found), limit(found)], found)
+        )
+    stage = cause(found)
+    if stage is None:
+        parts = [waits(found), apart(found), growth(found), limit(found)]
+        return Verdict(INPUT, sentence(INPUT, parts, found))
+    points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
+    parts = [waits(found) + points, growth(found), lift(stage, found)]
+    return Verdict(INPUT, sentence(INPUT, parts, found), stage)
+
+
+def cause(found: Mapping[str, Any]) -> str | None:
+    """The stage with most points, if it is shown and has half of the wait; fetch has epochs of its own."""
+    stage = foremost(found)
+    half = HALF * found["shares"]["wait"]["median"]
+    return stage if stage is not None and found["stages"][stage]["points"] >= half else None
+
+
+def foremost(found: Mapping[str, Any]) -> str | None:
+    """The stage with most points, NOTED or more, if one is shown to take anything."""
+    there = {
+        name: stage["points"]
+        for name, stage in found["stages"].items()
+        if name != FETCH and stage["shown"] and stage["points"] >= NOTED
+    }
+    return max(there, key=there.get) if there else None
+
+
+def lift(stage: str | None, found: Mapping[str, Any]) -> str:
+    """What removing a stage brings at most, and what removing everything does."""
+    if stage is None:
+        return limit(found)
+    least = min(found["stages"][stage]["at_most"], most(found))
+    return f"removing {stage} would lift it to at most {times(least)}, {limit(found, '')}"
+
+
+def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
+    """All parts that say something, behind the kind."""
+    whole = f"{kind}: {'; '.join(part for part in parts if part)}"
+    return f"{whole} ({au(found)}).{shared(found)}"
+
+
+def held(low: float, high: float) -> list[float]:
+    """The borders between verdicts that an interval of AU holds."""
+    return [border for border in (LOST, FED) if low < border <= high]
+
+
+def undecided(found: Mapping[str, Any]) -> str:
+    """Why there is no verdict, and what would bring one."""
+    low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if low is None:
+        why = "there are too few pairs for an interval"
+    else:
+        why = f"AU may lie on either side of {wording.listing(map(wording.percent, held(low, high)))}"
+    return (
+        f"{OPEN}: {waits(found)}, but {why} ({au(found)}); more pairs, or a quieter machine, would tell."
+        f"{shared(found)}"
+    )
+
+
+def device(found: Mapping[str, Any]) -> str:
+    """What trains, in words."""
+    return {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
+
+
+def waits(found: Mapping[str, Any]) -> str:
+    share = max(0.0, found["shares"]["wait"]["median"])
+    return f"the {device(found)} waits {wording.percent(share)} of the epoch"
+
+
+def start(found: Mapping[str, Any]) -> str:
+    """What the first batches of the epochs take of the wait."""
+    seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
+    stay = " (or persistent_workers)" if cell["workers"] and not cell.get("persistent_workers") else ""
+    return (
+        f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "
+        f"({seconds} s), of which longer epochs{stay} would have fewer"
+    )
+
+
+def grows(found: Mapping[str, Any]) -> str:
+    share = found["shares"]["growth"]["median"]
+    return f"its steps take {points_of(share)} of the epoch longer beside the loader"
+
+
+def growth(found: Mapping[str, Any]) -> str:
+    """The same where it is more than nothing; else empty."""
+    return grows(found) if found["shares"]["growth"]["median"] >= NOTED else ""
+
+
+def most(found: Mapping[str, Any]) -> float:
+    """What removing all waiting, or, where steps grow too, all input brings at most."""
+    share = found["shares"]["au"]["median"] if growth(found) else 1 - found["shares"]["wait"]["median"]
+    return max(1.0, 1 / share)
+
+
+def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
+    what = "input" if growth(found) else "waiting"
+    return f"removing all {what} {verb}to at most {times(most(found))}"
+
+
+def apart(found: Mapping[str, Any]) -> str:
+    """What is known of the wait where nothing has half of it for certain."""
+    parts = {"the first batch of each epoch": found["shares"]["start"]["median"]}
+    parts |= {name: one["points"] for name, one in found["stages"].items() if name != FETCH and one["shown"]}
+    said = [f"{points_of(share)} for {name}" for name, share in parts.items() if share >= NOTED]
+    if found["stages"][DECODE]["reason"]:
+        said.append(f"decode was not told apart: {found['stages'][DECODE]['reason'].rstrip('.')}")
+    return (
+        f"no stage is shown to have half of that ({', '.join(said)})"
+        if said
+        else "no stage is shown to have half of that"
+    )
+
+
+def named(stage: str, found: Mapping[str, Any]) -> str:
+    """A stage, and who does it where these could be more."""
+    workers = found["cell"]["workers"]
+    return f"{stage} in {wording.plural(workers, 'worker process', 'worker processes')}" if workers else stage
+
+
+def au(found: Mapping[str, Any]) -> str:
+    """AU with its interval and the number of pairs."""
+    share = found["shares"]["au"]
+    value = f"AU {share['median'] * 100:.1f} %"
+    if share["ci95_low"] is None:
+        return f"{value}, {share['n']} pairs"
+    ends = f"{share['ci95_low'] * 100:.1f} to {share['ci95_high'] * 100:.1f} %"
+    return f"{value}, 95 % interval {ends}, {share['n']} pairs"
+
+
+def shared(found: Mapping[str, Any]) -> str:
+    if not found["shared_cores"]:
+        return ""
+    return " Training and loading share the CPU's cores: each would be faster without the other."
+
+
+def points_of(share: float) -> str:
+    """A share of the epoch in points: `48 points`."""
+    points = max(0.0, share) * 100
+    return f"{points:.0f} points" if points >= 9.5 else f"{points:.1f} points"
+
+
+def times(factor: float) -> str:
+    """`1.9x`; two decimals where one would read as nothing."""
+    return f"{factor:.1f}x" if factor >= 1.2 else f"{factor:.2f}x"

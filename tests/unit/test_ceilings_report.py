@@ -1,0 +1,191 @@
+"""What the report says, draws and tabulates of ceilings, what is planned, and what the scripts write."""
+
+import csv
+import re
+import runpy
+from html import unescape
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import ceilings_fixtures as made
+import pytest
+import record_fixtures as records
+import yaml
+from image_fixtures import write_dataset
+
+from gpufeed import cell_file
+from gpufeed.analysis import ceilings_rows, ceilings_section, publish
+from gpufeed.ceilings import plan
+from gpufeed.ceilings.record import read
+from gpufeed.config import ROOT, planned
+from gpufeed.errors import GpufeedError
+from gpufeed.training import read_cell
+
+
+def several():
+    """Three pipelines of one task: fed, waiting for decode, and one that was skipped."""
+    return [
+        made.document(made.pairs(1.63), decode_s=1.25, transfer_s=0.05, input_s=2.63, cell={"workers": 4}),
+        made.document(made.pairs(0.01), input_s=0.5),
+        made.document(made.pairs(1.63), cell={"workers": 8})
+        | {"status": "skipped", "sentence": "There is no GPU."}
+        | dict.fromkeys(("resolved", "shared_cores", "dataset", "segment", "start_up", "shares"))
+        | dict.fromkeys(("images_per_s", "input_only", "stages", "cached_share"))
+        | {"pairs": []},
+    ]
+
+
+def test_parts_of_the_bar_add_up_to_the_epoch():
+    found, fed, _ = several()
+    parts = ceilings_rows.parts(found)
+    assert sum(parts.values()) == pytest.approx(2.63)
+    assert parts["compute"] == pytest.approx(1)
+    assert parts["decode"] == pytest.approx(1.25)
+    assert parts["transfer"] == pytest.approx(0.05)
+    assert parts["other wait"] == pytest.approx(0.33)
+    assert ceilings_rows.parts(fed)["decode"] == 0
+    late = made.document(made.pairs(1.0, start_s=0.8, growth_s=0.5), decode_s=0.9, input_s=2.0)
+    parts = ceilings_rows.parts(late)
+    assert (parts["first batch"], parts["growth"]) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert parts["decode"] == pytest.approx(0.2)  # no more than what is left of the wait
+
+
+def test_the_table_and_the_figure(tmp_path):
+    paths = [made.write(tmp_path, found) for found in several()]
+    ceilings_section.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        slow, fed, skipped = csv.DictReader(file)
+    assert (slow["verdict"], slow["stage"], fed["verdict"]) == ("input-bound", "decode", "compute-bound")
+    assert slow["evidence"].startswith("input-bound: the GPU waits 62 % of the epoch, 48 points")
+    assert float(slow["au_median"]) == pytest.approx(1 / 2.63)
+    assert float(slow["images_per_s_compute_only_median"]) == pytest.approx(1000)
+    assert float(slow["decode_at_most"]) == pytest.approx(2.63 / 1.38)
+    assert (slow["fetch_s"], slow["fetch_reason"]) == ("", "The kernel kept the files.")
+    assert (skipped["status"], skipped["sentence"], skipped["au_median"]) == (
+        "skipped",
+        "There is no GPU.",
+        "",
+    )
+    words = "".join(ElementTree.parse(tmp_path / "f.svg").getroot().itertext())
+    for text in (
+        "overlap, 4 workers",
+        "AU 38 %, input-bound",
+        "wait, decode",
+        "vit_tiny on synthetic_224, bf16",
+    ):
+        assert text in words
+    assert "first batch" not in words
+    ceilings_section.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
+    assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
+
+
+def text_of(page):
+    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
+    return re.sub(r"\s+", " ", unescape(html))
+
+
+def test_the_page_has_the_part_and_what_is_missing(tmp_path):
+    paths = [made.write(tmp_path, found) for found in several()]
+    (tmp_path / "ceilings/limits/broken.json").write_text("{")
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), "broken", "to-come"]
+    told = publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    text = text_of(tmp_path / "report.html")
+    part = text[text.index("How far from the limit") :]
+    assert (
+        "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
+    )
+    assert "segments of 1 epoch each" in part
+    assert "overlap, 4 workers 38.0 % 38.0 to 38.0 62.0 % 0.0 % 380 1,000 380 input-bound" in part
+    assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
+    assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
+    assert (
+        "decode: 1.25 s an epoch of the loader alone; without it at most 1.9x, 48 points of the epoch" in part
+    )
+    assert "fetch: not measured. The kernel kept the files." in part
+    assert "first epoch 5.26 s, steady epochs 2.63 s" in part
+    assert "damaged broken:" in part
+    assert f"skipped {paths[2].stem}: There is no GPU." in part
+    assert "The ceilings of 1 more of its cells" in part
+    assert "1 measurement of ceilings" in publish.say_missing(told, info)
+
+
+def test_nothing_asked_for_is_no_part(tmp_path):
+    assert ceilings_section.section([], "limits", []) is None
+
+
+# --- the config
+
+
+def config(ceilings, **changes):
+    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    blocks = {
+        "one": {"loader": ["resident", "replay"]},
+        "two": {"loader": "replay"},
+        "three": {"loader": "overlap", "trainer": "fastai"},
+        "four": {"loader": "overlap", "trainer": ["lightning"], "devices": 2},
+    }
+    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
+    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "ceilings": ceilings, **changes}}}
+
+
+def test_cells_and_settings_with_defaults():
+    found = config({"blocks": ["one"], "pairs": 30})
+    (cell,) = plan.cells(found, planned(found), "tiny")
+    assert "resident" in cell
+    assert plan.settings(found, "tiny") == {"pairs": 30, "least_s": 3.0}
+    del found["experiments"]["tiny"]["ceilings"]
+    assert plan.settings(found, "tiny") is None
+    assert plan.cells(found, planned(found), "tiny") == []
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "found"),
+    [
+        ({}, "no 'blocks' in experiments.tiny.ceilings"),
+        ({"blocks": ["five"]}, "block 'five' in experiments.tiny.ceilings.blocks"),
+        ({"blocks": ["two"]}, "no cell but ceilings"),
+        ({"blocks": ["one", "three"]}, "the trainer fastai has no step of its own"),
+        ({"blocks": ["four"]}, "the trainer lightning"),
+        ({"blocks": ["one"], "pairs": 5}, "experiments.tiny.ceilings.pairs: 5"),
+        ({"blocks": ["one"], "least_s": 0}, "experiments.tiny.ceilings.least_s: 0"),
+    ],
+)
+def test_a_wrong_key_is_told_before_anything_is_planned(ceilings, found):
+    with pytest.raises(GpufeedError) as caught:
+        planned(config(ceilings))
+    assert found in caught.value.found
+
+
+# --- the scripts
+
+
+class Named(SimpleNamespace):
+    """The part of Snakemake's named lists that scripts use."""
+
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
+def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypatch, capfd):
+    made.register(monkeypatch)
+    monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
+    cell_file.write(tmp_path / "cell.yaml", read_cell(made.planted(model="SlowModel")), "Planted.")
+    snakemake = SimpleNamespace(
+        input=Named(
+            cell=str(tmp_path / "cell.yaml"),
+            manifest=str(write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"),
+            cache=[],
+        ),
+        output=Named(ceilings=str(tmp_path / "found.json")),
+        params=Named(settings={"pairs": 6, "least_s": 0.01}, attempt=4),
+        wildcards=Named(cell="planted"),
+        log=[str(tmp_path / "job.log")],
+        threads=1,
+    )
+    runpy.run_path(
+        str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"
+    )
+    found = read(tmp_path / "found.json")
+    assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
+    assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err

@@ -1,0 +1,32 @@
+"""Measures the ceilings of one cell: end to end and compute only by turns, input only, and its stages."""
+
+import sys
+from pathlib import Path
+
+from gpufeed import attempts, cell_file, orphan
+from gpufeed.ceilings import verdict
+from gpufeed.ceilings.measure import measure_ceilings
+from gpufeed.ceilings.record import write
+from gpufeed.log import job_log
+from gpufeed.node import node_name
+from gpufeed.training import Stores
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    with job_log(snakemake.log[0]):  # noqa: F821
+        job = snakemake  # noqa: F821
+        orphan.end_with()
+        built = (job.input.get(name) for name in ("cache", "strips", "extension"))
+        found = measure_ceilings(
+            cell_file.read(job.input.cell),
+            job.input.manifest,
+            Stores(*(Path(path) if path else None for path in built)),
+            job.params.settings,
+            planned_on=node_name(),
+            attempt=job.params.attempt,
+            threads=job.threads,
+            gate=job.input.get("gate") or None,
+        )
+        attempts.ended(job.output.ceilings, found["attempt"])
+        write(found, job.output.ceilings)
+        said = found["sentence"] or verdict.of(found).sentence
+        print(f"ceilings of {job.wildcards.cell}, {found['status']}: {said}", file=sys.stderr)

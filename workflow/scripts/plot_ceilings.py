@@ -1,0 +1,8 @@
+"""Ceilings of an experiment's cells -> their table and their figure."""
+
+from gpufeed.analysis.ceilings_section import publish
+from gpufeed.log import job_log
+
+with job_log(snakemake.log[0]):  # noqa: F821
+    job = snakemake  # noqa: F821
+    publish(job.input, job.output.table, job.output.figure)

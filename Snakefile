@@ -16,6 +16,8 @@ report: "workflow/report/workflow.rst"
 
 
 include: "rules/common.smk"
+include: "rules/codes.smk"
+include: "rules/resources.smk"
 include: "rules/data.smk"
 include: "rules/cache.smk"
 include: "rules/strips.smk"

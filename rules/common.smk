@@ -127,14 +127,6 @@ def archives_of(wildcards):
     return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
 
 
-def code_of_layout(wildcards):
-    """The modules that decide what prepare_dataset writes."""
-    layout = config["sources"][wildcards.dataset]["layout"]
-    own = (source_file("layout", layout), "data/manifest.py", "data/prepare.py", "data/quarantine.py")
-    idx = ("data/idx.py",) if layout in ("fashion_mnist", "gray_idx") else ()
-    return (*own, "decode/pillow.py", *idx)
-
-
 def content_of(wildcards):
     """What makes a source file what it is. Where it comes from is not part of it: see download.py."""
     for file in config["sources"][wildcards.dataset].get("files", []):
@@ -166,65 +158,8 @@ def extension_of(wildcards):
     return EXTENSION if activation in BY_EXTENSION else []
 
 
-def takes_gpu(decoder):
-    """Whether a decoder decodes on a GPU where there is one."""
-    return DECODERS[decoder].device == "cuda" or decoder == "strips"
-
-
 def strips_for_cache(wildcards):
     return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
-
-
-def cores_of_job(wildcards, workers=0, share=1):
-    """CPU cores of a job: all that the run has, of which a job may leave a share to others.
-
-    A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all by
-    the login node's cores: it has what the config says, and no fewer than it has worker processes. Rules
-    say it twice: as threads, which Snakemake cuts to the login node's cores when it submits a job, and as
-    cpus_per_task, which Slurm is asked for.
-    """
-    total = workflow.resource_settings.cores  # None with an executor that counts jobs
-    if workflow.remote_exec or not workflow.local_exec or total is None:
-        return max(config["cores_per_job"], workers)
-    return -(-total // share)
-
-
-def cores_of_extension(wildcards):
-    """There are few files to compile, and each takes a GiB or two of memory."""
-    return min(4, cores_of_job(wildcards))
-
-
-def cores_of_cell(wildcards):
-    """CPU cores of a measurement."""
-    return config["cores_per_cell"] or cores_of_job(wildcards, cell_of(wildcards).workers)
-
-
-def gpus_of_cell(wildcards):
-    """GPUs of a training: all that the cell's processes on this node train on.
-
-    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has.
-    """
-    return GPU_JOBS * cell_of(wildcards).devices
-
-
-def cores_of_gate(wildcards):
-    """Nothing is timed: where several GPUs, or none, are reserved, two loaders may be judged at once."""
-    return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=2)
-
-
-def cores_of_evaluation(wildcards):
-    """Nothing is timed."""
-    return cores_of_job(wildcards, cell_of(wildcards).workers, share=2)
-
-
-def cores_of_prediction(wildcards):
-    """Nothing is timed, and no worker runs."""
-    return cores_of_job(wildcards, share=2)
-
-
-def cores_of_build(wildcards):
-    """Those of a measurement also where one core decodes: nothing may run beside it."""
-    return config["cores_per_cell"] or cores_of_job(wildcards)
 
 
 def attempt_at(path, device=config["device"]):
@@ -271,46 +206,6 @@ def gates_of(experiment):
     """The names of the verdicts that the cells of an experiment wait for."""
     cells = PLAN.cells[experiment].values()
     return sorted({gate_name(cell) for cell in cells if not LOADERS[cell.loader].ceiling})
-
-
-def code_of_loader(loader):
-    """The modules that decide what a loader yields, and when."""
-    modules = (source_file("loader", loader), "loaders/base.py", "loaders/samples.py", "loaders/ahead.py")
-    modules += (
-        "loaders/transfer.py",
-        "decode/base.py",
-        "decode/pillow.py",
-        "data/manifest.py",
-        "data/resize.py",
-    )
-    if LOADERS[loader].reads == "cache":
-        modules += ("loaders/resident.py", "cache/*.py", "memory.py")
-    if loader in DECODERS:
-        modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
-    if LOADERS[loader].reads == "strips":
-        modules += ("strips/**/*.py",)
-    return modules
-
-
-def code_of_training(wildcards):
-    """The modules that decide how a cell is trained."""
-    cell = cell_of(wildcards)
-    own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
-    own += ["models/make.py"]
-    own += ["models/vit*.py", "models/mlp.py"] if MODELS[cell.model].sized else []
-    own += ["compiling.py"] if cell.compile else []
-    own += ["ddp/*.py"] if cell.devices > 1 else []
-    own += ["ops/*.py"] if extension_of(wildcards) else []
-    own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
-    own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
-    own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
-    own += ["augment/exchange.py"] if cell.augment == "chain" else []
-    return (*own, *code_of_loader(cell.loader))
-
-
-def code_of_cell(wildcards):
-    """A digest of the modules that decide what a cell measures: an edit measures it again."""
-    return digest("measure.py", "heap.py", "telemetry/*.py", *code_of_training(wildcards))
 
 
 def attempt_of(wildcards):
@@ -391,25 +286,6 @@ def inference_of(wildcards):
     return settings
 
 
-def code_of_model(wildcards):
-    """The modules that decide what a kept model computes."""
-    model = cell_of(wildcards).model
-    own = (source_file("model", model), "models/make.py", "trained/model_file.py")
-    return (*own, "models/vit*.py", "models/mlp.py") if MODELS[model].sized else own
-
-
-def code_of_quantisation(wildcards):
-    """A digest of the modules that decide what the INT8 file holds; the ONNX file is an input."""
-    own = (f"inference/{name}.py" for name in ("quantise", "images", "files"))
-    return digest(*own, *code_of_loader(cell_of(wildcards).loader))
-
-
-def code_of_inference(wildcards):
-    """A digest of the modules that decide what is measured of a model in use."""
-    own = ("inference/*.py", "inference/backends/*.py", "compiling.py", "devices.py", "timing.py")
-    return digest(*own, *code_of_model(wildcards), *code_of_loader(cell_of(wildcards).loader))
-
-
 def ceilings_of(experiment):
     """The ceilings of the cells of an experiment, a file each."""
     return [f"{RESULTS}/ceilings/{experiment}/{cell}.json" for cell in LIMITED[experiment]]
@@ -423,14 +299,6 @@ def settings_of_ceilings(wildcards):
             f"found: no ceilings in experiment {wildcards.experiment}\nexpected: `ceilings:` in it"
         )
     return settings
-
-
-def code_of_ceilings(wildcards):
-    """A digest of the modules that decide what is measured of a cell's ceilings; the verdict is the report's."""
-    own = (
-        f"ceilings/{name}.py" for name in ("measure", "segments", "inputs", "stages", "shares", "replayed")
-    )
-    return digest(*own, "sweep/page_cache.py", "decode/before.py", "heap.py", *code_of_training(wildcards))
 
 
 def kernels_in_report(experiment):
@@ -454,13 +322,6 @@ def works_of_kernels(wildcards):
 def extension_of_kernels(wildcards):
     """The library whose kernels are measured; the augments need none."""
     return EXTENSION if works_of_kernels(wildcards) == ACTIVATION else []
-
-
-def code_of_kernels(wildcards):
-    """A digest of the modules that decide what a benchmark measures; the library is an input."""
-    works = ["augment/*.py"] if works_of_kernels(wildcards) == AUGMENT else ["augment/amounts.py", "ops/*.py"]
-    own = ["measure", "clock", "ceilings", "plan", "task", "record", works_of_kernels(wildcards)]
-    return digest(*(f"kernels/{name}.py" for name in own), *works, "heap.py")
 
 
 def sweep_of(wildcards):

@@ -1,0 +1,83 @@
+# Which modules a job runs, as a digest: an edit of one of them runs the job again.
+
+
+def code_of_layout(wildcards):
+    """The modules that decide what prepare_dataset writes."""
+    layout = config["sources"][wildcards.dataset]["layout"]
+    own = (source_file("layout", layout), "data/manifest.py", "data/prepare.py", "data/quarantine.py")
+    idx = ("data/idx.py",) if layout in ("fashion_mnist", "gray_idx") else ()
+    return (*own, "decode/pillow.py", *idx)
+
+
+def code_of_loader(loader):
+    """The modules that decide what a loader yields, and when."""
+    modules = (source_file("loader", loader), "loaders/base.py", "loaders/samples.py", "loaders/ahead.py")
+    modules += (
+        "loaders/transfer.py",
+        "decode/base.py",
+        "decode/pillow.py",
+        "data/manifest.py",
+        "data/resize.py",
+    )
+    if LOADERS[loader].reads == "cache":
+        modules += ("loaders/resident.py", "cache/*.py", "memory.py")
+    if loader in DECODERS:
+        modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
+    if LOADERS[loader].reads == "strips":
+        modules += ("strips/**/*.py",)
+    return modules
+
+
+def code_of_training(wildcards):
+    """The modules that decide how a cell is trained."""
+    cell = cell_of(wildcards)
+    own = [source_file(kind, getattr(cell, kind)) for kind in ("augment", "model", "trainer")]
+    own += ["models/make.py"]
+    own += ["models/vit*.py", "models/mlp.py"] if MODELS[cell.model].sized else []
+    own += ["compiling.py"] if cell.compile else []
+    own += ["ddp/*.py"] if cell.devices > 1 else []
+    own += ["ops/*.py"] if extension_of(wildcards) else []
+    own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
+    own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
+    own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
+    own += ["augment/exchange.py"] if cell.augment == "chain" else []
+    return (*own, *code_of_loader(cell.loader))
+
+
+def code_of_cell(wildcards):
+    """A digest of the modules that decide what a cell measures: an edit measures it again."""
+    return digest("measure.py", "heap.py", "telemetry/*.py", *code_of_training(wildcards))
+
+
+def code_of_model(wildcards):
+    """The modules that decide what a kept model computes."""
+    model = cell_of(wildcards).model
+    own = (source_file("model", model), "models/make.py", "trained/model_file.py")
+    return (*own, "models/vit*.py", "models/mlp.py") if MODELS[model].sized else own
+
+
+def code_of_quantisation(wildcards):
+    """A digest of the modules that decide what the INT8 file holds; the ONNX file is an input."""
+    own = (f"inference/{name}.py" for name in ("quantise", "images", "files"))
+    return digest(*own, *code_of_loader(cell_of(wildcards).loader))
+
+
+def code_of_inference(wildcards):
+    """A digest of the modules that decide what is measured of a model in use."""
+    own = ("inference/*.py", "inference/backends/*.py", "compiling.py", "devices.py", "timing.py")
+    return digest(*own, *code_of_model(wildcards), *code_of_loader(cell_of(wildcards).loader))
+
+
+def code_of_ceilings(wildcards):
+    """A digest of the modules that decide what is measured of a cell's ceilings; the verdict is the report's."""
+    own = (
+        f"ceilings/{name}.py" for name in ("measure", "segments", "inputs", "stages", "shares", "replayed")
+    )
+    return digest(*own, "sweep/page_cache.py", "decode/before.py", "heap.py", *code_of_training(wildcards))
+
+
+def code_of_kernels(wildcards):
+    """A digest of the modules that decide what a benchmark measures; the library is an input."""
+    works = ["augment/*.py"] if works_of_kernels(wildcards) == AUGMENT else ["augment/amounts.py", "ops/*.py"]
+    own = ["measure", "clock", "ceilings", "plan", "task", "record", works_of_kernels(wildcards)]
+    return digest(*(f"kernels/{name}.py" for name in own), *works, "heap.py")

@@ -1,0 +1,58 @@
+# Cores and GPUs of the jobs.
+
+
+def takes_gpu(decoder):
+    """Whether a decoder decodes on a GPU where there is one."""
+    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+
+def cores_of_job(wildcards, workers=0, share=1):
+    """CPU cores of a job: all that the run has, of which a job may leave a share to others.
+
+    A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all by
+    the login node's cores: it has what the config says, and no fewer than it has worker processes. Rules
+    say it twice: as threads, which Snakemake cuts to the login node's cores when it submits a job, and as
+    cpus_per_task, which Slurm is asked for.
+    """
+    total = workflow.resource_settings.cores  # None with an executor that counts jobs
+    if workflow.remote_exec or not workflow.local_exec or total is None:
+        return max(config["cores_per_job"], workers)
+    return -(-total // share)
+
+
+def cores_of_extension(wildcards):
+    """There are few files to compile, and each takes a GiB or two of memory."""
+    return min(4, cores_of_job(wildcards))
+
+
+def cores_of_cell(wildcards):
+    """CPU cores of a measurement."""
+    return config["cores_per_cell"] or cores_of_job(wildcards, cell_of(wildcards).workers)
+
+
+def gpus_of_cell(wildcards):
+    """GPUs of a training: all that the cell's processes on this node train on.
+
+    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has.
+    """
+    return GPU_JOBS * cell_of(wildcards).devices
+
+
+def cores_of_gate(wildcards):
+    """Nothing is timed: where several GPUs, or none, are reserved, two loaders may be judged at once."""
+    return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=2)
+
+
+def cores_of_evaluation(wildcards):
+    """Nothing is timed."""
+    return cores_of_job(wildcards, cell_of(wildcards).workers, share=2)
+
+
+def cores_of_prediction(wildcards):
+    """Nothing is timed, and no worker runs."""
+    return cores_of_job(wildcards, share=2)
+
+
+def cores_of_build(wildcards):
+    """Those of a measurement also where one core decodes: nothing may run beside it."""
+    return config["cores_per_cell"] or cores_of_job(wildcards)

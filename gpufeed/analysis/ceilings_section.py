@@ -7,10 +7,10 @@ from markupsafe import Markup
 
 from gpufeed.analysis import ceilings_figure, style, wording
 from gpufeed.analysis.ceilings_rows import SIDES, groups, table
+from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
 from gpufeed.ceilings import record, verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
-from gpufeed.errors import GpufeedError
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
@@ -19,26 +19,20 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    ours = [path for path in map(Path, paths) if path.parent.name == experiment]
-    if not ours and not planned:
+    read, troubles = documents(paths, experiment, record.read)
+    if not (read or troubles or planned):
         return None
-    measurements, troubles = [], []
-    for path in ours:
-        try:
-            found = record.read(path)
-        except GpufeedError as error:
-            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
-            continue
-        measurements.append(found)
+    there = {*read, *(trouble["who"] for trouble in troubles)}
+    measurements = list(read.values())
+    for cell, found in read.items():
         if found["status"] != "done":
-            troubles.append({"status": found["status"], "who": path.stem, "sentence": found["sentence"]})
+            troubles.append({"status": found["status"], "who": cell, "sentence": found["sentence"]})
     grouped, pictures = groups(measurements), []
     if grouped:
         svg = style.to_svg(ceilings_figure.draw(measurements))
         caption = ceilings_figure.CAPTION
         inline = style.inline_svg(svg, f"{experiment}-ceilings", caption)
         pictures.append({"svg": Markup(inline), "caption": caption})
-    there = {path.stem for path in ours}
     return {
         "tasks": [
             {"title": title, "how": how(rows), "rows": [line(name, found) for name, found in rows]}

@@ -6,9 +6,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from gpufeed.analysis import inference_figure, inference_verdicts, style, wording
+from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
 from gpufeed.analysis.inference_rows import batches, done, machine, rate, rival, table, title
-from gpufeed.errors import GpufeedError
 from gpufeed.inference import record
 
 
@@ -18,17 +18,12 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    ours = [path for path in map(Path, paths) if path.parent.name == experiment]
-    if not ours and not planned:
+    read, troubles = documents(paths, experiment, record.read)
+    if not (read or troubles or planned):
         return None
-    measurements, troubles = [], []
-    for path in ours:
-        try:
-            found = record.read(path)
-        except GpufeedError as error:
-            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
-            continue
-        measurements.append(found)
+    there = {*read, *(trouble["who"] for trouble in troubles)}
+    measurements = list(read.values())
+    for found in measurements:
         troubles += troubles_of(found)
     shown = [model(found) for found in measurements if found["status"] == "done"]
     pictures = []
@@ -37,7 +32,6 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         caption = inference_figure.CAPTION
         inline = style.inline_svg(svg, f"{experiment}-inference", caption)
         pictures.append({"svg": Markup(inline), "caption": caption})
-    there = {path.stem for path in ours}
     missing = [cell for cell in planned if cell not in there]
     return {"models": shown, "pictures": pictures, "troubles": troubles, "missing": missing}
 

@@ -55,6 +55,7 @@ def measure(
     gate: Path | None = None,
     extension: Path | None = None,
     telemetry: bool = True,
+    began_s: float | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
@@ -62,16 +63,18 @@ def measure(
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
     extension: the library of the model's activation; None for a model without one.
     telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
+    began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
+    the start of the process; None where nobody took it.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
     """
-    ready_s = max(0.0, time.time() - psutil.Process().create_time())
+    called, starts = time.perf_counter(), start_up(began_s)
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
     stores = Stores(cache and Path(cache), strips and Path(strips), extension and Path(extension))
     status, sentence, outcome = guarded(
-        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, ready_s, telemetry)
+        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry)
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -88,7 +91,22 @@ def measure(
         environment=environment(place.device),
         **outcome.fields,
     )
+    if record.phases is not None:
+        record.phases["wall_s"] = starts["start_to_ready_s"] + time.perf_counter() - called
     return record, steps_table(record, outcome.rows)
+
+
+def start_up(began_s: float | None) -> dict[str, float]:
+    """The `phases` of a record up to now: start_to_ready_s and, if began_s is known, its two parts.
+
+    began_s: as in measure. The start of the process is known to about 10 ms, a tick of the kernel's clock.
+    """
+    born_s, now_s = psutil.Process().create_time(), time.time()
+    ready_s = max(0.0, now_s - born_s)
+    if began_s is None:
+        return {"start_to_ready_s": ready_s}
+    start_s = min(ready_s, max(0.0, began_s - born_s))
+    return {"start_to_ready_s": ready_s, "start_s": start_s, "import_s": ready_s - start_s}
 
 
 def run(
@@ -98,17 +116,21 @@ def run(
     stores: Stores,
     place: Place,
     gate: Path | None,
-    ready_s: float,
+    starts: dict[str, float],
     telemetry: bool,
 ) -> Outcome:
-    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks."""
+    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
+
+    starts: the phases of the record so far (see start_up).
+    """
     trained = train(cell, repeat, manifest, stores, place, gate, telemetry=telemetry)
     if trained.telemetry is not None:
         leak.check(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
     accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
     phases = {
-        "start_to_ready_s": ready_s,
+        **starts,
+        **trained.spent,
         "setup_s": trained.setup_s,
         "first_batch_s": trained.result.first_batch_s,
         "evaluation_s": evaluation_s,

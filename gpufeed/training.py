@@ -92,7 +92,8 @@ class Trained:
 
     loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
     most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
-    nobody asked for it, and where it failed.
+    nobody asked for it, and where it failed. spent: load_s, compile_s and run_s as in the `phases` of a
+    record; of several processes those of the first.
     """
 
     model: nn.Module
@@ -103,6 +104,7 @@ class Trained:
     loading: dict[str, Any] | None
     peak_gpu_mib: float | None
     telemetry: summary.Telemetry | None = None
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def read_cell(cell: dict) -> Cell:
@@ -181,12 +183,14 @@ def train_here(
     telemetry: bool = False,
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
-    told = (on_epoch, checkpoints, telemetry)
+    told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
     with made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready:
         loader, watch = ready.loader, ready.watch
-        batches = steps_in_epoch(loader)
+        batches, began = steps_in_epoch(loader), time.perf_counter()
         with watch if watch is not None else nullcontext():
             result = ready.trainer.run()
+        spent = {"load_s": began - called - ready.compile_s, "compile_s": ready.compile_s}
+        spent["run_s"] = time.perf_counter() - began
     if loader.tally is not None:
         loader.tally.check()
     left_out = warmup(result.epochs, batches)["steps"]
@@ -196,15 +200,15 @@ def train_here(
     loading = together([rank["loading"] for rank in ranks])
     peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
     seen = summary.together([rank["telemetry"] for rank in ranks])
-    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen)
+    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen, spent)
 
 
 @dataclass(frozen=True)
 class Ready:
     """A cell that is set up, up to the start of the clock; its loader is open.
 
-    setup_s: seconds of all that, of which open_s were the loader's. watch: not entered yet; None where
-    nobody asked for telemetry.
+    setup_s: seconds of all that, of which open_s were the loader's and compile_s the trainer's, which makes
+    its step. watch: not entered yet; None where nobody asked for telemetry.
     """
 
     model: nn.Module
@@ -213,6 +217,7 @@ class Ready:
     trainer: Trainer
     setup_s: float
     open_s: float
+    compile_s: float
     watch: Watch | None
 
 
@@ -262,9 +267,12 @@ def made_ready(
         if watch is not None:
             asked, on_epoch = watch.apart(asked), watch.telling(on_epoch)
         trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
+        preparing = time.perf_counter()
         trainer.prepare(example_batch(request))
         synchronise(place.device)
-        yield Ready(model, request, loader, trainer, time.perf_counter() - setup_start, open_s, watch)
+        done = time.perf_counter()
+        setup_s, compile_s = done - setup_start, done - preparing
+        yield Ready(model, request, loader, trainer, setup_s, open_s, compile_s, watch)
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:

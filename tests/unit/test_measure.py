@@ -1,6 +1,7 @@
 import runpy
 import subprocess
 import sys
+import time
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, dataset_facts, measure
 from gpufeed.record import DOCUMENT, Record
+from gpufeed.trainers.plain import PlainTrainer
 from gpufeed.training import Stores
 
 
@@ -53,6 +55,37 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert set(steps["cell_id"]) == {record.cell_id}
     record.write(tmp_path / "0.json")
     assert Record.read(tmp_path / "0.json") == record
+
+
+PARTS = ("start_s", "import_s", "load_s", "compile_s", "run_s", "evaluation_s")
+
+
+def test_a_record_tells_where_its_seconds_went(tmp_path, monkeypatch):
+    toys.register(monkeypatch)
+    manifest, began = toys.toy_manifest(tmp_path).write(), time.time()
+    time.sleep(0.05)
+    record, _ = measure(toys.toy_cell(), 0, manifest, None, "login1", began_s=began)
+    DOCUMENT.check(asdict(record), tmp_path)
+    phases = record.phases
+    assert 0.05 <= phases["import_s"] <= phases["start_to_ready_s"]
+    assert phases["start_s"] + phases["import_s"] == pytest.approx(phases["start_to_ready_s"])
+    assert phases["run_s"] >= sum(epoch["epoch_s"] for epoch in record.epochs) > 0
+    assert phases["compile_s"] <= phases["setup_s"] <= phases["load_s"] + phases["compile_s"]
+    assert sum(phases[name] for name in PARTS) <= phases["wall_s"]
+
+
+def test_slow_parts_of_a_repeat_are_told_apart(run, monkeypatch):
+    slow, (opened, prepared) = 0.2, (toys.ToyLoader.open, PlainTrainer.prepare)
+    quick = run()[0].phases
+    monkeypatch.setattr(toys.ToyLoader, "open", lambda self: (time.sleep(slow), opened(self)))
+    monkeypatch.setattr(
+        PlainTrainer, "prepare", lambda self, example: (time.sleep(2 * slow), prepared(self, example))
+    )
+    phases = run()[0].phases
+    assert phases["load_s"] >= slow
+    assert phases["compile_s"] >= 2 * slow
+    assert phases["run_s"] + phases["load_s"] <= phases["wall_s"] - phases["compile_s"]
+    assert not {"start_s", "import_s"} & set(quick)  # nobody took the time before the imports
 
 
 def test_a_record_tells_of_broken_files_and_of_its_cache(tmp_path):
@@ -227,6 +260,7 @@ def test_the_script_writes_both_files_and_ends_well(
     found = Record.read(record)
     assert (found.status, found.attempt, found.planned_on) == (status, 2, "login2")
     assert (found.telemetry is not None) == (telemetry is True and status == "done")
+    assert status != "done" or found.phases["start_s"] + found.phases["import_s"] > 0
     assert said in capsys.readouterr().err
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns

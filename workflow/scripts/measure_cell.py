@@ -1,16 +1,20 @@
 """Runs one repeat of one cell; writes its steps, then its record, which thereby vouches for both."""
 
-import os
-import sys
+import time
 
-from gpufeed import attempts, cell_file, orphan
-from gpufeed.log import job_log
-from gpufeed.measure import measure
-from gpufeed.node import node_name
-from gpufeed.telemetry import wanted
-from gpufeed.tracking.measured import track
+BEGAN_S = time.time()  # before the imports, which the record tells from the start of the process
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    import os
+    import sys
+
+    from gpufeed import attempts, cell_file, orphan
+    from gpufeed.log import job_log
+    from gpufeed.measure import measure
+    from gpufeed.node import node_name
+    from gpufeed.telemetry import wanted
+    from gpufeed.tracking.measured import track
+
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
@@ -26,6 +30,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             attempt=job.params.attempt,
             threads=job.threads,
             telemetry=wanted(job.config["telemetry"]),  # not from params: it changes nothing that is timed
+            began_s=BEGAN_S,
         )
         partial = f"{job.output.steps}.partial"
         steps.to_parquet(partial, index=False)

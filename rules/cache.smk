@@ -10,6 +10,7 @@ rule build_cache:
         info=f"{DATA}/{{dataset}}/cache/{{decoder}}.json",
     log:
         f"{RESULTS}/logs/build_cache/{{dataset}}/{{decoder}}.log",
+    priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_job

@@ -24,6 +24,7 @@ from gpufeed.kernels.plan import settings as kernel_settings
 from gpufeed.gate.variants import settings_of, variant
 from gpufeed.models.vit_options import BY_EXTENSION
 from gpufeed.node import announce, node_name
+from gpufeed.order import Order
 from gpufeed.registry import DECODERS, DERIVED, LOADERS, MODELS, source_file
 from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
@@ -47,6 +48,7 @@ BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(confi
 CELL_FILE = f"{RESULTS}/cells/{{experiment}}/{{cell}}.yaml"
 EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
+ORDER = Order(PLAN.cells, config["seed"], max(PLAN.repeats.values()))
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest(

@@ -6,7 +6,7 @@ rule compose_cell:
         cell=CELL_FILE,
     log:
         f"{RESULTS}/logs/compose_cell/{{experiment}}/{{cell}}.log",
-    priority: 2000  # before the first measurement, beside which nothing is to run
+    priority: ORDER.before_all
     localrule: True  # a second of one core
     conda:
         "../envs/gpufeed.yaml"

@@ -6,6 +6,7 @@ rule download:
         f"{DATA}/{{dataset}}/archives/{{file}}",
     log:
         f"{RESULTS}/logs/download/{{dataset}}/{{file}}.log",
+    priority: ORDER.before_all
     localrule: True  # compute nodes often have no network
     conda:
         "../envs/gpufeed.yaml"
@@ -23,6 +24,7 @@ rule prepare_dataset:
         images=directory(f"{DATA}/{{dataset}}/images"),
     log:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
+    priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_job  # every image is decoded once, to find the broken ones

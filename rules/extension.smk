@@ -7,6 +7,7 @@ rule build_extension:
         about=ABOUT_EXTENSION,
     log:
         f"{RESULTS}/logs/build_extension.log",
+    priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_extension

@@ -11,6 +11,7 @@ rule gate:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:
         f"{RESULTS}/logs/gate/{{dataset}}/{{loader}}/{{variant}}.log",
+    priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_gate

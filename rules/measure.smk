@@ -14,7 +14,7 @@ rule measure_cell:
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",
     log:
         f"{RESULTS}/logs/measure_cell/{{experiment}}/{{cell}}/{{repeat}}.log",
-    priority: lambda wildcards: 1000 - int(wildcards.repeat)  # all cells once, then all again: a run cut short is even
+    priority: lambda wildcards: ORDER.priority(wildcards.experiment, wildcards.cell, int(wildcards.repeat))
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_cell

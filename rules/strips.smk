@@ -10,6 +10,7 @@ rule build_strips:
         info=f"{DATA}/{{dataset}}/strips/strips.json",
     log:
         f"{RESULTS}/logs/build_strips/{{dataset}}.log",
+    priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
     threads: cores_of_job

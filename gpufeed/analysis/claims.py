@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from gpufeed.analysis import tables, wording
+from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import overlap
-from gpufeed.analysis.verdicts import BASELINE, NEVER, Verdict, epoch_start, speed, touch
+from gpufeed.analysis.verdicts import BASELINE, NEVER, Verdict, epoch_start, speed
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be judged"
 CLAIMS = ("1.5x - 3x faster", "use 4-8 workers", "the GPU never waits")
@@ -69,14 +70,11 @@ def _speedup(rows: pd.DataFrame) -> tuple[str | None, str]:
     none, two = _fastest(rows[rows["workers"] == 0]), _fastest(rows[rows["workers"] == 2])
     if none is None or two is None:
         return None, f"{'0' if none is None else '2'} workers were not measured"
-    times = two["images_per_s"] / none["images_per_s"]
+    found = standing(two, none)
     speeds = f"{wording.count(two['images_per_s'])} over {wording.count(none['images_per_s'])} images/s"
     if min(none["n_repeats"], two["n_repeats"]) < 2:
-        return OPEN, f"{wording.ratio(times)} ({speeds}, n = 1: no range)"
-    low = two["images_per_s_min"] / none["images_per_s_max"]
-    high = two["images_per_s_max"] / none["images_per_s_min"]
-    n = f"n = {int(min(none['n_repeats'], two['n_repeats']))}"
-    words = f"{wording.ratio(times)} (range {wording.ratio(low)} to {wording.ratio(high)}, {speeds}, {n})"
+        return OPEN, f"{wording.ratio(found.ratio.median)} ({speeds}, n = 1: no range)"
+    words, (low, high) = f"{found.words}, {speeds}", found.bounds
     if low >= FASTER_FROM and high <= FASTER_TO:
         return HOLDS, words
     return (OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS), words
@@ -101,10 +99,10 @@ def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured
     sweep: a row a value of `column`, all else equal. measured: the values in words.
     """
     best, values = _fastest(sweep), sweep[column].astype(int).tolist()
-    enough = min(int(row[column]) for _, row in sweep.iterrows() if touch(row, best))
+    enough = min(int(row[column]) for _, row in sweep.iterrows() if not standing(best, row).ahead)
     sentence = (
         f"Measured with {measured}, all else equal. The highest throughput came with {int(best[column])}: "
-        f"{speed(best)}; the smallest whose range overlaps it is {enough}. {epoch_start(best)}"
+        f"{speed(best)}; the smallest that is not shown to be slower is {enough}. {epoch_start(best)}"
     ).rstrip()
     if (sweep["n_repeats"] < 2).any():
         return OPEN, f"{sentence} One repeat gives no range to judge it by."

@@ -1,7 +1,8 @@
 """The impact table: what each single change of a pipeline is worth, and whether that is shown at all.
 
-A change is two cells that differ in one axis. Its factor is images per second after over before, its range
-reaches from the slowest after over the fastest before to the fastest after over the slowest before.
+A change is two cells that differ in one axis. Its factor is images per second after over before, with the
+95 % interval, or below six repeats with the range from the slowest after over the fastest before to the
+fastest after over the slowest before (see `standing`).
 """
 
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ import pandas as pd
 
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
-from gpufeed.analysis.verdicts import compare
+from gpufeed.analysis.standing import ABOVE, BELOW, standing
+from gpufeed.analysis.statistics import FASTER, SAME, SLOWER
 
 MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
-FASTER, SLOWER, SAME = "faster", "slower", "not shown to differ"
+NOT_SHOWN = "not shown to differ"
 FEW, DISTURBED = "one repeat is too few", "measurement disturbed"
 MOST_NAMED = 3  # changes in the sentence
 
@@ -82,21 +84,18 @@ def value(change: Mapping, side: str, other: str) -> str:
 
 def worth(before: pd.Series, after: pd.Series) -> dict:
     """The verdict on two cells, and the factor with low and high, as numbers and in words."""
-    rate, low, high = "images_per_s", "images_per_s_min", "images_per_s_max"
-    found = {
-        "factor": after[rate] / before[rate],
-        "low": after[low] / before[high],
-        "high": after[high] / before[low],
-    }
+    side = standing(after, before)
+    found = {"factor": side.ratio.median, "low": side.bounds[0], "high": side.bounds[1]}
     if "disturbed" in (before["against_ceiling"], after["against_ceiling"]):
         verdict = DISTURBED
     elif min(before["n_repeats"], after["n_repeats"]) < 2:
         verdict = FEW
     else:
-        verdict = {"faster": FASTER, "slower": SLOWER, "": SAME}[compare(after, before)]
+        verdict = NOT_SHOWN if side.how == SAME else side.how
     words = {
         "factor_words": wording.ratio(found["factor"]),
         "range_words": f"{wording.ratio(found['low'])} to {wording.ratio(found['high'])}",
+        "bounds": "95 % interval" if side.ratio.interval else "range",
     }
     return {**found, **words, "verdict": verdict}
 
@@ -119,21 +118,27 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 def sentence(changes: list[dict]) -> str:
     """The changes that are worth most, those that cost, and how many are not shown to differ."""
-    faster = sorted((row for row in changes if row["verdict"] == FASTER), key=lambda row: -row["factor"])
-    slower = sorted((row for row in changes if row["verdict"] == SLOWER), key=lambda row: row["factor"])
+    ahead = [row for row in changes if row["verdict"] in (FASTER, ABOVE)]
+    behind = [row for row in changes if row["verdict"] in (SLOWER, BELOW)]
+    faster, slower = (
+        sorted(ahead, key=lambda row: -row["factor"]),
+        sorted(behind, key=lambda row: row["factor"]),
+    )
     parts = []
     for rows, how in ((faster, "Worth most"), (slower, "Slower")):
         if rows:
             named = "; ".join(f"{row['change']}, {wording.ratio(row['factor'])}" for row in rows[:MOST_NAMED])
             parts.append(f"{how}: {named}.")
-    same = sum(row["verdict"] == SAME for row in changes)
+    if any(row["verdict"] in (ABOVE, BELOW) for row in ahead + behind):
+        parts.append("Where a row has fewer than 6 repeats, only its ranges are known to keep apart.")
+    same = sum(row["verdict"] == NOT_SHOWN for row in changes)
     if same:
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
     return " ".join(parts)
 
 
 def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
-    """The goals whose cells are among `rows`: answer and sentence. The whole range must settle it."""
+    """The goals whose cells are among `rows`: answer, sentence. The whole interval (or range) must settle it."""
     found = []
     for goal in goals:
         ours = cell(rows, goal["cell"])
@@ -166,9 +171,10 @@ def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
     return {
         "goal": f"{goal['words']}: at least {wording.ratio(goal['times'])}",
         "answer": answer(lead["low"] >= goal["times"], lead["high"] < goal["times"], [row, other]),
-        "sentence": f"{lead['factor_words']} (range {lead['range_words']}): {own['rate']} images/s (range "
-        f"{own['rate_range']}, n = {own['n']}) over {over['rate']} (range {over['rate_range']}, "
-        f"n = {over['n']})" + ("; one repeat is too few to judge it by." if few else "."),
+        "sentence": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}): "
+        f"{own['rate']} images/s (range {own['rate_range']}, n = {own['n']}) over {over['rate']} "
+        f"(range {over['rate_range']}, n = {over['n']})"
+        + ("; one repeat is too few to judge it by." if few else "."),
     }
 
 

@@ -6,10 +6,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from gpufeed.analysis import style, wording
-from gpufeed.analysis.impact import FASTER, SLOWER
+from gpufeed.analysis.standing import ABOVE, BELOW
+from gpufeed.analysis.statistics import FASTER, SLOWER
 
 ROW_IN, REST_IN = 0.3, 1.3
-LOOKS = {FASTER: (style.BLUE, "o"), SLOWER: (style.VERMILION, "s")}  # anything else is grey
+AHEAD, BEHIND = (style.BLUE, "o"), (style.VERMILION, "s")
+LOOKS = {FASTER: AHEAD, ABOVE: AHEAD, SLOWER: BEHIND, BELOW: BEHIND}  # anything else is grey
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -45,6 +47,6 @@ def _panel(axis: Axes, machine: dict) -> None:
     axis.set_yticks(np.arange(len(rows)), [row["change"] for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel("images per second after the change over before; bars: range over the repeats")
+    axis.set_xlabel("images per second after the change over before; bars: 95 % interval, or range")
     axis.set_title(machine["title"])
     axis.grid(axis="x", color="#DDDDDD")

@@ -154,8 +154,8 @@ CAPTIONS = {
     "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
-    "impact": "What each change is worth: images per second after it over before, with the range. Right of "
-    "the line is faster; grey is what is not shown to differ.",
+    "impact": "What each change is worth: images per second after it over before, with the 95 % interval, "
+    "below six repeats the range. Right of the line is faster; grey is what is not shown to differ.",
     "learning": "Training loss by epoch and after the last one, and loss and accuracy on held-out images "
     "where they were asked for after each epoch: medians over repeats with their range.",
 }

@@ -17,7 +17,8 @@ def tabulate(record_paths: Paths, steps_paths: Paths, out_cells: str | Path, out
     steps, damaged = records.read_steps(steps_paths)
     for sentence in damaged:
         logger.warning(sentence)
-    write_whole(out_cells, tables.cells(table, steps).to_csv(index=False, lineterminator="\n"))
+    cells = tables.cells(table, steps)[tables.CELL_COLUMNS]
+    write_whole(out_cells, cells.to_csv(index=False, lineterminator="\n"))
     write_whole(out_batches, tables.batches(table, steps).to_csv(index=False, lineterminator="\n"))
 
 

@@ -42,6 +42,8 @@ CELL_COLUMNS = [
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
     "epoch_s_min", "epoch_s_max", "fell_back_to", "commit", "variant",
 ]  # fmt: skip
+# Of each finished repeat, what a comparison needs (see `standing`); no column of a file.
+REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
@@ -67,7 +69,8 @@ BATCH_COLUMNS = {
 def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
 
-    variant: the overrides that not all cells of its experiment share.
+    variant: the overrides that not all cells of its experiment share. repeats, the one column that is not of
+    CELL_COLUMNS: a table of the finished repeats (REPEAT).
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name.
@@ -76,7 +79,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
     records = records.assign(**taken(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
-    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=CELL_COLUMNS)
+    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, "repeats"])
     for column in (
         "workers",
         "prefetch_factor",
@@ -124,6 +127,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
+        "repeats": done[REPEAT],
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }
 

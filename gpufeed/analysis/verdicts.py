@@ -1,6 +1,7 @@
 """The answer to an experiment's question, in sentences from the table of cells.
 
-Nothing is called faster or slower unless the ranges of the repeats keep apart.
+Nothing is called faster or slower unless the 95 % interval of the ratio clears 1.03, which takes six repeats;
+below them no more is said than that the ranges of the repeats keep apart (see `standing`).
 """
 
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gpufeed.analysis import tables, wording
-from gpufeed.analysis.statistics import overlap
+from gpufeed.analysis.standing import ABOVE, BELOW, standing
+from gpufeed.analysis.statistics import FASTER, MATTERS, SAME, SLOWER
 
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
@@ -113,7 +115,7 @@ def _lead_of_host(host: pd.DataFrame, best: pd.Series) -> str:
     if base is None or best["loader"] == BASELINE:
         return f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
     times = wording.ratio(best["images_per_s"] / base["images_per_s"])
-    unsure = "" if compare(best, base) == "faster" else " (not shown to be faster)"
+    unsure = "" if standing(best, base).ahead else " (not shown to be faster)"
     return f"{best['label']}: {times} the rate of {BASELINE}{unsure}"
 
 
@@ -126,14 +128,21 @@ def _side_stream(host: pd.DataFrame) -> str:
         return ""
     found: dict[str, set[int]] = {}
     for _, pair in pairs.sort_values("workers").iterrows():
-        other = {name: pair[f"{name}_other"] for name in COMPARED}
-        found.setdefault(compare(pair, other), set()).add(int(pair["workers"]))
+        how = standing(pair, {"repeats": pair["repeats_other"]}).how
+        found.setdefault(how, set()).add(int(pair["workers"]))
     said = [
-        f"{how or 'not shown to differ'} at {wording.listing(sorted(found[how]))}"
-        for how in ("faster", "slower", "")
-        if how in found
+        f"{words} at {wording.listing(sorted(found[how]))}" for how, words in SIDES.items() if how in found
     ]
     return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
+
+
+SIDES = {
+    FASTER: "faster",
+    ABOVE: "ahead, its range above,",
+    SLOWER: "slower",
+    BELOW: "behind, its range below,",
+    SAME: "not shown to differ",
+}
 
 
 def _on_device(ours: pd.DataFrame) -> str:
@@ -240,13 +249,17 @@ def _rivals(ours: pd.DataFrame) -> str:
     best, others = ours.iloc[0], ours.iloc[1:]
     if (ours["n_repeats"] < 2).any():
         return "Some pipelines ran once only, so their order is not settled."
-    tied = [row["label"] for _, row in others.iterrows() if not compare(best, row)]
+    found = [standing(best, row) for _, row in others.iterrows()]
+    tied = others[[not one.ahead for one in found]]["label"].tolist()
     if not tied:
         rest = "the one other pipeline" if len(others) == 1 else f"all {len(others)} other pipelines"
-        return f"It is faster than {rest}: no range touches its own."
+        if all(one.how == FASTER for one in found):
+            whose = "the ratio" if len(others) == 1 else "each ratio"
+            return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
+        rest = rest.replace("the one", "that of the one").replace("all", "those of all")
+        return f"Its range lies above {rest}; fewer than 6 repeats say no more."
     shown = "; ".join(tied[:3]) + (f"; and {len(tied) - 3} more" if len(tied) > 3 else "")
-    them = "that one" if len(tied) == 1 else "those"
-    return f"Its range overlaps that of {shown}, so it is not shown to be faster than {them}."
+    return f"It is not shown to be faster than {shown}."
 
 
 def _baseline_of(ours: pd.DataFrame, best: pd.Series) -> pd.Series | None:
@@ -264,26 +277,13 @@ def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
     if base is None:
         return f"{BASELINE} was not measured on this task."
     against = f"{BASELINE} (augment {base['augment']}), which runs at {speed(base)}"
-    times = wording.ratio(best["images_per_s"] / base["images_per_s"])
-    if min(best["n_repeats"], base["n_repeats"]) < 2:
-        return f"Its rate is {times} that of {against}; one repeat is too few to call it faster."
-    if not compare(best, base):
-        return f"Its rate is {times} that of {against}, but the ranges overlap: not shown to be faster."
-    return f"It is faster than {against}: {times}."
-
-
-COMPARED = ("images_per_s", "images_per_s_min", "images_per_s_max", "n_repeats")
-
-
-def compare(row: pd.Series, other: pd.Series | dict) -> str:
-    """`faster` or `slower` than the other; empty if ranges touch or one of them ran once only."""
-    if min(row["n_repeats"], other["n_repeats"]) < 2 or touch(row, other):
-        return ""
-    return "faster" if row["images_per_s"] > other["images_per_s"] else "slower"
-
-
-def touch(row: pd.Series, other: pd.Series | dict) -> bool:
-    """Whether the ranges of two cells have a point in common."""
-    return overlap(
-        row["images_per_s_min"], row["images_per_s_max"], other["images_per_s_min"], other["images_per_s_max"]
-    )
+    found = standing(best, base)
+    if found.how == FASTER:
+        return f"It is faster than {against}: {found.words}."
+    why = {
+        ABOVE: "the ranges keep apart, and fewer than 6 repeats say no more",
+        SAME: "not shown to be faster",
+    }.get(found.how, "not faster")
+    if found.ratio.n < 2:
+        why = "one repeat is too few to call it faster"
+    return f"Its rate is {found.words} that of {against}: {why}."

@@ -146,7 +146,7 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
     assert fused["factor"] == pytest.approx(2200 / 1050)
     assert (fused["low"], fused["high"]) == (pytest.approx(2000 / 1100), pytest.approx(2310 / 1000))
     assert fused["range_words"] == "1.82x to 2.31x"
-    assert (fused["verdict"], kept["verdict"]) == ("faster", "not shown to differ")
+    assert (fused["verdict"], kept["verdict"]) == ("range above", "not shown to differ")
     assert fused["after"] == {
         "n": 3,
         "epoch": "1.16",
@@ -156,7 +156,10 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
         "stall": "10 %",
         "stall_range": "10 % to 10 %",
     }
-    assert machine["sentence"] == "Worth most: one kernel, 2.10x. Not shown to differ: 1 of 2 changes."
+    assert machine["sentence"] == (
+        "Worth most: one kernel, 2.10x. Where a row has fewer than 6 repeats, only its ranges are known to "
+        "keep apart. Not shown to differ: 1 of 2 changes."
+    )
     (goal,) = machine["goals"]
     assert goal["answer"] == "holds"
     assert goal["sentence"].startswith("1.16 s an epoch (range 1.11 to 1.28 s, n = 3)")
@@ -165,13 +168,20 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
-        ([1000, 1100], [500, 600], "slower"),
+        ([1000, 1100], [500, 600], "range below"),
+        ([1000 + n for n in range(6)], [500 + n for n in range(6)], "slower"),
+        ([1000 + n for n in range(6)], [1100 + n for n in range(6)], "faster"),
+        (
+            [1000 + n for n in range(6)],
+            [1020 + n for n in range(6)],
+            "not shown to differ",
+        ),  # nobody's reason
         ([1000, 1100], [1100, 1300], "not shown to differ"),
         ([1000], [3000, 3100], "one repeat is too few"),
         ([1000, 1100], [3000], "one repeat is too few"),
     ],
 )
-def test_only_ranges_that_keep_apart_are_called(tmp_path, before, after, verdict):
+def test_only_intervals_and_ranges_that_keep_apart_are_called(tmp_path, before, after, verdict):
     paths = made.write_speeds(tmp_path, cell(), before)
     paths += made.write_speeds(tmp_path, cell("fused"), after)
     assert found_in(paths)["machines"][0]["rows"][0]["verdict"] == verdict
@@ -250,7 +260,7 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
     paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200])
     (machine,) = found_in(paths)["machines"]
     svg = style.to_svg(impact_figure.factors([machine]))
-    assert "2.00x faster" in svg
+    assert "2.00x range above" in svg
     assert "one kernel" in svg
     ids = [cell().id, cell("fused").id]
     info = made.plan_info({"e": ids}, repeats=2)
@@ -264,7 +274,7 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
         "Worth most: one kernel, 2.00x.",
         "fused: an epoch in less than 1.5 s",
         "2 of 3 changes not measured on this machine yet",
-        "2.00x<br><small>1.82x to 2.20x<br>faster</small>",
+        "2.00x<br><small>1.82x to 2.20x<br>range above</small>",
     ):
         assert words in html, words
     publish.report(tmp_path / "empty", ["e"], info, tmp_path / "none.html")
@@ -291,6 +301,6 @@ def test_the_batch_size_of_the_guide(tmp_path, speeds, answer, enough):
     paths += made.write_speeds(tmp_path, made.cell("resident", "hybrid_gpu", augment="torch"), [900_000])
     (verdict,) = claims.of("hybrid_gpu", tables.cells(records.read_records(paths)))
     assert (verdict.claim, verdict.answer) == ("batch size 128-256", answer)
-    assert f"overlaps it is {enough}." in verdict.sentence
+    assert f"not shown to be slower is {enough}." in verdict.sentence
     assert re.search(rf"Measured with {', '.join(map(str, speeds))} images a batch", verdict.sentence)
     assert claims.of("vit_lite", tables.cells(records.read_records(paths))) == []

@@ -1,0 +1,57 @@
+"""How one cell stands to another: what every comparison of two pipelines in a report goes by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gpufeed.analysis import blocks, wording
+from gpufeed.analysis.statistics import FASTER, FEW, SAME, SLOWER, Ratio, difference, unpaired_ratio
+
+# Below six repeats the ranges are all there is: they may keep apart, and no more is claimed.
+ABOVE, BELOW = "range above", "range below"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """`how`: FASTER, SLOWER or SAME by the 95 % interval; ABOVE, BELOW or SAME where there is none."""
+
+    how: str
+    ratio: Ratio
+
+    @property
+    def ahead(self) -> bool:
+        return self.how in (FASTER, ABOVE)
+
+    @property
+    def behind(self) -> bool:
+        return self.how in (SLOWER, BELOW)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The 95 % interval of the ratio of images/s; below six repeats its range."""
+        return self.ratio.interval or self.ratio.range
+
+    @property
+    def words(self) -> str:
+        """Such as `1.42x (95 % interval 1.40x to 1.45x, n = 6 pairs)`."""
+        times, n = wording.ratio(self.ratio.median), self.ratio.n
+        if n < 2:
+            return f"{times} (n = {n})"
+        low, high = map(wording.ratio, self.bounds)
+        kind = "95 % interval" if self.ratio.interval else "range"
+        return f"{times} ({kind} {low} to {high}, n = {n}{' pairs' if self.ratio.paired else ''})"
+
+
+def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
+    """A cell's images/s over another's; both have `repeats`, as in a row of `tables.cells`.
+
+    From six repeats on the pairs of one block decide where there are any (see `blocks.ratio`). Below, the
+    range reaches from the slowest repeat over the fastest of the other to the fastest over the slowest.
+    """
+    ratio = blocks.ratio(row["repeats"], other["repeats"])
+    how = difference(ratio)
+    if how == FEW:
+        ratio = unpaired_ratio(row["repeats"]["images_per_s"], other["repeats"]["images_per_s"])
+        how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
+    return Standing(how, ratio)

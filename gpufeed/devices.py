@@ -4,6 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from gpufeed import leases
 from gpufeed.errors import Skip, unknown
 from gpufeed.experiment import DEVICES, PRECISIONS
 
@@ -14,10 +15,13 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def resolve_device(name: str) -> torch.device:
     """The device behind `auto` (cuda, then mps, then cpu), or the one asked for.
 
-    Raises Skip if this node lacks it, GpufeedError for a name that is no device.
+    Raises Skip if this node lacks it, or has fewer than the job wants for itself, GpufeedError for a name
+    that is no device.
     """
     if name not in DEVICES:
         raise unknown("device", name, DEVICES)
+    if name in ("auto", "cuda"):
+        leases.refuse()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
@@ -26,7 +30,15 @@ def resolve_device(name: str) -> torch.device:
         )
     if name == "mps" and not torch.mps.is_available():
         raise Skip(f"The config asks for device mps, and torch {torch.__version__} finds none on this node.")
-    return torch.device("cuda", torch.cuda.current_device()) if name == "cuda" else torch.device(name)
+    if name != "cuda":
+        return torch.device(name)
+    leases.check(uuids_seen)
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def uuids_seen() -> list[str]:
+    """UUIDs, without their prefix, of the GPUs that torch sees."""
+    return [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
 
 
 def require_devices(count: int, device: torch.device, asked: str) -> None:

@@ -1,20 +1,13 @@
 """What NVML and torch's allocator tell about the GPU in use."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pynvml
 import torch
 
+from gpufeed.nvml import ask
+
 NOTHING = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
-
-
-def ask(query: Callable, *arguments) -> Any | None:
-    """The answer of an NVML query; None where driver, product or permissions do not give one."""
-    try:
-        return query(*arguments)
-    except pynvml.NVMLError:
-        return None
 
 
 def handle_of(device: torch.device) -> Any | None:

@@ -7,21 +7,33 @@ would write its record into that run's folder.
 import os
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
 
 LOOK_S = 0.5
 
 
+def family(ancestors: int = 2) -> Callable[[], bool]:
+    """What says whether the nearest ancestors of this process, those of this moment, all run still.
+
+    ancestors: how many; the two nearest of a script are the shell and Snakemake.
+    """
+    watched = psutil.Process().parents()[:ancestors]
+    return lambda: all(
+        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched
+    )
+
+
 def end_with(ancestors: int = 2) -> None:
     """Ends this process, at once and without a record, when one of its nearest ancestors has gone.
 
-    ancestors: how many to watch; the two nearest of a script are the shell and Snakemake.
+    ancestors: as in family.
     """
-    watched = psutil.Process().parents()[:ancestors]
+    all_run = family(ancestors)
 
     def watch() -> None:
-        while all(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched):
+        while all_run():
             time.sleep(LOOK_S)
         os._exit(1)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pynvml
 import torch
 
-from gpufeed.gpu import ask, handle_of
+from gpufeed.gpu import handle_of
+from gpufeed.nvml import ask
 
 MIB = 2**20
 EVENTS = {

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from gpufeed import registry
-from gpufeed.gpu import ask, handle_of
+from gpufeed.gpu import handle_of
 from gpufeed.measure import measure
+from gpufeed.nvml import ask
 from gpufeed.record import DOCUMENT
 from gpufeed.telemetry import nvml, summary, watch
 from gpufeed.telemetry.nvml import Gpu

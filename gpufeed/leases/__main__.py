@@ -1,0 +1,34 @@
+"""python -m gpufeed.leases: the GPUs of this node, and who holds which."""
+
+import os
+import sys
+
+from gpufeed.leases import gpus
+from gpufeed.leases.cuda_order import in_cuda_order
+from gpufeed.leases.locks import folder, holder
+from gpufeed.leases.mask import VARIABLE, visible
+from gpufeed.leases.taking import in_words, name_of
+
+
+def main() -> int:
+    """Prints a line a GPU; always 0."""
+    there = gpus.on_node()
+    if not there:
+        print("NVML finds no GPU on this node: there is nothing to lease.")
+        return 0
+    mask = os.environ.get(VARIABLE)
+    choices = visible(mask, there, in_cuda_order)
+    print(f"GPUs of this node; those in use are marked in {folder()}")
+    for gpu in there:
+        by = holder(name_of(gpu))
+        state = "free" if by is None else f"held by {in_words(by)}"
+        notes = ["other processes compute on it"] * (by is None and gpu.busy)
+        notes += ["no job of this shell takes it"] * (gpu not in choices)
+        print("  ".join([f"{gpu.number}", gpu.kind, gpu.uuid, "; ".join([state, *notes])]))
+    if mask is not None:
+        print(f"{VARIABLE}={mask}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

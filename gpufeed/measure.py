@@ -56,6 +56,7 @@ def measure(
     extension: Path | None = None,
     telemetry: bool = True,
     began_s: float | None = None,
+    least_s: float = 0.0,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
@@ -65,6 +66,7 @@ def measure(
     telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
     began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
     the start of the process; None where nobody took it.
+    least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -74,7 +76,7 @@ def measure(
     settle_process(threads)
     stores = Stores(cache and Path(cache), strips and Path(strips), extension and Path(extension))
     status, sentence, outcome = guarded(
-        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry)
+        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s)
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -118,12 +120,13 @@ def run(
     gate: Path | None,
     starts: dict[str, float],
     telemetry: bool,
+    least_s: float,
 ) -> Outcome:
     """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
 
     starts: the phases of the record so far (see start_up).
     """
-    trained = train(cell, repeat, manifest, stores, place, gate, telemetry=telemetry)
+    trained = train(cell, repeat, manifest, stores, place, gate, telemetry=telemetry, least_s=least_s)
     if trained.telemetry is not None:
         leak.check(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
@@ -177,13 +180,13 @@ def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
 def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:
     """(accuracy, seconds) on the evaluation split, through the same loader and augment `none`.
 
-    It is that of the last epoch too. (None, None) where it means nothing.
+    It is that of the last epoch that was planned, too. (None, None) where it means nothing.
     """
     if not is_judged(cell):
         return None, None
     start = time.perf_counter()
     accuracy = judge(cell, trained.model, trained.request, precision).accuracy()
-    trained.result.epochs[-1]["accuracy"] = accuracy
+    trained.result.epochs[cell.epochs - 1]["accuracy"] = accuracy
     return accuracy, time.perf_counter() - start
 
 

@@ -147,16 +147,17 @@ def train(
     on_epoch: Callable[[dict], None] | None = None,
     checkpoints: Checkpoints | None = None,
     telemetry: bool = False,
+    least_s: float = 0.0,
 ) -> Trained:
     """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
-    watched. A cell with several devices is trained by as many processes, and its model then stands on the
-    first one.
+    watched. least_s: as in Trainer.run. A cell with several devices is trained by as many processes, and its
+    model then stands on the first one.
     """
     told = {"cell": cell, "repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
-    told |= {"checkpoints": checkpoints, "telemetry": telemetry}
+    told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
     if cell.devices == 1:
         return train_here(place=place, on_epoch=on_epoch, **told)
     place.find(cell)
@@ -181,6 +182,7 @@ def train_here(
     on_epoch: Callable[[dict], None] | None,
     checkpoints: Checkpoints | None,
     telemetry: bool = False,
+    least_s: float = 0.0,
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
     told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
@@ -188,7 +190,7 @@ def train_here(
         loader, watch = ready.loader, ready.watch
         batches, began = steps_in_epoch(loader), time.perf_counter()
         with watch if watch is not None else nullcontext():
-            result = ready.trainer.run()
+            result = ready.trainer.run(least_s)
         spent = {"load_s": began - called - ready.compile_s, "compile_s": ready.compile_s}
         spent["run_s"] = time.perf_counter() - began
     if loader.tally is not None:

@@ -23,6 +23,7 @@ rule measure_cell:
         gpu=gpus_of_cell,
     params:
         repeat=lambda wildcards: int(wildcards.repeat),
+        least_s=config["least_s"],
         attempt=attempt_of,
         code=code_of_cell,
     script:

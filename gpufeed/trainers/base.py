@@ -80,5 +80,10 @@ class Trainer(ABC):
         """
 
     @abstractmethod
-    def run(self) -> TrainResult:
-        """Trains and returns every step and epoch. Raises GpufeedError where the loss is not finite."""
+    def run(self, least_s: float = 0.0) -> TrainResult:
+        """Trains and returns every step and epoch. Raises GpufeedError where the loss is not finite.
+
+        least_s: seconds that the steps after warm-up take together at least. A run that is shorter goes on,
+        by whole epochs or, with `steps`, by steps; its model is afterwards as it was at the planned end, and
+        the entries of further epochs follow those of the `epochs` that were planned.
+        """

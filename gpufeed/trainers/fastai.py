@@ -23,9 +23,12 @@ from gpufeed.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.epochs import check_images, log_epoch, summarise
 from gpufeed.trainers.fastai_data import data_loaders
+from gpufeed.trainers.longer import Longer
 from gpufeed.trainers.optim import OPTIMISERS, make_optimiser
 from gpufeed.trainers.step import lay_out
 from gpufeed.trainers.warmup import WARMUP_STEPS
+
+ENDLESS = 1_000_000  # epochs: our callback ends the fit, at the planned end or later
 
 
 class FastaiTrainer(Trainer):
@@ -77,14 +80,16 @@ class FastaiTrainer(Trainer):
         job.model.zero_grad(set_to_none=True)
         synchronise(job.device)
 
-    def run(self) -> TrainResult:
+    def run(self, least_s: float = 0.0) -> TrainResult:
         job, recorder = self.job, self.recorder
+        recorder.longer.least_s = least_s
         try:
-            train_model(self.learner, -(-job.total_steps() // len(job.loader)), job)
+            train_model(self.learner, ENDLESS, job)
         finally:
             self.dls.train.close()
         if recorder.error is not None:
             raise recorder.error
+        recorder.longer.put_back()
         return TrainResult(recorder.rows, recorder.epochs, recorder.first_batch_s)
 
 
@@ -158,7 +163,7 @@ class WholeRun(Callback):
         self.total = total
 
     def before_batch(self):
-        self.learn.pct_train = self.train_iter / self.total
+        self.learn.pct_train = min(1.0, self.train_iter / self.total)  # beyond it the last rate
 
 
 class StepRecorder(Callback):
@@ -176,6 +181,7 @@ class StepRecorder(Callback):
         self.job, self.total = job, job.total_steps()
         # mps has no events here: its steps can be timed only by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
+        self.longer = Longer(job, 0.0)
         self.rows: list[dict] = []
         self.epochs: list[dict] = []
         self.first_batch_s = 0.0
@@ -205,7 +211,19 @@ class StepRecorder(Callback):
         self.losses.append(self.loss.detach())
         self.previous = end
         if step + 1 == self.total:
-            raise CancelTrainException
+            self.total += self._further_steps()
+            if step + 1 == self.total:
+                raise CancelTrainException
+
+    def _further_steps(self) -> int:
+        """What a run that was too short goes on by, found off the clock."""
+        if not self.longer.least_s:
+            return 0
+        synchronise(self.job.device)
+        rows = [*self.rows, *(mark.row(0.0) for mark in self.marks)]  # the losses are read with the epoch
+        further = self.longer.steps(rows, [*self.epochs, {"steps": len(self.marks)}])
+        self.previous = Mark(self.job.device)
+        return further
 
     def after_train(self):
         self.dls.train.close()
@@ -222,3 +240,7 @@ class StepRecorder(Callback):
         log_epoch(entry)
         if self.job.on_epoch is not None:
             self.job.on_epoch(entry)
+
+    def after_epoch(self):
+        if len(self.rows) == self.total:
+            raise CancelFitException

@@ -17,7 +17,7 @@ from pytorch_lightning import Trainer as Engine
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.checkpoints import KEY, random_state, set_random_state, stamp
-from gpufeed.trainers.optim import learning_rates, set_learning_rate
+from gpufeed.trainers.optim import learning_rates, rate_at, set_learning_rate
 from gpufeed.trainers.ranks import gathered, images_in_step, steps_in_epoch
 from gpufeed.trainers.recorder import Recorder
 from gpufeed.trainers.step import TrainStep
@@ -111,7 +111,7 @@ class Module(LightningModule):
         return self.train_step.optimiser
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        set_learning_rate(self.train_step.optimiser, self.rates[self.recorder.step])
+        set_learning_rate(self.train_step.optimiser, rate_at(self.rates, self.recorder.step))
 
     def training_step(self, batch: tuple[Batch, bool], batch_idx: int) -> torch.Tensor:
         given, counts = batch
@@ -148,6 +148,8 @@ class Steps(Callback):
     ):
         recorder, (given, counts) = self.recorder, batch
         recorder.trained(given if counts else replace(given, labels=given.labels[:0]), pl_module.told)
+        if not recorder.run_is_over():
+            trainer.fit_loop.epoch_loop.max_steps = recorder.total  # it may have grown
         if recorder.epoch_is_over:
             self.batches.close()
             recorder.end_epoch()

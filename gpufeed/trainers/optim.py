@@ -1,6 +1,6 @@
 """Optimisers and learning-rate schedules, by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,6 +58,11 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+def rate_at(rates: Sequence[float], step: int) -> float:
+    """The rate of a step, counted from 0; beyond the schedule its last one."""
+    return rates[min(step, len(rates) - 1)]
 
 
 def learning_rates(options: Mapping[str, Any], total_steps: int) -> list[float]:

@@ -17,7 +17,7 @@ from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.checkpoints import KEY, random_state, set_random_state, stamp
 from gpufeed.trainers.graph import GraphedStep
-from gpufeed.trainers.optim import learning_rates, set_learning_rate
+from gpufeed.trainers.optim import learning_rates, rate_at, set_learning_rate
 from gpufeed.trainers.recorder import Recorder
 from gpufeed.trainers.step import TrainStep
 from gpufeed.trainers.warmup import warm_up
@@ -48,8 +48,8 @@ class PlainTrainer(Trainer):
             self.step = GraphedStep(self.train_step, example)
         synchronise(job.device)
 
-    def run(self) -> TrainResult:
-        recorder = Recorder(self.job)
+    def run(self, least_s: float = 0.0) -> TrainResult:
+        recorder = Recorder(self.job, least_s)
         self._resume(recorder)
         return self._run(recorder)
 
@@ -75,11 +75,10 @@ class PlainTrainer(Trainer):
         with closing(iter(recorder.job.loader)) as batches:
             for batch in batches:
                 recorder.arrived(batch)
-                rate = self.rates[recorder.step % len(self.rates)]  # `over` may go on beyond the schedule
-                set_learning_rate(self.train_step.optimiser, rate)
+                set_learning_rate(self.train_step.optimiser, rate_at(self.rates, recorder.step))
                 loss = self.step(batch.images, batch.labels, batch.ids, recorder.epoch)
                 recorder.trained(batch, loss)
-                if recorder.step == recorder.total:
+                if recorder.run_is_over():
                     break
                 if not recorder.epoch_is_over:  # else its end comes first
                     self._save_if_due(recorder)

@@ -16,6 +16,7 @@ from gpufeed.loaders.base import Batch
 from gpufeed.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.trainers.base import TrainJob, TrainResult
 from gpufeed.trainers.epochs import check_images, check_losses, entry_of, log_epoch
+from gpufeed.trainers.longer import Longer
 from gpufeed.trainers.ranks import images_in_step, steps_in_epoch, summed
 
 log = logging.getLogger("gpufeed")
@@ -32,8 +33,10 @@ class Recorder:
     With several ranks its images and losses are those of all ranks together, its times those of this one.
     """
 
-    def __init__(self, job: TrainJob):
+    def __init__(self, job: TrainJob, least_s: float = 0.0):
+        """least_s: as in Trainer.run; `total` grows where the run is shorter."""
         self.job, self.total, self.in_epoch = job, job.total_steps(), steps_in_epoch(job.loader)
+        self.longer = Longer(job, least_s)
         # mps has no events here: its steps can be timed only by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
         self.rows: list[dict] = []  # of the epochs that are over
@@ -62,6 +65,15 @@ class Recorder:
     def epoch_is_over(self) -> bool:
         """Whether no step is left in the present epoch, or in the run."""
         return self.step_in_epoch == self.in_epoch or self.step == self.total
+
+    def run_is_over(self) -> bool:
+        """Whether the step was the last of the run; at its planned end `total` grows if it goes on."""
+        if self.step == self.total and self.longer.least_s:
+            self.settle()
+            epochs = [*self.epochs, {"steps": self.step_in_epoch}]
+            self.total += self.longer.steps([*self.rows, *self.read], epochs)
+            self.begin()
+        return self.step == self.total
 
     def begin(self) -> None:
         """Starts the clock: of an epoch, or of what is left of one."""
@@ -135,7 +147,8 @@ class Recorder:
         self.read, self.own_images = [], 0
         if self.job.loader.request.rank == 0:
             log_epoch(entry)
-        if self.job.judge is not None and self.step < self.total:  # the end is judged after the run
+        # the planned end is judged after the run
+        if self.job.judge is not None and self.step < self.total and self.longer.planned:
             entry["accuracy"] = self._judged()
         if self.job.on_epoch is not None:
             self.job.on_epoch(entry)
@@ -150,6 +163,8 @@ class Recorder:
         return accuracy
 
     def result(self) -> TrainResult:
+        """What the run was, with the model as it was at the planned end."""
+        self.longer.put_back()
         return TrainResult(self.rows, self.epochs, self.first_batch_s)
 
     def state_dict(self) -> dict[str, Any]:

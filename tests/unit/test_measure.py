@@ -246,7 +246,7 @@ def test_the_script_writes_both_files_and_ends_well(
             cache=[],
         ),
         output=Named(record=str(record), steps=str(steps)),
-        params=Named(repeat=0, attempt=2),
+        params=Named(repeat=0, attempt=2, least_s=0.0),
         config={
             "results": str(tmp_path),
             "telemetry": telemetry,

@@ -174,3 +174,16 @@ def test_the_learning_rate_reaches_the_step(capturable):
     weight.sum().backward()
     optimiser.step()
     assert weight.item() == pytest.approx(0.75)
+
+
+def test_what_is_measured_beyond_the_planned_end_is_not_judged(tmp_path):
+    asked = []
+
+    def judge():
+        asked.append(len(asked))
+        return {"top1": 0.5, "loss": 1.0}
+
+    result = toy_trainer(tmp_path, epochs=3, judge=judge).run(least_s=0.2)
+    assert len(result.epochs) > 3
+    assert asked == [0, 1]  # the end is judged after the run
+    assert [epoch["accuracy"] is not None for epoch in result.epochs[:4]] == [True, True, False, False]

@@ -11,6 +11,7 @@ from torch import nn
 from gpufeed.config import read_hyper
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import TRAINERS, fetch
+from gpufeed.timing import warmup
 from gpufeed.trainers.base import Trainer
 
 SMALL = (8, 16)
@@ -147,3 +148,37 @@ def test_nothing_is_printed_and_nothing_is_written(trainer, capfd, tmp_path, mon
 def test_every_trainer_says_what_it_is(name):
     assert issubclass(fetch("trainer", name), Trainer)
     assert inspect.getdoc(fetch("trainer", name))
+
+
+def steady_s(result):
+    """Seconds of the steps that count, by the rule for warm-up."""
+    left_out = warmup(result.epochs, 4)["steps"]
+    return sum(row["total_ms"] for row in result.steps[left_out:]) / 1e3
+
+
+def test_a_short_run_goes_on_by_epochs_and_leaves_the_model_as_planned(trainer):
+    planned, longer = trainer(epochs=2), trainer(epochs=2)
+    before, after = planned.run(), longer.run(least_s=0.2)
+    assert steady_s(after) >= 0.2
+    assert len(after.epochs) > 2
+    assert {epoch["images"] for epoch in after.epochs} == {30}
+    assert [row["step"] for row in after.steps] == list(range(4 * len(after.epochs)))
+    losses = [row["loss"] for row in after.steps[:8]]
+    assert losses == pytest.approx([row["loss"] for row in before.steps], rel=1e-4)
+    for name, tensor in longer.job.model.state_dict().items():
+        torch.testing.assert_close(tensor, planned.job.model.state_dict()[name])
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_a_short_run_of_steps_goes_on_within_its_epoch(trainer, steps):
+    made = trainer(loader=Watched, steps=steps)
+    result = made.run(least_s=0.2)
+    assert steady_s(result) >= 0.2
+    assert len(result.steps) > steps
+    assert [epoch["steps"] for epoch in result.epochs[:-1]] == [4] * (len(result.epochs) - 1)
+    assert made.job.loader.ended == len(result.epochs)
+
+
+def test_a_run_that_is_long_enough_ends_as_planned(trainer):
+    result = trainer(SlowModel(CLASSES, SMALL), epochs=2).run(least_s=0.1)  # a step takes 0.03 s
+    assert len(result.steps) == 8

@@ -29,6 +29,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,
+            least_s=job.params.least_s,
             telemetry=wanted(job.config["telemetry"]),  # not from params: it changes nothing that is timed
             began_s=BEGAN_S,
         )

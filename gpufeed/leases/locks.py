@@ -89,7 +89,7 @@ def holder(name: str) -> Mapping[str, Any] | None:
     """
     path = folder() / name
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
@@ -136,7 +136,7 @@ def opened(path: Path) -> int:
 
     Linux refuses to open another user's file in such a folder with O_CREAT (fs.protected_regular).
     """
-    flags = os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_NOFOLLOW
     while True:
         try:
             return os.open(path, os.O_RDWR | flags)

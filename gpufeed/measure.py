@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import psutil
 
+from gpufeed import leases
 from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
@@ -102,9 +103,10 @@ def start_up(began_s: float | None) -> dict[str, float]:
     """The `phases` of a record up to now: start_to_ready_s and, if began_s is known, its two parts.
 
     began_s: as in measure. The start of the process is known to about 10 ms, a tick of the kernel's clock.
+    What it waited for its GPU is in none of them.
     """
     born_s, now_s = psutil.Process().create_time(), time.time()
-    ready_s = max(0.0, now_s - born_s)
+    ready_s = max(0.0, now_s - born_s - leases.waited_s())
     if began_s is None:
         return {"start_to_ready_s": ready_s}
     start_s = min(ready_s, max(0.0, began_s - born_s))

@@ -173,6 +173,11 @@ def fetch(kind: str, name: str) -> Any:
         ) from error
 
 
+def takes_gpu(decoder: str) -> bool:
+    """Whether a decoder decodes on a GPU where there is one."""
+    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+
 def source_file(kind: str, name: str) -> str:
     """The file of the module behind a name, relative to the package, such as models/resnet.py."""
     if name not in KINDS[kind]:

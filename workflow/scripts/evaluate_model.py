@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, cell_file, orphan
+from gpufeed import attempts, cell_file, leases, orphan
 from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.trained.evaluation import evaluate_model
@@ -14,9 +14,11 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        cell = cell_file.read(job.input.cell)
+        leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
         stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
         found = evaluate_model(
-            cell_file.read(job.input.cell),
+            cell,
             job.input.model,
             job.input.manifest,
             Stores(*stores),

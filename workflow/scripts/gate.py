@@ -2,7 +2,7 @@
 
 import sys
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, leases, orphan
 from gpufeed.gate.task import Task
 from gpufeed.gate.watch import watched
 from gpufeed.log import job_log
@@ -22,6 +22,9 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )
+        # no thread may run when the gate forks: what ends this process with Snakemake is asked while it waits
+        own = (job.threads, job.resources.get("shares", 1), orphan.family())
+        leases.take(1, job.params.device, *own)
         verdict = watched(task, node_name(), job.params.attempt, begun=orphan.end_with)
         attempts.ended(job.output.verdict, verdict.attempt)
         verdict.write(job.output.verdict)

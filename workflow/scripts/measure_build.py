@@ -3,15 +3,17 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, leases, orphan
 from gpufeed.build_time import measure_build
 from gpufeed.log import job_log
 from gpufeed.node import node_name
+from gpufeed.registry import takes_gpu
 
 if __name__ == "__main__":  # worker processes may import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        leases.take(takes_gpu(job.wildcards.decoder))
         times = measure_build(
             job.input.manifest,
             job.wildcards.experiment,

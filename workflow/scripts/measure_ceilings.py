@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, cell_file, orphan
+from gpufeed import attempts, cell_file, leases, orphan
 from gpufeed.ceilings import verdict
 from gpufeed.ceilings.measure import measure_ceilings
 from gpufeed.ceilings.record import write
@@ -15,9 +15,11 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        cell = cell_file.read(job.input.cell)
+        leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         built = (job.input.get(name) for name in ("cache", "strips", "extension"))
         found = measure_ceilings(
-            cell_file.read(job.input.cell),
+            cell,
             job.input.manifest,
             Stores(*(Path(path) if path else None for path in built)),
             job.params.settings,

@@ -8,7 +8,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     import os
     import sys
 
-    from gpufeed import attempts, cell_file, orphan
+    from gpufeed import attempts, cell_file, leases, orphan
     from gpufeed.log import job_log
     from gpufeed.measure import measure
     from gpufeed.node import node_name
@@ -18,8 +18,10 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        cell = cell_file.read(job.input.cell)
+        leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         record, steps = measure(
-            cell_file.read(job.input.cell),
+            cell,
             job.params.repeat,
             job.input.manifest,
             job.input.get("cache") or None,

@@ -4,7 +4,7 @@ if __name__ == "__main__":
     # here, since every decoding process imports this file again, and torch would take each of them 3 s
     import sys
 
-    from gpufeed import attempts, orphan
+    from gpufeed import attempts, leases, orphan
     from gpufeed.log import job_log
     from gpufeed.node import node_name
     from gpufeed.sweep.measure import measure_decoder
@@ -13,6 +13,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        leases.take(1, job.params.device)
         datasets = job.params.settings["datasets"]
         strips = job.input.get("strips") or []
         sweep = measure_decoder(

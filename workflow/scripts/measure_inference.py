@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, cell_file, orphan
+from gpufeed import attempts, cell_file, leases, orphan
 from gpufeed.inference.files import find, troubles
 from gpufeed.inference.measure import measure_inference
 from gpufeed.inference.record import write
@@ -15,9 +15,11 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        cell = cell_file.read(job.input.cell)
+        leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
         stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
         found = measure_inference(
-            cell_file.read(job.input.cell),
+            cell,
             job.input.model,
             find(
                 {

@@ -2,7 +2,7 @@
 
 import sys
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts, leases, orphan
 from gpufeed.kernels.measure import measure_kernels
 from gpufeed.kernels.record import write
 from gpufeed.log import job_log
@@ -12,6 +12,7 @@ if __name__ == "__main__":
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
+        leases.take(1, job.params.device)
         found = measure_kernels(
             job.wildcards.experiment,
             job.params.settings,

@@ -14,6 +14,7 @@ rule measure_build:
         "../envs/gpufeed.yaml"
     threads: cores_of_build
     resources:
+        **of_gpu_jobs(lambda wildcards: takes_gpu(wildcards.decoder)),
         cpus_per_task=cores_of_build,
         gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:

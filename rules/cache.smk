@@ -15,6 +15,7 @@ rule build_cache:
         "../envs/gpufeed.yaml"
     threads: cores_of_job
     resources:
+        **of_gpu_jobs(lambda wildcards: takes_gpu(wildcards.decoder)),
         cpus_per_task=cores_of_job,
         gpu=lambda wildcards: GPU_JOBS if takes_gpu(wildcards.decoder) else 0,
     params:

@@ -17,6 +17,7 @@ rule measure_ceilings:
         "../envs/gpufeed.yaml"
     threads: cores_of_cell
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:

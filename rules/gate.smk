@@ -16,6 +16,7 @@ rule gate:
         "../envs/gpufeed.yaml"
     threads: cores_of_gate
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_gate,
         gpu=GPU_JOBS,
     params:

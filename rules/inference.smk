@@ -40,6 +40,7 @@ rule quantise_model:
         "../envs/gpufeed.yaml"
     threads: cores_of_evaluation
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
@@ -69,6 +70,7 @@ rule measure_inference:
         "../envs/gpufeed.yaml"
     threads: cores_of_cell
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:

@@ -18,6 +18,7 @@ rule train_model:
         "../envs/gpufeed.yaml"
     threads: cores_of_cell
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:
@@ -44,6 +45,7 @@ rule evaluate_model:
         "../envs/gpufeed.yaml"
     threads: cores_of_evaluation
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
@@ -87,6 +89,7 @@ rule predict:
         "../envs/gpufeed.yaml"
     threads: cores_of_prediction
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_prediction,
         gpu=GPU_JOBS,
     params:

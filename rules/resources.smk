@@ -56,3 +56,24 @@ def cores_of_prediction(wildcards):
 def cores_of_build(wildcards):
     """Those of a measurement also where one core decodes: nothing may run beside it."""
     return config["cores_per_cell"] or cores_of_job(wildcards)
+
+
+def of_sweep(name):
+    """What the profile's default resources say for jobs with a GPU alone: sweep_NAME, or NAME; None without."""
+    defaults = workflow.resource_settings.default_resources or {}
+    given = [defaults[key].raw for key in (f"sweep_{name}", name) if key in defaults]
+    return str(given[0]).strip("'\"") or None if given else None
+
+
+def of_gpu_jobs(takes=lambda wildcards: True):
+    """The model and the constraint of its GPUs, for a job that takes any: the same for all jobs of a sweep.
+
+    As default resources they would reach every rule, and Slurm's executor asks for a GPU wherever it finds a
+    gpu_model without `gpu`.
+    """
+    given = {name: of_sweep(name) for name in ("gpu_model", "constraint") if GPU_JOBS}
+    return {
+        name: lambda wildcards, value=value: value if takes(wildcards) else None
+        for name, value in given.items()
+        if value
+    }

@@ -13,6 +13,7 @@ rule measure_decoder:
         "../envs/gpufeed.yaml"
     threads: cores_of_job
     resources:
+        **of_gpu_jobs(),
         cpus_per_task=cores_of_job,
         gpu=GPU_JOBS,
     params:

@@ -1,0 +1,79 @@
+"""python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: what a run would ask Slurm for."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from gpufeed.errors import GpufeedError
+from gpufeed.preflight import asked, software, storage
+from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.node import Node, look
+from gpufeed.preflight.plan import Plan, plan_of
+from gpufeed.preflight.site import Site, read_site, sites
+
+FINE, FOUND, NO_PLAN = 0, 1, 2
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m gpufeed.preflight",
+        description="Prints the sbatch line of every rule, as the executor would make it, and what is wrong "
+        "with the lines, the software, scratch and data. It submits nothing.",
+        epilog="All else goes to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 if "
+        "nothing was found (notes do not count), 1 if something was, 2 if the run cannot be planned.",
+        allow_abbrev=False,
+    )
+    found.add_argument("--site", required=True, choices=sites(), help="whose profile is added to slurm's")
+    found.add_argument(
+        "--sdm", choices=("none", "conda", "apptainer"), default="none", help="what the jobs will run in"
+    )
+    return found
+
+
+def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> list[Finding]:
+    """All that is wrong."""
+    checks = (
+        software.slurm_commands,
+        *asked.CHECKS,
+        software.default_profile,
+        partial(software.environment, deployment=deployment),
+        partial(software.stack, deployment=deployment),
+        software.modules,
+        storage.folders,
+        storage.space,
+        storage.file_count,
+        storage.data,
+    )
+    return [finding for check in checks for finding in check(plan, site, node)]
+
+
+def show(plan: Plan) -> None:
+    """Every line with its rule and number of jobs."""
+    for ask in plan.first:
+        print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
+        print(f"  {ask.line or 'no line: ' + ask.error}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    options, rest = parser().parse_known_args(arguments)
+    try:
+        site = read_site(options.site)
+        plan = plan_of(["--profile", "slurm", "--profile", f"slurm/{options.site}", *rest], Path.cwd())
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
+        return NO_PLAN
+    show(plan)
+    wrong = findings(plan, site, look(), options.sdm)
+    for finding in wrong:
+        print(f"\n{finding}")
+    count = sum(not finding.note for finding in wrong)
+    print(f"\n{site.name}: {'nothing to change' if not count else f'{count} to change before the run'}")
+    return FOUND if count else FINE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

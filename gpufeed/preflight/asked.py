@@ -1,0 +1,236 @@
+"""Checks of what the jobs ask Slurm for. Each names a rule once, however many jobs of it are wrong."""
+
+from collections.abc import Iterable, Iterator
+
+from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.node import Node
+from gpufeed.preflight.plan import Ask, Plan
+from gpufeed.preflight.site import Site
+
+
+def rules_of(asks: Iterable[Ask]) -> str:
+    """The rules, each once: `gate, measure_cell`."""
+    return ", ".join(sorted({ask.rule for ask in asks}))
+
+
+def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    if "slurm" not in plan.executor:
+        yield Finding(
+            f"an executor other than Slurm's: {plan.executor}",
+            "executor: slurm",
+            "give --profile slurm before the site's profile, and no --executor",
+        )
+
+
+def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    twice = [ask for ask in plan.first if ask.gpus and "gpu" in str(ask.resources.get("gres", ""))]
+    if twice:
+        yield Finding(
+            f"GPUs asked for twice, by gpu and by gres: {rules_of(twice)}",
+            "gpu alone, which the rules set: Slurm adds up or refuses --gpus beside --gres",
+            "take gres out of the profile; the model goes into sweep_gpu_model",
+        )
+
+
+def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    by_error: dict[str, list[Ask]] = {}
+    for ask in plan.first:
+        if ask.error and not (ask.gpus and "gpu" in str(ask.resources.get("gres", ""))):
+            by_error.setdefault(ask.error, []).append(ask)
+    for error, asks in by_error.items():
+        yield Finding(
+            f"Slurm's executor refuses {rules_of(asks)}: {error}",
+            "resources that it turns into an sbatch line",
+            "correct them in the profile",
+        )
+
+
+def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    given = {ask.option("-A", "--account") for ask in plan.first if ask.line}
+    if None in given or any(name.startswith("$") for name in given if name):
+        yield Finding(
+            "no account",
+            f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
+            if node.accounts
+            else site.account,
+            "export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account into the profile",
+        )
+    elif node.accounts:
+        for name in sorted(given - {account.lower() for account in node.accounts} - node.accounts):
+            yield Finding(
+                f"account {name}, which Slurm does not know for you",
+                f"one of: {', '.join(sorted(node.accounts))}",
+                "export SBATCH_ACCOUNT=ACCOUNT with one of them",
+            )
+
+
+def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    without = [ask for ask in plan.first if ask.line and not ask.option("-p", "--partition")]
+    if without:
+        example = max(without, key=lambda ask: ask.gpus)
+        asked = f"{example.gpus} x {example.resources.get('gpu_model', 'GPU')}, {example.hours:g} h"
+        yield Finding(
+            f"no partition for {rules_of(without)} (such as {asked})",
+            "a partition that takes them",
+            "write slurm_partition into the profile, or correct its partitions.yaml",
+        )
+    if node.partitions:
+        names = {ask.option("-p", "--partition") for ask in plan.first} - {None, ""}
+        for name in sorted(names - node.partitions):
+            yield Finding(
+                f"partition {name}, which this cluster does not have",
+                f"one of: {', '.join(sorted(node.partitions))}",
+                "correct partitions.yaml of the profile, or name another as slurm_partition",
+            )
+
+
+def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    given = {ask.option("--qos", "-q") or "" for ask in plan.first if ask.line}
+    for name in sorted(given - set(site.qos)):
+        yield Finding(
+            f"qos {name}" if name else "no qos",
+            f"one of {site.name}'s: {', '.join(site.qos)}",
+            "write qos into the profile",
+        )
+    for name in sorted(given & set(site.qos)):
+        after = site.qos[name].preempted_after_hours
+        stays = [
+            ask for ask in plan.first if ask.option("--qos", "-q") == name and "--requeue" not in ask.line
+        ]
+        if after is not None and stays:
+            yield Finding(
+                f"no --requeue under qos {name}, which may preempt after {after:g} h: {rules_of(stays)}",
+                "jobs that Slurm starts again",
+                "slurm-requeue: true in the profile",
+            )
+
+
+def time(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    endless = [ask for ask in plan.first if ask.line and not ask.hours]
+    if endless:
+        yield Finding(
+            f"no time limit: {rules_of(endless)}",
+            "runtime in minutes: Slurm's default may be an hour, or the partition's longest",
+            "write runtime into the profile's default-resources",
+        )
+    for asks in (plan.first, plan.last):
+        over = [(ask, reason) for ask in asks if (reason := too_long(ask, site))]
+        for reason in sorted({reason for _, reason in over}):
+            rules = rules_of(ask for ask, its in over if its == reason)
+            when = f" at the last of {plan.retries} retries" if asks is plan.last else ""
+            yield Finding(
+                f"{rules}{when}: {reason}",
+                "jobs within the limits of the qos: GPUs x hours count, not hours alone",
+                "lower runtime, or the GPUs (devices in the config), or take another qos",
+            )
+        if over:
+            return  # a retry is longer still
+
+
+def too_long(ask: Ask, site: Site) -> str:
+    """By how much a job is too long for its qos; "" where it is not."""
+    limits = site.qos.get(ask.option("--qos", "-q") or "")
+    if limits and limits.hours is not None and ask.hours > limits.hours:
+        return f"{ask.hours:g} h, where {limits.hours:g} h are allowed"
+    if limits and limits.gpu_hours is not None and ask.gpus * ask.hours > limits.gpu_hours:
+        longest = limits.gpu_hours / ask.gpus
+        return (
+            f"{ask.gpus} GPUs for {ask.hours:g} h are {ask.gpus * ask.hours:g} GPU-hours, where "
+            f"{limits.gpu_hours:g} are allowed, {longest:g} h"
+        )
+    return ""
+
+
+def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    asking = [ask for ask in plan.first if ask.gpus]
+    models = {str(ask.resources.get("gpu_model") or "") for ask in asking}
+    for model in sorted(models - set(site.gpus) - {""}):
+        yield Finding(
+            f"GPU {model}",
+            f"one of {site.name}'s: {', '.join(site.gpus)}",
+            "write one of them as sweep_gpu_model into the profile",
+        )
+    if len(models) > 1:
+        by = {
+            model or "any": rules_of(a for a in asking if (a.resources.get("gpu_model") or "") == model)
+            for model in sorted(models)
+        }
+        yield Finding(
+            "several models of GPU in one sweep: "
+            + "; ".join(f"{model}: {rules}" for model, rules in by.items()),
+            "one model: numbers of different GPUs do not compare",
+            "take gpu_model out of set-resources, and name one as sweep_gpu_model",
+        )
+    elif models == {""}:
+        yield Finding(
+            f"no model of GPU: {rules_of(asking)}",
+            "one model for the whole sweep: numbers of different GPUs do not compare",
+            f"write sweep_gpu_model into the profile's default-resources: {', '.join(site.gpus)}",
+        )
+
+
+def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    asking = {
+        (str(ask.resources["constraint"]), str(ask.resources.get("gpu_model") or ""))
+        for ask in plan.first
+        if ask.resources.get("constraint")
+    }
+    for feature, model in sorted(asking):
+        if feature not in site.constraints:
+            yield Finding(
+                f"constraint {feature}",
+                f"one that preflight knows of {site.name}: {', '.join(site.constraints)}",
+                'see `sinfo -o "%P %f"` on the login node; add it to site.yaml if it is there',
+                note=True,
+            )
+        elif model and site.constraints[feature] != model:
+            yield Finding(
+                f"constraint {feature} with GPU {model}: no node has both",
+                f"sweep_gpu_model: {site.constraints[feature]}",
+                "change sweep_gpu_model or sweep_constraint in the profile",
+            )
+    if len({feature for feature, _ in asking}) > 1:
+        yield Finding(
+            f"several constraints in one sweep: {', '.join(sorted({feature for feature, _ in asking}))}",
+            "one: numbers of different GPUs do not compare",
+            "name one as sweep_constraint",
+        )
+
+
+def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    asking = [ask for ask in plan.first if not ask.gpus and gpu_in_line(ask)]
+    if asking:
+        yield Finding(
+            f"rules that need no GPU ask for one: {rules_of(asking)}",
+            "no gpu_model and no gres in default-resources, which reach every rule",
+            "call it sweep_gpu_model there: the rules give it to jobs with a GPU alone",
+        )
+
+
+def gpu_in_line(ask: Ask) -> bool:
+    """Whether the line asks for GPUs."""
+    gpus = ask.option("--gpus") or ""
+    return bool(gpus and not gpus.endswith(":0")) or "gpu" in (ask.option("--gres") or "")
+
+
+def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    spread = [ask for ask in plan.first if ask.gpus > 1 and ask.line and ask.option("--nodes", "-N") != "1"]
+    if spread:
+        yield Finding(
+            f"several GPUs without --nodes=1: {rules_of(spread)}",
+            "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
+            "nodes: 1 under default-resources",
+        )
+    tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]
+    if tasks:
+        yield Finding(
+            f"tasks for jobs with GPUs: {rules_of(tasks)}",
+            "one task, which starts the processes of all GPUs of its node itself",
+            "take tasks and tasks_per_gpu out of the profile",
+        )
+
+
+CHECKS = (
+    executor, gpus_asked_once, submittable, account, partition, quality_of_service, time,
+    one_model, constraint, rules_without_gpu, one_node,
+)  # fmt: skip

@@ -1,0 +1,69 @@
+"""What the node on which preflight runs has to say: Slurm's answers, modules, torch."""
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+COMMANDS = ("sbatch", "sacct", "sacctmgr", "scontrol", "sinfo", "squeue")
+ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getArchFlags() or '')"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node. accounts, partitions: names that Slurm knows for this user; empty where it does not say.
+
+    cuda: the version that torch was built for, "" for none; None where torch could not be asked.
+    architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
+    """
+
+    missing_commands: tuple[str, ...] = ()
+    accounts: frozenset[str] = frozenset()
+    partitions: frozenset[str] = frozenset()
+    inside_job: str | None = None
+    modules: tuple[str, ...] = ()
+    python: Path = Path(sys.executable)
+    cuda: str | None = None
+    architectures: tuple[str, ...] = ()
+    no_torch: str = ""
+    commands: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def look() -> Node:
+    """This node."""
+    cuda, architectures, no_torch = ask_torch()
+    return Node(
+        missing_commands=tuple(name for name in COMMANDS if not shutil.which(name)),
+        accounts=answers(
+            "sacctmgr", "-n", "-P", "list", "associations", f"user={getpass.getuser()}", "format=account"
+        ),
+        partitions=answers("sinfo", "-h", "-o", "%R"),
+        inside_job=os.environ.get("SLURM_JOB_ID"),
+        modules=tuple(filter(None, os.environ.get("LOADEDMODULES", "").split(":"))),
+        cuda=cuda,
+        architectures=architectures,
+        no_torch=no_torch,
+        commands={name: shutil.which(name) for name in ("apptainer", "singularity", "conda", "mamba")},
+    )
+
+
+def answers(*command: str) -> frozenset[str]:
+    """The lines that a command prints; none where it is missing, refuses or takes longer than 20 s."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    return frozenset(line.strip() for line in done.stdout.splitlines() if line.strip())
+
+
+def ask_torch() -> tuple[str | None, tuple[str, ...], str]:
+    """(CUDA version, architectures, "") of this Python's torch, or (None, (), why it cannot be imported)."""
+    done = subprocess.run([sys.executable, "-c", ASK_TORCH], capture_output=True, text=True)
+    if done.returncode:
+        return None, (), (done.stderr.strip().splitlines() or ["no message"])[-1]
+    version, *architectures = done.stdout.split()
+    return ("" if version == "-" else version), tuple(architectures), ""

@@ -1,0 +1,96 @@
+"""What the rules of a run ask Slurm for, as slurm/lines.py gets it out of Snakemake."""
+
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpufeed.errors import GpufeedError
+
+SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One job's request.
+
+    line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
+    resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
+    """
+
+    rule: str
+    line: str
+    resources: dict[str, Any]
+    count: int = 1
+    error: str = ""
+    retry: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the rule wants."""
+        return int(self.resources.get("gpu") or 0)
+
+    @property
+    def hours(self) -> float:
+        return float(self.resources.get("runtime") or 0) / 60
+
+    def option(self, *names: str) -> str | None:
+        """The value of the first of these sbatch options; None where the line has none of them."""
+        words = shlex.split(self.line)
+        for place, word in enumerate(words):
+            name, equals, value = word.partition("=")
+            if name in names:
+                return value if equals or place + 1 == len(words) else words[place + 1]
+        return None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run. first: what each rule asks for, each different line once; last: the same at the last retry.
+
+    config: as Snakemake merged it. datasets: names of those that are prepared.
+    """
+
+    executor: str
+    first: list[Ask]
+    last: list[Ask]
+    config: dict[str, Any]
+    datasets: list[str]
+    retries: int
+
+
+def read_plan(raw: dict[str, Any]) -> Plan:
+    """A Plan of what slurm/lines.py wrote."""
+
+    def ask(row: dict, rule: str, count: int, retry: bool) -> Ask:
+        return Ask(rule, row.get("line", ""), row["resources"], count, row.get("error", ""), retry)
+
+    return Plan(
+        executor=raw["executor"],
+        first=[ask(row, row["rule"], row["count"], False) for row in raw["jobs"]],
+        last=[ask(row["last"], row["rule"], row["count"], True) for row in raw["jobs"]],
+        config=raw["config"],
+        datasets=raw["datasets"],
+        retries=raw["retries"],
+    )
+
+
+def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
+    """The plan of `snakemake ARGUMENTS` in a folder; raises GpufeedError where Snakemake makes none."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "plan.json"
+        command = [sys.executable, str(SCRIPT), str(out), "--", *arguments]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if not out.exists():
+            said = (done.stdout + done.stderr).strip()[-3000:]
+            raise GpufeedError(
+                f"snakemake {shlex.join(arguments)} does not plan:\n{said}",
+                "a run whose profile, config and targets Snakemake understands",
+                "correct what Snakemake says, or see it by itself: the same command with -n",
+            )
+        return read_plan(json.loads(out.read_text()))

@@ -1,0 +1,136 @@
+"""Checks of Slurm's commands, the software environment, modules and profiles/default."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.node import Node
+from gpufeed.preflight.plan import Plan
+from gpufeed.preflight.site import ROOT, Site
+
+LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
+ERASING = ("resources", "default-resources", "set-resources", "set-threads", "executor", "jobs", "retries")
+
+
+def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    if node.missing_commands:
+        yield Finding(
+            f"no {', '.join(node.missing_commands)}: accounts and partitions are unchecked",
+            f"a login node of {site.name}",
+            f"run preflight, and snakemake, on {site.login}",
+            note=True,
+        )
+    if node.inside_job:
+        yield Finding(
+            f"inside of Slurm's job {node.inside_job}",
+            "a login node: snakemake must outlive the jobs that it submits",
+            "leave the allocation, and run snakemake in tmux or screen on the login node",
+        )
+
+
+def modules(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for module in node.modules:
+        name, _, version = module.partition("/")
+        least = next((site.modules[key] for key in site.modules if name.lower() in (key, f"{key}3")), None)
+        if least and numbers(version) and numbers(version) < numbers(least):
+            yield Finding(
+                f"module {module}",
+                f"{name} {least} or newer",
+                f"module spider {name}, load a newer one, and make the environment anew with it",
+            )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """12.1.1-qgxjzk -> (12, 1, 1); () where it does not start with a number."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
+    """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
+    if deployment == "apptainer":
+        image = ROOT / "containers/gpufeed.sif"
+        if not image.exists():
+            yield Finding(
+                "no image containers/gpufeed.sif",
+                "the image of containers/gpufeed.def",
+                "apptainer build containers/gpufeed.sif containers/gpufeed.def",
+            )
+        if not (node.commands.get("apptainer") or node.commands.get("singularity")):
+            yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
+    elif deployment == "conda":
+        if not node.commands.get("conda"):
+            yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")
+    else:
+        if any(folder in node.python.parents for folder in LOCAL):
+            yield Finding(
+                f"Python in {node.python.parent}, which compute nodes do not see",
+                "an environment in a folder that every node mounts",
+                f"make it below your home folder or {site.scratch.folder}",
+            )
+        if node.no_torch:
+            yield Finding(
+                f"torch does not start: {node.no_torch}",
+                "an environment with gpufeed in it",
+                "make setup, then run preflight with .venv/bin/python",
+            )
+
+
+def served(capability: str, architectures: tuple[str, ...]) -> bool:
+    """Whether code for these architectures runs on a GPU of this compute capability.
+
+    Machine code (sm_) runs on its own major version from its minor one on, PTX (compute_) on all later GPUs.
+    """
+    own = tuple(int(part) for part in capability.split("."))
+    for name in architectures:
+        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([a-z]?)", name)
+        if not found:
+            continue
+        theirs = (int(found[2]), int(found[3]))
+        if found[4]:  # such as sm_90a: for this one alone
+            if theirs == own:
+                return True
+        elif theirs <= own and (found[1] == "compute" or theirs[0] == own[0]):
+            return True
+    return False
+
+
+def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
+    """Whether this Python's torch has code for the GPUs; a container's is not looked into."""
+    asked = sorted(
+        {str(ask.resources.get("gpu_model") or "") for ask in plan.first if ask.gpus} & set(site.gpus)
+    )
+    if deployment != "none" or node.cuda is None or not asked:
+        return
+    if not node.cuda:
+        yield Finding(
+            "torch without CUDA",
+            f"the CUDA stack, for {', '.join(asked)}",
+            "make setup CUDA=12 (or 13)",
+        )
+        return
+    for model in asked:
+        if not served(site.gpus[model], node.architectures):
+            yield Finding(
+                f"GPU {model} (compute capability {site.gpus[model]}) with CUDA {node.cuda}: "
+                f"torch has code for {', '.join(node.architectures)} alone",
+                "a GPU that the stack serves",
+                "make setup CUDA=12, or another sweep_gpu_model: "
+                + ", ".join(name for name in site.gpus if served(site.gpus[name], node.architectures)),
+            )
+
+
+def default_profile(plan: Plan, site: Site, node: Node, root: Path = ROOT) -> Iterator[Finding]:
+    path = root / "profiles/default/config.yaml"
+    if not path.exists():
+        return
+    found = [key for key in yaml.safe_load(path.read_text()) or {} if key in ERASING]
+    if found:
+        yield Finding(
+            f"{', '.join(found)} in profiles/default/config.yaml",
+            "cores and display alone: keys there override or erase those of the cluster's profile",
+            "move them into the profile of the cluster",
+        )

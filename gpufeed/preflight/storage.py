@@ -1,0 +1,147 @@
+"""Checks of scratch and data."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import requests
+
+from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.node import Node
+from gpufeed.preflight.plan import Plan
+from gpufeed.preflight.site import Site
+from gpufeed.preflight.software import LOCAL
+
+IMAGES = {"cifar10": 60_000, "cifar10_jpeg": 60_000, "tiny_imagenet": 110_000, "fashion_mnist": 70_000}
+ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
+LEAST_GIB = 5
+COUNTING_S = 20
+
+
+def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for key in ("data", "results"):
+        folder = Path(plan.config[key]).expanduser().absolute()
+        if any(local in (folder, *folder.parents) for local in LOCAL):
+            yield Finding(
+                f"{key} in {folder}, which compute nodes do not see",
+                f"a folder below {site.scratch.folder}",
+                f"--config {key}={site.scratch.folder}/gpufeed/{key}",
+            )
+        elif not below(folder, site.scratch.folder):
+            yield Finding(
+                f"{key} in {folder}, outside of scratch",
+                f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
+                f"--config {key}={site.scratch.folder}/gpufeed/{key}",
+                note=True,
+            )
+
+
+def below(folder: Path, place: Path) -> bool:
+    """Whether a folder lies in a place, links followed."""
+    resolved = folder.resolve()
+    return place.resolve() in (resolved, *resolved.parents)
+
+
+def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    folder = existing(Path(plan.config["data"]).expanduser().absolute())
+    needed = max(LEAST_GIB, ROOM * sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
+    stat = os.statvfs(folder)
+    free = stat.f_bavail * stat.f_frsize / 2**30
+    if free < needed:
+        yield Finding(
+            f"{free:.1f} GiB free in {folder}",
+            f"{needed:.0f} GiB, about {ROOM} times the archives",
+            "remove what is no longer needed there, or name another folder: --config data=FOLDER",
+        )
+
+
+def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    new = sum(images_of(plan, name) for name in missing(plan))
+    there, whole = count_files(site.scratch.folder, site.scratch.files)
+    if there + new > site.scratch.files:
+        yield Finding(
+            f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} images to come",
+            f"at most {site.scratch.files:,} files",
+            "remove or pack (tar) what is not in use there, or measure fewer datasets at a time",
+        )
+    elif not whole:
+        yield Finding(
+            f"{there:,} files in {site.scratch.folder} after {COUNTING_S} s of counting, and more",
+            f"at most {site.scratch.files:,}, the {new:,} images to come included",
+            "see the whole number with pace-quota",
+            note=True,
+        )
+
+
+def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """Archives are downloaded where snakemake runs, never by a compute node."""
+    places = [Path(folder).expanduser() for folder in plan.config.get("archives") or []]
+    for name in missing(plan):
+        own = Path(plan.config["data"]).expanduser() / name / "archives"
+        files = [
+            file
+            for file in plan.config["sources"][name].get("files") or []
+            if not any((place / file["name"]).exists() for place in (own, *places))
+            and not any(reachable(url) for url in file["urls"])
+        ]
+        if files:
+            yield Finding(
+                f"{', '.join(file['name'] for file in files)} of {name}: neither here nor reachable",
+                f"the files, or an answer at {', '.join(files[0]['urls'])}",
+                "put them into a folder of yours and name that folder in archives of the config",
+            )
+
+
+def reachable(url: str) -> bool:
+    """Whether there is an answer at an address, or a file at a path."""
+    if not url.startswith(("http://", "https://")):
+        return Path(url.removeprefix("file://")).expanduser().exists()
+    try:
+        with requests.get(url, stream=True, timeout=10) as answer:
+            return answer.ok
+    except requests.RequestException:
+        return False
+
+
+def missing(plan: Plan) -> list[str]:
+    """Datasets of the plan that are not prepared yet."""
+    return [
+        name for name in plan.datasets if not (Path(plan.config["data"]) / name / "manifest.parquet").exists()
+    ]
+
+
+def images_of(plan: Plan, name: str) -> int:
+    """Files that a dataset unpacks to."""
+    source = plan.config["sources"][name]
+    options = source.get("options") or {}
+    if "count" in options:
+        return int(options["count"])
+    return images_of(plan, options["of"]) if "of" in options else IMAGES.get(source["layout"], 0)
+
+
+def bytes_of(plan: Plan, name: str) -> int:
+    """Bytes of a dataset's archives."""
+    return sum(int(file.get("size") or 0) for file in plan.config["sources"][name].get("files") or [])
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or its nearest parent that is there."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def count_files(folder: Path, most: int, seconds: float = COUNTING_S) -> tuple[int, bool]:
+    """(files and folders below a folder, whether these are all). Ends above `most` or after `seconds`."""
+    end, count, rest = time.monotonic() + seconds, 0, [folder]
+    while rest:
+        try:
+            with os.scandir(rest.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        rest.append(Path(entry.path))
+        except OSError:
+            continue  # gone meanwhile, or not ours to read
+        if count > most or time.monotonic() > end:
+            return count, not rest
+    return count, True

@@ -1,0 +1,109 @@
+"""python slurm/lines.py OUT -- SNAKEMAKE ARGUMENTS: what each rule of a run would ask Slurm for, as JSON.
+
+Snakemake itself reads profiles, config and rules and evaluates the resources of all jobs. Where it would
+start its scheduler, the functions of its Slurm executor make the sbatch line of each, and the run ends.
+Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
+never imports Snakemake.
+
+OUT: `jobs` (rule, line or error, how many with it, resources, the same for the last retry), `local` (rules
+that run where snakemake does), `datasets` (to be prepared), `config`, `retries`, `executor`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import snakemake.cli  # before snakemake.workflow, which imports it in a circle
+import snakemake.workflow
+from snakemake_executor_plugin_slurm import Executor
+from snakemake_executor_plugin_slurm.partitions import read_partition_file
+from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+from snakemake_executor_plugin_slurm.utils import set_gres_string
+from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
+from snakemake_interface_common.exceptions import WorkflowError
+
+NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
+
+
+class Asking:
+    """As much of Slurm's executor as its lines need; it asks Slurm nothing."""
+
+    get_partition_arg = Executor.get_partition_arg
+
+    def __init__(self, workflow):
+        self.settings = workflow.executor_settings
+        self.logger = snakemake.workflow.logger
+        file = getattr(self.settings, "partition_config", None)
+        self._partitions = read_partition_file(file) if file else None
+        self._fallback_partition = ""
+
+    def line(self, job) -> str:
+        """The sbatch line of a job without the command that it wraps."""
+        validate_slurm_extra(job)
+        account = job.resources.get("slurm_account")
+        parameters = {
+            "run_uuid": "RUN",
+            "slurm_logfile": Path(".snakemake/slurm_logs") / f"rule_{job.name}" / "%j.log",
+            "comment_str": f"rule_{job.name}",
+            "account": f"-A {account}" if account else "",
+            "partition": self.get_partition_arg(job).strip(),
+            "workdir": None,
+        }
+        call = get_submit_command(job, parameters, settings=self.settings) + set_gres_string(job)
+        return " ".join(call.split())
+
+
+def asked(asking, job, attempt: int) -> dict:
+    """Line and resources of a job at its n-th attempt, or why there is no line."""
+    job.attempt = attempt
+    resources = {
+        name: value if isinstance(value, (int, str)) else str(value)
+        for name, value in job.resources.items()
+        if name not in NOT_ASKED
+    }
+    found = {"resources": resources, "threads": job.threads}
+    try:
+        return found | {"line": asking.line(job)}
+    except WorkflowError as error:
+        return found | {"error": str(error)}
+
+
+def lines(workflow) -> dict:
+    """What OUT holds."""
+    asking, retries = Asking(workflow), workflow.execution_settings.retries or 0
+    found, local, datasets = {}, set(), set()
+    for job in workflow.dag.needrun_jobs():
+        if job.is_local:
+            local.add(job.name)
+            continue
+        if job.name == "prepare_dataset":
+            datasets.add(job.wildcards.dataset)
+        first, last = asked(asking, job, 1), asked(asking, job, 1 + retries)
+        row = {"rule": job.name, **first, "last": last}
+        key = json.dumps(row, sort_keys=True)
+        found.setdefault(key, row | {"count": 0})["count"] += 1
+    return {
+        "executor": type(workflow.executor_settings).__module__,
+        "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
+        "local": sorted(local),
+        "datasets": sorted(datasets),
+        "config": workflow.globals["config"],
+        "retries": retries,
+    }
+
+
+def run(out: Path, arguments: list[str]) -> None:
+    """Snakemake, up to the point where it would start its first job."""
+
+    class Scheduler:
+        def __init__(self, workflow, *_):
+            out.write_text(json.dumps(lines(workflow), default=str))
+            raise SystemExit(0)
+
+    snakemake.workflow.JobScheduler = Scheduler
+    quiet = ["--quiet", "progress", "rules", "host"]
+    snakemake.cli.main([*quiet, "--forceall", "--nolock", "--ignore-incomplete", *arguments])
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[3:])

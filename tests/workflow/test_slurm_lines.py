@@ -1,0 +1,100 @@
+"""What every rule asks Slurm for on each site, held against golden files.
+
+The lines are made by Slurm's executor itself. After a wanted change: `GPUFEED_GOLDEN=write pytest` on this
+file, and read the difference.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from workflow_fixtures import ROOT, Workflow
+
+GOLDEN = Path(__file__).parent / "golden"
+SITES = {"pace-ice": "coc", "pace-phoenix": "gts-example3"}  # with an account
+EVERY_RULE = {
+    "run": ["golden"],
+    "device": "cuda",
+    "repeats": 1,
+    "baseline": "elsewhere",
+    "cache_decoder": "dali_gpu",
+    "cores_per_job": 8,
+    "sources": {"synthetic": {"options": {"count": 60, "size": 16, "classes": 3}}},
+    "experiments": {
+        "golden": {
+            "title": "Golden",
+            "question": "What does each rule ask for?",
+            "common": {"dataset": "synthetic", "model": "simple_cnn", "batch_size": 8, "augment": "torch"},
+            "blocks": {
+                "kept": {"loader": "resident"},
+                "workers": {"loader": "dataloader_workers", "workers": 12},
+                "strips": {"loader": "strips"},
+                "ddp": {"loader": "dataloader_workers", "workers": 2, "trainer": "lightning", "devices": 2},
+                "ops": {
+                    "loader": "resident",
+                    "model": "vit_lite",
+                    "overrides": [["model.activation=bias_gelu"]],
+                },
+            },
+            "models": {"blocks": ["kept"], "predict": ["photo.jpg"]},
+            "inference": {"blocks": ["kept"]},
+            "ceilings": {"blocks": ["kept"]},
+            "sweep": {"datasets": ["synthetic"], "decoders": ["pillow", "strips"]},
+            "builds": {"dataset": "synthetic", "decoders": ["pillow", "dali_gpu"], "counts": [30]},
+            "kernels": {},
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def preflight(tmp_path_factory):
+    """Runs preflight in a copy of the workflow that plans every rule: (status, what it printed)."""
+    flow = Workflow(tmp_path_factory.mktemp("lines") / "checkout", EVERY_RULE)
+    (flow.folder / "photo.jpg").touch()
+    record = flow.folder / "elsewhere/golden/cell/0.json"
+    record.parent.mkdir(parents=True)
+    record.touch()  # planning asks whether there is one, not what it holds
+
+    def preflight(*arguments: str, **environment: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "gpufeed.preflight", "--configfile", "test.yaml", *arguments],
+            cwd=flow.folder,
+            env={**os.environ, "PYTHONPATH": str(flow.folder), **environment},
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    preflight.folder = flow.folder
+    return preflight
+
+
+def lines_of(said: str) -> str:
+    """The lines alone, by rule; findings depend on the machine."""
+    found = re.findall(r"^(\w+) \(\d+ jobs?\)\n  (sbatch .*)$", said, re.MULTILINE)
+    return "".join(f"{rule}\n  {line}\n" for rule, line in found)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_lines_of_every_rule_are_the_golden_ones(preflight, site):
+    status, said = preflight("--site", site, SBATCH_ACCOUNT=SITES[site])
+    assert status in (0, 1), said
+    golden = GOLDEN / f"{site}.txt"
+    if os.environ.get("GPUFEED_GOLDEN") == "write":
+        golden.write_text(lines_of(said))
+    assert lines_of(said) == golden.read_text()
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_golden_files_hold_every_rule_that_is_submitted(site):
+    rules = [
+        rule
+        for path in (ROOT / "rules").glob("*.smk")
+        for rule in re.findall(r"^rule (\w+):\n((?:    .*\n|\n)*)", path.read_text(), re.MULTILINE)
+    ]
+    submitted = {name for name, body in rules if "localrule: True" not in body}
+    assert set(re.findall(r"^(\w+)$", (GOLDEN / f"{site}.txt").read_text(), re.MULTILINE)) == submitted

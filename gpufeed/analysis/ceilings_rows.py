@@ -76,6 +76,37 @@ def parts(found: Mapping) -> dict[str, float]:
     return {**split, "other wait": left, "growth": whole["growth"]}
 
 
+LIMITS = ("au", "au_ci95_low", "au_ci95_high", "au_pairs", "limited_by")
+
+
+def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
+    """What joins the table of cells: a row a cell and machine that is done, with LIMITS.
+
+    limited_by: the kind of its verdict, such as `input-bound`.
+    """
+    rows = []
+    for found in measurements:
+        if found["status"] == "done":
+            au, environment = found["shares"]["au"], found["environment"]
+            on_gpu = environment["gpu"] and found["resolved"]["device"] == "cuda"
+            rows.append(
+                {
+                    "cell_id": found["cell_id"],
+                    "hardware": environment["gpu"]["name"] if on_gpu else environment["cpu"],
+                    "stack": environment["stack"],
+                    "torch": environment["versions"].get("torch", "unknown"),
+                    "au": au["median"],
+                    "au_ci95_low": au["ci95_low"],
+                    "au_ci95_high": au["ci95_high"],
+                    "au_pairs": au["n"],
+                    "limited_by": verdict.of(found).kind,
+                }
+            )
+    keys = ["cell_id", "hardware", "stack", "torch"]
+    table = pd.DataFrame(rows, columns=[*keys, *LIMITS]).drop_duplicates(keys)
+    return table.astype(dict.fromkeys(LIMITS[:3], float))
+
+
 def table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row a cell, in the order of the paths; one that was not measured has its status and sentence.
 

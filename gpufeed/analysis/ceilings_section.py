@@ -3,14 +3,22 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import ceilings_figure, style, wording
-from gpufeed.analysis.ceilings_rows import SIDES, groups, table
+from gpufeed.analysis import au_figure, ceilings_figure, style, wording
+from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, table
 from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
 from gpufeed.ceilings import record, verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
+
+
+def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
+    """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
+    read, _ = documents(paths, experiment, record.read)
+    found = limits(read.values())
+    return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
@@ -29,10 +37,10 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
             troubles.append({"status": found["status"], "who": cell, "sentence": found["sentence"]})
     grouped, pictures = groups(measurements), []
     if grouped:
-        svg = style.to_svg(ceilings_figure.draw(measurements))
-        caption = ceilings_figure.CAPTION
-        inline = style.inline_svg(svg, f"{experiment}-ceilings", caption)
-        pictures.append({"svg": Markup(inline), "caption": caption})
+        for name, figure in (("ceilings", ceilings_figure), ("au", au_figure)):
+            svg = style.to_svg(figure.draw(measurements))
+            inline = style.inline_svg(svg, f"{experiment}-{name}", figure.CAPTION)
+            pictures.append({"svg": Markup(inline), "caption": figure.CAPTION})
     return {
         "tasks": [
             {"title": title, "how": how(rows), "rows": [line(name, found) for name, found in rows]}

@@ -138,7 +138,7 @@ def sentence(changes: list[dict]) -> str:
 
 
 def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
-    """The goals whose cells are among `rows`: answer, sentence. The whole interval (or range) must settle it."""
+    """The goals whose cells are among `rows`: answer and sentence, by the whole interval or range."""
     found = []
     for goal in goals:
         ours = cell(rows, goal["cell"])

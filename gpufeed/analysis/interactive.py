@@ -1,5 +1,7 @@
 """The one table that sorts and filters: itables (DataTables) with its code in the page."""
 
+import re
+
 import pandas as pd
 from itables import options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
@@ -63,6 +65,10 @@ SHOWN = {
     "Cell": ("cell_id", None),
 }
 TABLE_ID = "all-cells"
+# What itables says to readers of a notebook, with links to its site: this page leads nowhere outside.
+NOTEBOOK = re.compile(
+    r"<sup><noscript>(?:(?!</sup>).)*</sup>|\(need <a href=https://itables\.org[^>]*>help</a>\?\)", re.DOTALL
+)
 
 
 def shown(cells: pd.DataFrame) -> pd.DataFrame:
@@ -110,5 +116,6 @@ def table(cells: pd.DataFrame) -> str:
         style={"table-layout": "auto", "width": "auto", "margin": "0"},
         language={"search": "Find in all columns:", "entries": {"_": "cells", "1": "cell"}},
     )
+    html = NOTEBOOK.sub("", html)
     # itables writes what was not measured as NaN: as displayed text, as sort key, and in its fallback
     return html.replace('[\\"NaN\\", ', '[\\"-\\", ').replace(">NaN<", ">-<")

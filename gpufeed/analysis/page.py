@@ -14,6 +14,7 @@ from gpufeed.analysis import (
     claims,
     confusion,
     datasets,
+    downloads,
     figures,
     find,
     gates,
@@ -22,15 +23,18 @@ from gpufeed.analysis import (
     inference_section,
     interactive,
     kernel_section,
+    leaderboard,
     learning,
     learning_figure,
     lengths,
     missing,
+    phases,
     records,
     roofline,
     style,
     sweep_section,
     tables,
+    timeline,
     verdicts,
     wording,
 )
@@ -75,6 +79,7 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         policy=POLICY,
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         library=Markup(interactive.library()),
+        board_script=Markup((TEMPLATES / "board.js").read_text(encoding="utf-8")),
         reference=found.reference,
         machines=_machines(table),
         counts=_counts(table),
@@ -109,6 +114,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     plan = plan_info["experiments"][name]
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
+    ours = ceilings_section.joined(ours, found.ceilings, name)
     answers = verdicts.answers(ours)
     return {
         "name": name,
@@ -125,7 +131,10 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "roofline": roofline.section(found.kernels, ours, own_records),
         "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
         "lengths": lengths.section(own_records),
-        "pictures": _pictures(name, ours, own_records),
+        "board": leaderboard.board(ours, own_records),
+        "downloads": downloads.links(name, ours),
+        "phases": phases.section(ours, own_records),
+        "pictures": _pictures(name, ours, own_records, steps),
         "batches": _batch_tables(own_records, steps),
         "builds": builds.table(found.builds, name, plan.get("builds", [])),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
@@ -151,6 +160,7 @@ CAPTIONS = {
     "to the line is lost to the input.",
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
+    "timeline": timeline.CAPTION,
     "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
@@ -161,13 +171,17 @@ CAPTIONS = {
 }
 
 
-def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame) -> list[Picture]:
+def _pictures(
+    name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame
+) -> list[Picture]:
     """The figures that have something to show."""
     epochs = records.read_epochs(own_records)
     drawn = {}
     if len(tables.pipelines(tables.measured(cells))):
         drawn["throughput"] = figures.throughput(cells)
         drawn["breakdown"] = figures.breakdown(cells)
+    if two := timeline.best_and_worst(cells, own_records, steps):
+        drawn["timeline"] = timeline.draw(two)
     if figures.has_sweep(cells):
         drawn["workers"] = figures.workers(cells)
     if learning_figure.has(cells, epochs):

@@ -27,7 +27,7 @@ COLUMNS = [
     "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
-    "fell_back_share", "fell_back_to", "telemetry",
+    "fell_back_share", "fell_back_to", "telemetry", "phases",
 ]  # fmt: skip
 
 
@@ -162,6 +162,7 @@ def _measures(record: Record) -> dict:
         "epoch_rows": record.epochs,
         "facts": record.dataset,
         "telemetry": record.telemetry,
+        "phases": record.phases,
         **_fell_back(record.loading),
     }
 

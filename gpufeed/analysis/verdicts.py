@@ -41,8 +41,8 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
     The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
     """
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
-    headlines = _headlines(groups)
-    return [_answer(rows, number in headlines) for number, rows in enumerate(groups)]
+    first = headlines(groups)
+    return [_answer(rows, number in first) for number, rows in enumerate(groups)]
 
 
 def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
@@ -53,9 +53,30 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _disturbed(ours)
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
-    parts.append(fell_back(ours))
+    parts += [fed(ours), fell_back(ours)]
     subject = f"{wording.task(rows)}; {wording.machine(rows)}"
     return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
+
+
+def fed(ours: pd.DataFrame) -> str:
+    """A sentence on the AU of the fastest pipeline whose ceilings were measured; empty if none has any."""
+    if "au" not in ours or ours["au"].isna().all():
+        return ""
+    row = ours[ours["au"].notna()].iloc[0]
+    ends = ""
+    if not pd.isna(row["au_ci95_low"]):
+        ends = f", 95 % interval {row['au_ci95_low'] * 100:.1f} to {row['au_ci95_high'] * 100:.1f} %"
+    return (
+        f"By turns with its own compute-only training in one process, {row['label']} keeps an AU of "
+        f"{row['au'] * 100:.1f} % ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."
+    )
+
+
+def distance(row: pd.Series) -> str:
+    """How far a cell is from the limit, in a few words: its AU, else its share of the ceiling, if any."""
+    if not pd.isna(row.get("au")):
+        return f"AU {wording.percent(row['au'])}"
+    return short_ceiling(row)
 
 
 def fell_back(ours: pd.DataFrame) -> str:
@@ -69,7 +90,7 @@ def fell_back(ours: pd.DataFrame) -> str:
     return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
 
 
-def _headlines(groups: list[pd.DataFrame]) -> set[int]:
+def headlines(groups: list[pd.DataFrame]) -> set[int]:
     """For each machine, the number of the task that its answer at the top of the page is about."""
     best: dict[str, tuple] = {}
     for number, rows in enumerate(groups):
@@ -112,11 +133,12 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 def _lead_of_host(host: pd.DataFrame, best: pd.Series) -> str:
     base = _baseline_of(host, best)
+    limit = f", {distance(best)}" if distance(best) else ""
     if base is None or best["loader"] == BASELINE:
-        return f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
+        return f"{best['label']}: {wording.count(best['images_per_s'])} images/s{limit}"
     times = wording.ratio(best["images_per_s"] / base["images_per_s"])
     unsure = "" if standing(best, base).ahead else " (not shown to be faster)"
-    return f"{best['label']}: {times} the rate of {BASELINE}{unsure}"
+    return f"{best['label']}: {times} the rate of {BASELINE}{unsure}{limit}"
 
 
 def _side_stream(host: pd.DataFrame) -> str:
@@ -157,7 +179,7 @@ def _on_device(ours: pd.DataFrame) -> str:
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
     best = ours.iloc[0]
     rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
-    lead = ", ".join(part for part in (rate, short_ceiling(best)) if part)
+    lead = ", ".join(part for part in (rate, distance(best)) if part)
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
     return lead, [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
 
@@ -183,6 +205,8 @@ def speed(row: pd.Series) -> str:
 def to_ceiling(row: pd.Series) -> str:
     """A clause on how far a cell is from its ceiling, which comes with its own n and range."""
     if pd.isna(row["ceiling_share"]):
+        if not pd.isna(row.get("au")):
+            return f"with an AU of {wording.percent(row['au'])}"
         return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
     bound = wording.ranged(
         row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],
@@ -224,7 +248,7 @@ def shared_cores(cells: pd.DataFrame) -> str:
     groups = list(tables.tasks(shared))
     if not groups:
         return ""
-    ours = groups[min(_headlines(groups))]
+    ours = groups[min(headlines(groups))]
     sentence = (
         f"On device {wording.listing(sorted(ours['device'].unique()))} loading and training share the cores, "
         "so part of the cost of loading shows as longer training, and wait understates it"

@@ -1,5 +1,10 @@
-"""The report in a real browser: it sorts, filters, reports no error and asks the network for nothing."""
+"""The report in a real browser: it sorts, filters, reports no error and asks the network for nothing.
 
+Twice: a report on hand-made records, whose numbers are known, and one on those that the repository publishes.
+"""
+
+import base64
+import io
 import json
 import re
 import shutil
@@ -7,10 +12,12 @@ import subprocess
 from html import unescape
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import record_fixtures as made
 
 from gpufeed.analysis import publish
+from gpufeed.config import ROOT
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -41,6 +48,33 @@ const type = async (field, text) => {
   for (const name of ["input", "keyup", "change"]) field.dispatchEvent(new Event(name, {bubbles: true}));
   await pause(800);
 };
+const at = (board, title) => [...board.querySelectorAll("thead th")]
+  .findIndex(head => head.innerText.trim() === title);
+const values = (board, title) => [...board.querySelectorAll("tbody tr")].filter(row => !row.hidden)
+  .map(row => row.cells[at(board, title)].firstChild.textContent.trim());
+const press = async (board, title) => {
+  board.querySelectorAll("thead th button")[at(board, title)].click(); await pause(20);
+  return values(board, title);
+};
+const tried = async board => {
+  const form = board.querySelector("form"), name = form.querySelector("select[name=loader]");
+  const told = {rows: board.querySelectorAll("tbody tr").length, shown: form.checkVisibility()};
+  told.down = await press(board, "images/s");
+  told.sorted = board.querySelector("[aria-sort]").getAttribute("aria-sort");
+  told.up = await press(board, "images/s");
+  told.names = await press(board, "Pipeline");
+  told.chosen = name.options[name.options.length - 1].value;
+  name.value = told.chosen; name.dispatchEvent(new Event("input", {bubbles: true})); await pause(20);
+  told.loaders = [...board.querySelectorAll("tbody tr:not([hidden])")].map(row => row.dataset.loader);
+  told.output = form.querySelector("output").textContent;
+  name.value = "";
+  form.elements.words.value = "WORKERS overlap";
+  form.elements.words.dispatchEvent(new Event("input", {bubbles: true})); await pause(20);
+  told.found = values(board, "Pipeline");
+  form.querySelector("button[type=reset]").click(); await pause(20);
+  told.reset = values(board, "Pipeline").length;
+  return told;
+};
 (async () => {
   for (let tries = 0; tries < 100 && !document.querySelector("#all-cells.dataTable tbody tr"); tries++)
     await pause(100);
@@ -60,6 +94,17 @@ const type = async (field, text) => {
   await type(filter, "overlap");
   seen.filtered = column("Pipeline");
   seen.info = document.querySelector("#cells .dt-info").innerText;
+  seen.boards = [];
+  for (const board of document.querySelectorAll(".board")) seen.boards.push(await tried(board));
+  seen.links = [];
+  for (const link of [...document.querySelectorAll("a[href]")].filter(link => link.closest("nav, main"))) {
+    const href = link.getAttribute("href");
+    if (!href.startsWith("#")) { seen.links.push([href.startsWith("data:"), href, link.download]); continue; }
+    if (!link.checkVisibility()) { seen.links.push(["folded", href]); continue; }
+    location.hash = ""; link.click(); await pause(20);
+    const target = document.querySelector(":target");
+    seen.links.push([target !== null && "#" + target.id === href && target.checkVisibility(), href, ""]);
+  }
   seen.figures = document.querySelectorAll("figure svg").length;
   seen.width = [document.documentElement.scrollWidth, document.documentElement.clientWidth];
   seen.resources = performance.getEntriesByType("resource").map(entry => entry.name);
@@ -90,30 +135,58 @@ def requests_of_pages(log: Path) -> list[str]:
     ]
 
 
+def planted(folder: Path) -> Path:
+    """A report on hand-made records."""
+    ids = made.write_pipelining(folder)
+    publish.report(folder, list(ids), made.plan_info(ids), folder / "report.html")
+    return folder / "report.html"
+
+
+def published(folder: Path) -> Path:
+    """A report on the records in the repository."""
+    results, ids = ROOT / "results/reference/h200", {}
+    for cell in sorted(results.glob("records/*/*")):
+        ids.setdefault(cell.parent.name, []).append(cell.name)
+    publish.report(results, list(ids), made.plan_info(ids), folder / "report.html")
+    return folder / "report.html"
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
-    results = tmp_path_factory.mktemp("results")
-    ids = made.write_pipelining(results)
-    publish.report(results, list(ids), made.plan_info(ids), results / "report.html")
-    return results / "report.html"
+    return planted(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory) -> Path:
+    return published(tmp_path_factory.mktemp("real"))
 
 
 @pytest.fixture(scope="module")
 def seen(report) -> dict:
+    return probe(report)
+
+
+@pytest.fixture(scope="module")
+def seen_real(real) -> dict:
+    return probe(real)
+
+
+def probe(report: Path) -> dict:
+    """What PROBE saw of a report, and what the browser logged."""
     probed = report.with_name("probed.html")
     probed.write_text(
         report.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8"
     )
     dom, log, asked = browse(report.parent, probed)
-    probe = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
-    assert probe, log
-    assert probe.group(1), log
+    found = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
+    assert found, log
+    assert found.group(1), log
     console = [line for line in log.splitlines() if ":CONSOLE" in line]
-    return json.loads(unescape(probe.group(1))) | {"console": console, "asked": asked}
+    return json.loads(unescape(found.group(1))) | {"console": console, "asked": asked}
 
 
 def numbers(texts: list[str]) -> list[float]:
-    return [float(text) for text in texts if text != "-"]
+    return [float(text.replace(",", "")) for text in texts if text != "-"]
 
 
 def test_it_sorts(seen):
@@ -131,11 +204,48 @@ def test_it_filters(seen):
 
 
 def test_it_draws_and_stays_within_the_window(seen):
-    assert seen["figures"] == 3
+    assert seen["figures"] == 4
     assert seen["width"][0] <= seen["width"][1]
 
 
-def test_no_error_and_no_request(seen):
+@pytest.mark.parametrize("which", ["seen", "seen_real"])
+def test_the_leaderboards_sort_and_filter(which, request):
+    boards = request.getfixturevalue(which)["boards"]
+    assert len(boards) == {"seen": 1, "seen_real": 3}[which]
+    for board in boards:
+        assert board["shown"]
+        assert len(board["down"]) == board["reset"] == board["rows"] > 5
+        assert board["sorted"] == "descending"
+        assert numbers(board["down"]) == sorted(numbers(board["down"]), reverse=True)
+        assert numbers(board["up"]) == sorted(numbers(board["down"]))
+        assert board["names"][0].lower() < board["names"][-1].lower()
+        assert set(board["loaders"]) == {board["chosen"]}
+        assert board["output"] == f"{len(board['loaders'])} of {board['rows']} cells"
+        assert all(name.startswith("overlap") and "workers" in name for name in board["found"])
+
+
+def test_the_leaderboard_has_the_known_numbers(seen):
+    (board,) = seen["boards"]
+    assert (numbers(board["down"])[0], len(board["found"])) == (21000, 4)
+
+
+@pytest.mark.parametrize("which", ["seen", "seen_real"])
+def test_every_link_leads_somewhere(which, request):
+    links = request.getfixturevalue(which)["links"]
+    assert len(links) > 20
+    assert [link for link in links if link[0] is not True] == []
+    files = {name: href for _, href, name in links if name}
+    assert len(files) == {"seen": 2, "seen_real": 6}[which]
+    for name, href in files.items():
+        content = io.BytesIO(base64.b64decode(href.partition(";base64,")[2], validate=True))
+        table = pd.read_csv(content) if name.endswith(".csv") else pd.read_parquet(content)
+        assert set(table["experiment"]) == {name.split(".")[0]}
+        assert table["images_per_s"].gt(0).all()
+
+
+@pytest.mark.parametrize("which", ["seen", "seen_real"])
+def test_no_error_and_no_request(which, request):
+    seen = request.getfixturevalue(which)
     assert seen["errors"] == []
     assert seen["refused"] == []
     assert seen["console"] == []
@@ -151,8 +261,10 @@ def test_the_probe_would_see_a_request(report):
     assert asked == ["http://127.0.0.1:9/picture.png"]
 
 
-def test_it_fits_a_narrow_window(report):
+@pytest.mark.parametrize("which", ["report", "real"])
+def test_it_fits_a_narrow_window(which, request):
     """A frame of 400 px: headless windows do not get that narrow."""
+    report = request.getfixturevalue(which)
     inner = report.with_name("inner.html")
     measure = (
         "<script>setTimeout(() => parent.postMessage([document.documentElement.scrollWidth, innerWidth],"

@@ -53,7 +53,7 @@ def test_what_records_say_is_text_not_markup(report):
 def test_the_page_asks_the_network_for_nothing(report):
     _, html = report
     assert "default-src 'none'" in unescape(html)
-    assert not re.search(r"<(script|img|iframe|link)[^>]+(src|href)=[\"']?(https?:)?//", html)
+    assert not re.search(r"<(script|img|iframe|link|a)[^>]+(src|href)=[\"']?(https?:)?//", html)
     assert html.count("injectModule(") == 2  # its definition and one use: the library is there once
     assert html.rstrip().endswith("</html>")
 
@@ -63,6 +63,17 @@ def test_every_cell_is_in_the_table(report):
     table = records.read_records(found.paths)
     for cell_id in table["cell_id"].unique():
         assert html.count(cell_id) >= 1
+
+
+def test_without_scripts_the_leaderboard_is_a_plain_table_of_every_cell(report):
+    found, html = report
+    board = html[html.index('id="board-pipelining"') :]
+    body = board[board.index("<tbody>") : board.index("</tbody>")]
+    assert body.count("<tr") == len({path.parent.name for path in found.paths if "pipelining" in str(path)})
+    assert "hidden" not in body
+    assert '<form class="filters" hidden>' in board
+    demo = html[html.index('id="board-demo"') :]
+    assert "CUDA is not available on this node" in demo[: demo.index("</table>")]
 
 
 def test_the_same_records_give_the_same_page(tmp_path):

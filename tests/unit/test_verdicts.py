@@ -35,7 +35,7 @@ def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     assert "(median, range 300 to 310, n = 2)" in said
     assert "NVIDIA H200" in verdict.subject
     assert "50 % of the compute-only ceiling (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
-    assert verdict.lead == "overlap, 2 workers: 3.03x the rate of dataloader_sync"
+    assert verdict.lead == "overlap, 2 workers: 3.03x the rate of dataloader_sync, 50 % of the ceiling"
     assert "faster than" not in said  # two repeats have no interval
     assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
     assert "the ranges keep apart, and fewer than 6 repeats say no more." in said

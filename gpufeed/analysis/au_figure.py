@@ -1,0 +1,58 @@
+"""The figure of speed against AU: how fast each pipeline is, and how much of the device it keeps busy."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from gpufeed.analysis import style
+from gpufeed.analysis.ceilings_rows import groups
+from gpufeed.ceilings.shares import END
+
+PANEL_IN, HEAD_IN, ROW_IN = 3.0, 0.9, 0.2
+CAPTION = (
+    "Images per second end to end against AU, with the 95 % intervals over the pairs. The dashed line is "
+    "an AU of 100 %: to its left the device is lost to the input. Of pipelines with the same AU the "
+    "higher one has the cheaper work on the device, such as another augment."
+)
+
+
+def draw(measurements: Sequence[Mapping]) -> Figure:
+    """A panel a task; a sentence where nothing is done."""
+    drawn = groups(measurements)
+    if not drawn:
+        return style.sentence_figure("Nothing to draw: the ceilings of no cell have been measured.")
+    heights = [HEAD_IN + max(PANEL_IN, ROW_IN * len(rows)) for rows in drawn.values()]
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
+        axes = figure.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
+        for axis, (title, rows) in zip(axes, drawn.items(), strict=True):
+            _panel(axis, rows)
+            axis.set_title(title)
+    return figure
+
+
+def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
+    for number, (name, found) in enumerate(rows):
+        au, rate = found["shares"]["au"], found["images_per_s"][END]
+        look = style.line(number) | {"ls": "none"}
+        axis.errorbar(
+            [au["median"]], [rate["median"]], xerr=_reach(au), yerr=_reach(rate), capsize=3, lw=1.2, ms=7,
+            label=name, **look,
+        )  # fmt: skip
+    axis.axvline(1, color="black", lw=1, ls="--")
+    axis.set_xlim(0, max(1.05, *(found["shares"]["au"]["median"] * 1.05 for _, found in rows)))
+    axis.set_ylim(bottom=0)
+    axis.xaxis.set_major_formatter(PercentFormatter(1))
+    axis.set_xlabel("AU: compute-only over end-to-end time")
+    axis.set_ylabel("images per second, end to end")
+    axis.grid(color="#E4E4E4")
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
+
+
+def _reach(of: Mapping) -> list[list[float]] | None:
+    """From the median to the ends of the interval; None without one."""
+    if of["ci95_low"] is None:
+        return None
+    return [[max(0.0, of["median"] - of["ci95_low"])], [max(0.0, of["ci95_high"] - of["median"])]]

@@ -1,0 +1,37 @@
+"""The table of an experiment's cells as files that travel inside the page."""
+
+import base64
+import io
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gpufeed.analysis.ceilings_rows import LIMITS
+from gpufeed.analysis.tables import CELL_COLUMNS
+
+
+@dataclass(frozen=True)
+class Link:
+    """A file: its name, its address as a data URI, its size in words."""
+
+    name: str
+    href: str
+    size: str
+
+
+def links(experiment: str, cells: pd.DataFrame) -> list[Link]:
+    """The cells with LIMITS as CSV and as Parquet; nothing without cells."""
+    if cells.empty:
+        return []
+    table = cells.reindex(columns=[*CELL_COLUMNS, *LIMITS])
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    return [
+        _link(f"{experiment}.csv", "text/csv", table.to_csv(index=False, lineterminator="\n").encode()),
+        _link(f"{experiment}.parquet", "application/vnd.apache.parquet", buffer.getvalue()),
+    ]
+
+
+def _link(name: str, kind: str, content: bytes) -> Link:
+    data = base64.b64encode(content).decode()
+    return Link(name, f"data:{kind};base64,{data}", f"{max(1, round(len(content) / 1000))} kB")

@@ -1,9 +1,21 @@
 # Cores and GPUs of the jobs.
 
+from gpufeed.registry import takes_gpu
 
-def takes_gpu(decoder):
-    """Whether a decoder decodes on a GPU where there is one."""
-    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+def shares_given():
+    """Jobs with a GPU that run at once on this node, each on as many of its cores: `--resources gpu=N`.
+
+    1 in a run that does not say it, in one of fewer cores, and in jobs that are submitted to a cluster.
+    """
+    given = getattr(workflow.global_resources.get("gpu"), "value", None)
+    total = workflow.resource_settings.cores
+    if not (GPU_JOBS and given and total) or workflow.remote_exec or not workflow.local_exec:
+        return 1
+    return max(1, min(int(given), total // (config["cores_per_cell"] or 1)))
+
+
+SHARES = shares_given()
 
 
 def cores_of_job(wildcards, workers=0, share=1):
@@ -26,8 +38,10 @@ def cores_of_extension(wildcards):
 
 
 def cores_of_cell(wildcards):
-    """CPU cores of a measurement."""
-    return config["cores_per_cell"] or cores_of_job(wildcards, cell_of(wildcards).workers)
+    """CPU cores of a measurement: all, or a share of them for each of its GPUs."""
+    cell = cell_of(wildcards)
+    given = config["cores_per_cell"] or cores_of_job(wildcards, cell.workers) // SHARES
+    return given if SHARES == 1 else min(given * cell.devices, cores_of_job(wildcards))
 
 
 def gpus_of_cell(wildcards):
@@ -39,18 +53,18 @@ def gpus_of_cell(wildcards):
 
 
 def cores_of_gate(wildcards):
-    """Nothing is timed: where several GPUs, or none, are reserved, two loaders may be judged at once."""
-    return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=2)
+    """Nothing is timed: where several GPUs, or none, are reserved, two loaders or more are judged at once."""
+    return cores_of_job(wildcards, settings_judged(wildcards)["workers"], share=max(2, SHARES))
 
 
 def cores_of_evaluation(wildcards):
     """Nothing is timed."""
-    return cores_of_job(wildcards, cell_of(wildcards).workers, share=2)
+    return cores_of_job(wildcards, cell_of(wildcards).workers, share=max(2, SHARES))
 
 
 def cores_of_prediction(wildcards):
     """Nothing is timed, and no worker runs."""
-    return cores_of_job(wildcards, share=2)
+    return cores_of_job(wildcards, share=max(2, SHARES))
 
 
 def cores_of_build(wildcards):
@@ -67,13 +81,15 @@ def of_sweep(name):
 
 def of_gpu_jobs(takes=lambda wildcards: True):
     """The model and the constraint of its GPUs, for a job that takes any: the same for all jobs of a sweep.
+    And, where jobs run at once on this node, into how many shares its cores go (gpufeed/leases/cores.py).
 
     As default resources they would reach every rule, and Slurm's executor asks for a GPU wherever it finds a
     gpu_model without `gpu`.
     """
     given = {name: of_sweep(name) for name in ("gpu_model", "constraint") if GPU_JOBS}
-    return {
+    wanted = {
         name: lambda wildcards, value=value: value if takes(wildcards) else None
         for name, value in given.items()
         if value
     }
+    return wanted | ({"shares": SHARES} if SHARES > 1 else {})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from gpufeed.analysis import style
 from gpufeed.analysis.ceilings_rows import groups
@@ -45,6 +45,7 @@ def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
     axis.set_xlim(0, max(1.05, *(found["shares"]["au"]["median"] * 1.05 for _, found in rows)))
     axis.set_ylim(bottom=0)
     axis.xaxis.set_major_formatter(PercentFormatter(1))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_xlabel("AU: compute-only over end-to-end time")
     axis.set_ylabel("images per second, end to end")
     axis.grid(color="#E4E4E4")

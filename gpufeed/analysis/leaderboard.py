@@ -90,8 +90,9 @@ def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
         for number, column in enumerate(COLUMNS)
         if not column.optional or any(fields[number].value is not None for fields in filled)
     ]
-    # what all rows have in common tells none of them apart
-    alike = {n for n in CONTEXT if len({fields[n].text for fields in filled}) == 1}
+    # what all measured rows have in common tells none of them apart
+    shown = [fields for fields in filled if fields[RATE].value is not None] or filled
+    alike = {n for n in CONTEXT if len({fields[n].text for fields in shown}) == 1}
     kept = [number for number in kept if number not in alike]
     columns = [COLUMNS[number] for number in kept]
     calls, texts = _calls(named, records)
@@ -222,7 +223,6 @@ def _status(row: pd.Series) -> Field:
 
 COLUMNS = [
     Column("Pipeline", _words("label"), number=False),
-    Column("Task", _words("task"), number=False),
     Column("images/s", _rate),
     Column("Share of ceiling", _ceiling, optional=True),
     Column("AU", _au, optional=True),
@@ -230,7 +230,8 @@ COLUMNS = [
     Column("Peak memory (MiB)", _memory, optional=True),
     Column("J / 1000 images", _taken("j_per_1000_images"), optional=True),
     Column("CPU s / 1000 images", _taken("cpu_s_per_1000_images"), optional=True),
+    Column("Task", _words("task"), number=False),
     Column("Device", _words("hardware"), number=False),
     Column("Status", _status, number=False),
 ]
-CONTEXT = (1, 9)  # task and device
+RATE, CONTEXT = 1, (8, 9)  # of COLUMNS: images/s; task and device

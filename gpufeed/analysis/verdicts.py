@@ -75,7 +75,7 @@ def fed(ours: pd.DataFrame) -> str:
 def distance(row: pd.Series) -> str:
     """How far a cell is from the limit, in a few words: its AU, else its share of the ceiling, if any."""
     if not pd.isna(row.get("au")):
-        return f"AU {wording.percent(row['au'])}"
+        return f"AU {row['au'] * 100:.1f} %"
     return short_ceiling(row)
 
 
@@ -206,7 +206,7 @@ def to_ceiling(row: pd.Series) -> str:
     """A clause on how far a cell is from its ceiling, which comes with its own n and range."""
     if pd.isna(row["ceiling_share"]):
         if not pd.isna(row.get("au")):
-            return f"with an AU of {wording.percent(row['au'])}"
+            return f"with an AU of {row['au'] * 100:.1f} %"
         return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
     bound = wording.ranged(
         row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],

@@ -14,7 +14,7 @@ import yaml
 from image_fixtures import write_dataset
 
 from gpufeed import cell_file
-from gpufeed.analysis import ceilings_rows, ceilings_section, publish
+from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, publish, style
 from gpufeed.ceilings import plan
 from gpufeed.ceilings.record import read
 from gpufeed.config import ROOT, planned
@@ -77,6 +77,23 @@ def test_the_table_and_the_figure(tmp_path):
     assert "first batch" not in words
     ceilings_section.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
+
+
+def test_speed_against_au_has_every_pipeline_that_is_done():
+    svg = style.to_svg(au_figure.draw(several()))
+    words = "".join(ElementTree.fromstring(svg[svg.index("<svg") :]).itertext())
+    for text in (
+        "overlap, 4 workers",
+        "100%",
+        "images per second, end to end",
+        "vit_tiny on synthetic_224, bf16",
+    ):
+        assert text in words
+    assert "8 workers" not in words
+    (axis,) = au_figure.draw(several()).axes
+    points = [container.lines[0].get_xydata()[0].tolist() for container in axis.containers]
+    assert points == [pytest.approx([1 / 1.01, 1000 / 1.01]), pytest.approx([1 / 2.63, 1000 / 2.63])]
+    assert "Nothing to draw" in style.to_svg(au_figure.draw(several()[2:]))
 
 
 def text_of(page):

@@ -1,3 +1,4 @@
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -154,3 +155,22 @@ def test_ids_of_inline_figures_do_not_clash(pipelining):
     ]
     assert ids[0]
     assert not ids[0] & ids[1]
+
+
+def test_a_figure_in_a_page_is_smaller_and_says_and_draws_the_same():
+    figure = style.sentence_figure("0.123456 of 1.000001; <b> & more")
+    figure.add_axes([0.1, 0.1, 0.8, 0.3]).plot([0, 1 / 3], [0, 2 / 3])
+    whole = style.to_svg(figure)
+    inline = style.inline_svg(whole, "one", "A title")
+    before, after = (ET.fromstring(svg[svg.index("<svg") :]) for svg in (whole, inline))
+    said = " ".join(after.itertext()).split()
+    assert "0.123456" in said
+    assert said == text_of(figure).split()
+    assert len(inline) < 0.8 * len(whole)
+    paths = [
+        [path.get("d") for path in tree.iter("{http://www.w3.org/2000/svg}path")] for tree in (before, after)
+    ]
+    assert len(paths[0]) > 5
+    for exact, shorter in zip(*paths, strict=True):
+        numbers = [[float(n) for n in re.findall(r"-?\d+\.?\d*", d)] for d in (exact, shorter)]
+        assert numbers[1] == pytest.approx(numbers[0], abs=0.0051)

@@ -14,6 +14,7 @@ from functools import reduce
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.models import vit_options
 from gpufeed.registry import AUGMENTS, DECODERS, DERIVED, LOADERS, MODELS, TRAINERS
+from gpufeed.repeats import Auto, read_auto
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
@@ -108,6 +109,7 @@ class LeftOut:
 class Plan:
     """The cells of every experiment that the config names, by experiment and cell id.
 
+    repeats: of a cell, by experiment; the fewest of one in `auto`, which has more if its numbers need them.
     blocks: experiment -> block -> the ids of its cells, of which another block may have some too.
     """
 
@@ -115,6 +117,12 @@ class Plan:
     left_out: list[LeftOut]
     repeats: dict[str, int]
     blocks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    auto: dict[str, Auto] = field(default_factory=dict)
+
+    @property
+    def most_repeats(self) -> int:
+        """The most that any cell may come to have."""
+        return max([*self.repeats.values(), *(auto.most for auto in self.auto.values())])
 
 
 def impossible(cell: Cell) -> str | None:
@@ -295,9 +303,12 @@ def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
                 "see the sentences: "
                 + "; ".join(sentence for (owner, sentence) in left_out if owner == name),
             )
+    asked = {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()}
+    auto = {name: found for name, value in asked.items() if (found := read_auto(value, name))}
     return Plan(
         cells,
         [LeftOut(name, sentence, count) for (name, sentence), count in left_out.items()],
-        {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()},
+        {name: auto[name].least if name in auto else value for name, value in asked.items()},
         blocks,
+        auto,
     )

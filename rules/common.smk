@@ -48,7 +48,7 @@ BUILDS = {name: builds for name in PLAN.cells if (builds := planned_builds(confi
 CELL_FILE = f"{RESULTS}/cells/{{experiment}}/{{cell}}.yaml"
 EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
-ORDER = Order(PLAN.cells, config["seed"], max(PLAN.repeats.values()))
+ORDER = Order(PLAN.cells, config["seed"], PLAN.most_repeats)
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
 ANALYSIS_CODE = digest(
@@ -64,6 +64,7 @@ wildcard_constraints:
     variant="[a-z0-9-]+",
     cell="[A-Za-z0-9_.-]+",
     repeat="[0-9]+",
+    repeats="[0-9]+",
 
 
 def cell_of(wildcards):
@@ -78,13 +79,50 @@ def cell_of(wildcards):
         )
 
 
-def records_of(experiment, kind="json"):
-    """Paths of all records (or, with kind 'steps.parquet', all step tables) of an experiment."""
+def decision_on(experiment, repeats):
+    """Whether so many repeats are too few; only experiments with `repeats: auto` have it."""
+    return f"{RESULTS}/repeats/{experiment}/{repeats}.json"
+
+
+def auto_of(experiment):
+    """The settings behind `repeats: auto`; without it the path of a decision is an error."""
+    try:
+        return PLAN.auto[experiment]
+    except KeyError:
+        raise WorkflowError(
+            f"found: a fixed number of repeats in experiment {experiment}\nexpected: `repeats: auto` in it"
+        )
+
+
+def repeats_so_far(experiment):
+    """Repeats of a cell by the decisions that are there."""
+    if experiment not in PLAN.auto:
+        return PLAN.repeats[experiment]
+    return auto_of(experiment).count(lambda repeats: decision_on(experiment, repeats))
+
+
+def repeats_of(experiment):
+    """Repeats of a cell; with `repeats: auto` Snakemake measures and asks again until no more are wanted."""
+    if experiment not in PLAN.auto:
+        return PLAN.repeats[experiment]
+    decide = checkpoints.count_repeats
+    return auto_of(experiment).count(
+        lambda repeats: decide.get(experiment=experiment, repeats=repeats).output[0]
+    )
+
+
+def first_records_of(experiment, repeats, kind="json"):
+    """Paths of the records (or, with kind 'steps.parquet', the step tables) of so many repeats of all cells."""
     return [
         f"{RESULTS}/records/{experiment}/{cell}/{repeat}.{kind}"
         for cell in PLAN.cells[experiment]
-        for repeat in range(PLAN.repeats[experiment])
+        for repeat in range(repeats)
     ]
+
+
+def records_of(experiment, kind="json"):
+    """As first_records_of, of all repeats of an experiment."""
+    return first_records_of(experiment, repeats_of(experiment), kind)
 
 
 def impact_of(experiment):
@@ -100,7 +138,7 @@ def plan_info():
             name: {
                 "title": config["experiments"][name]["title"],
                 "question": config["experiments"][name]["question"],
-                "repeats": PLAN.repeats[name],
+                "repeats": repeats_so_far(name),
                 "cells": list(cells),
                 "gates": gates_of(name),
                 "builds": ["-".join(run) for run in BUILDS[name].runs] if name in BUILDS else [],

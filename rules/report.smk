@@ -79,7 +79,7 @@ rule assemble_report:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        plan=plan_info(),
+        plan=lambda wildcards: plan_info(),  # asked when all is measured: repeats may have been added
         results=lambda wildcards, output: str(Path(output.report).parent),
         experiments=scope_of,
         code=ANALYSIS_CODE,

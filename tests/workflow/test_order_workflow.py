@@ -1,7 +1,8 @@
-"""Blocks of repeats: their order by the times at which measurements began. What is measured is planted."""
+"""Blocks of repeats: how many there are, and their order by the times at which measurements began."""
 
 import json
 import shutil
+from collections import Counter
 
 from data_fixtures import REPOSITORY
 from workflow_fixtures import TINY
@@ -9,26 +10,37 @@ from workflow_fixtures import TINY
 from gpufeed.order import shuffled
 
 PLANTED = REPOSITORY / "tests/fixtures/planted_measure.py"
-SIZES = (4, 8, 16)
+QUIET, NOISY = (
+    [100] * 20,
+    [104, 100, 104, *[100] * 17],
+)  # wide with six repeats and with seven, not with eight
+RATES = {4: QUIET, 8: QUIET, 16: NOISY}  # batch size -> images/s, a value a repeat
 
 
-def planned(repeats):
+def planned():
     """Cells of several batch sizes, by which planted numbers tell them apart; one waits for a verdict."""
+    gated, *others = RATES
     blocks = {
-        "sizes": {"loader": "replay", "augment": "torch", "batch_size": list(SIZES[1:])},
-        "gated": {"loader": "dataloader_sync", "augment": "torch", "batch_size": SIZES[0]},
+        "gated": {"loader": "dataloader_sync", "augment": "torch", "batch_size": gated},
+        "others": {"loader": "replay", "augment": "torch", "batch_size": others},
     }
     experiment = {**TINY["experiments"]["tiny"], "common": {"dataset": "synthetic"}, "blocks": blocks}
-    return {**TINY, "repeats": repeats, "experiments": {"tiny": experiment}}
+    return {**TINY, "repeats": {"most": 12}, "experiments": {"tiny": experiment}}
 
 
-def plant(flow, finished, rates):
-    """Lets the repeats of these batch sizes give these images/s, one after another."""
+def plant(flow, finished):
+    """Puts numbers in the place of measurements: those of RATES."""
     shutil.copy(PLANTED, flow.folder / "workflow/scripts/measure_cell.py")
-    (flow.folder / "planted.json").write_text(json.dumps(rates))
+    (flow.folder / "planted.json").write_text(json.dumps(RATES))
     record = next((finished / "results/records").glob("*/*/0.json"))
     shutil.copy(record, flow.folder / "planted_record.json")
     shutil.copy(record.with_suffix(".steps.parquet"), flow.folder / "planted_steps.parquet")
+
+
+def measured(flow):
+    """(batch size, repeat) of every measurement that was made, one that was killed included."""
+    path = flow.folder / "measured.txt"
+    return path.read_text().splitlines() if path.exists() else []
 
 
 def told(flow):
@@ -40,14 +52,24 @@ def told(flow):
     ]
 
 
-def expected(flow, repeats):
-    cells = {cell for _, cell in told(flow)}
-    return [(repeat, cell) for repeat in range(repeats) for cell in shuffled(cells, 0, repeat, "tiny")]
-
-
-def test_all_cells_once_in_a_seeded_order_then_all_again_in_another(prepared, finished):
-    flow = prepared(planned(3))
-    plant(flow, finished, {size: [100] * 3 for size in SIZES})
+def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(prepared, finished):
+    flow = prepared(planned())
+    plant(flow, finished)
+    flow.kill(flow.start(), lambda: len(measured(flow)) >= 7)  # in the third block
+    before = flow.files("results/records/**/*.json")
+    flow.run("--unlock")
     flow.run()
-    assert told(flow) == expected(flow, 3)
-    assert expected(flow, 3) != sorted(expected(flow, 3))
+
+    blocks = range(8)
+    cells = {cell for _, cell in told(flow)}
+    expected = [(repeat, cell) for repeat in blocks for cell in shuffled(cells, 0, repeat, "tiny")]
+    assert told(flow) == expected
+    assert len({tuple(cell for of, cell in expected if of == repeat) for repeat in blocks}) > 2
+    # no more than the one that was killed was measured again
+    assert len(before.items() - flow.files("results/records/**/*.json").items()) <= 1
+    assert sum(times - 1 for times in Counter(measured(flow)).values()) <= 1
+    decisions = [json.loads(text) for text in flow.files("results/repeats/tiny/*.json").values()]
+    assert [decision["more"] for decision in decisions] == [True, True, False]
+    assert [sum(cell["narrow"] for cell in decision["cells"].values()) for decision in decisions] == [2, 2, 3]
+    assert (flow.folder / "results/report.html").exists()
+    assert "Nothing to be done" in flow.run("-n")

@@ -1,0 +1,35 @@
+"""Whether an experiment has repeats enough: is the interval of every cell's median narrow?"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, summarise
+from gpufeed.record import Record
+
+
+def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
+    """{"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
+
+    records: the paths of all repeats so far. within: as in Auto. Images/s of finished repeats count, skipped
+    and failed ones do not; a cell that never finished asks for nothing, since more would tell nothing. low
+    and high are None below six repeats.
+    """
+    rates: dict[str, list[float]] = {}
+    for path in records:
+        record = Record.read(path)
+        if record.status == "done":
+            rates.setdefault(record.cell_id, []).append(record.throughput["images_per_s"])
+    cells = {cell: told(values, within) for cell, values in sorted(rates.items())}
+    return {"more": not all(cell["narrow"] for cell in cells.values()), "within": within, "cells": cells}
+
+
+def told(rates: list[float], within: float) -> dict[str, Any]:
+    """One cell's median and interval, and whether both ends are within that share of the median."""
+    found = summarise(rates)
+    n, median = found["n"], found["median"]
+    low, high = found["ci95_low"], found["ci95_high"]
+    if n < ENOUGH_FOR_INTERVAL:
+        return {"n": n, "median": median, "low": None, "high": None, "narrow": False}
+    narrow = low >= median * (1 - within) and high <= median * (1 + within)
+    return {"n": n, "median": median, "low": low, "high": high, "narrow": bool(narrow)}

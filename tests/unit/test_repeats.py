@@ -1,0 +1,120 @@
+"""`repeats: auto`: when another block is asked for, and how many there are by the answers so far."""
+
+import json
+import math
+
+import pytest
+import record_fixtures as made
+from config_fixtures import merged
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.config import planned
+from gpufeed.enough import decide, told
+from gpufeed.errors import GpufeedError
+from gpufeed.repeats import Auto
+
+QUIET, NOISY = [1000.0] * 6, [1000.0, 1200.0, 800.0, 1000.0, 1200.0, 800.0]
+
+
+def written(folder, **cells):
+    """Paths of the records of cells: loader -> images/s of its repeats; None for one that failed."""
+    records = [
+        made.unfinished(made.cell(loader), "failed", "It broke.", repeat)
+        if rate is None
+        else made.record(made.cell(loader), repeat, images_per_s=rate)
+        for loader, rates in cells.items()
+        for repeat, rate in enumerate(rates)
+    ]
+    return made.write(folder, *records)
+
+
+@pytest.mark.parametrize(
+    ("cells", "more"),
+    [
+        ({"resident": QUIET}, False),
+        ({"resident": NOISY}, True),
+        ({"resident": QUIET, "replay": NOISY}, True),  # one that is wide asks for a block of all
+        ({"resident": QUIET, "replay": [None] * 6}, False),  # one that cannot be measured asks for nothing
+        ({"resident": [*QUIET[:5], None]}, True),  # five have no interval
+        ({"replay": [None] * 6}, False),
+    ],
+)
+def test_another_block_is_asked_for_while_a_cell_is_wide(tmp_path, cells, more):
+    assert decide(written(tmp_path, **cells), within=0.03)["more"] is more
+
+
+def test_the_answer_shows_each_cells_interval(tmp_path):
+    found = decide(written(tmp_path, resident=QUIET, replay=NOISY), within=0.03)
+    quiet, noisy = (found["cells"][made.cell(name).id] for name in ("resident", "replay"))
+    assert quiet == {"n": 6, "median": 1000, "low": 1000, "high": 1000, "narrow": True}
+    assert noisy["low"] < 970
+    assert noisy["high"] > 1030
+    json.dumps(found, allow_nan=False)
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=1, max_size=12), st.floats(0.001, 0.5))
+def test_narrow_is_what_it_says(rates, within):
+    found = told(rates, within)
+    assert found["n"] == len(rates)
+    if len(rates) < 6:
+        assert (found["low"], found["narrow"]) == (None, False)
+        return
+    ends = max(1 - found["low"] / found["median"], found["high"] / found["median"] - 1)
+    assert found["narrow"] == (ends <= within) or math.isclose(ends, within)
+
+
+@given(st.integers(6, 12), st.integers(0, 8), st.integers(0, 20))
+def test_blocks_are_counted_up_to_the_first_that_is_enough(tmp_path_factory, least, further, wide):
+    """wide: answers in a row that ask for more, from `least` on; the rest was never asked."""
+    folder = tmp_path_factory.mktemp("decisions")
+    for repeats in range(least, least + wide):
+        (folder / f"{repeats}.json").write_text('{"more": true}')
+    auto = Auto(least, least + further)
+    assert auto.count(lambda repeats: folder / f"{repeats}.json") == least + min(wide, further)
+    (folder / f"{least}.json").write_text('{"more": false}')
+    assert auto.count(lambda repeats: folder / f"{repeats}.json") == least
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"cells": {}}'])
+def test_a_damaged_answer_asks_for_nothing(tmp_path, text):
+    (tmp_path / "6.json").write_text(text)
+    assert Auto().count(lambda repeats: tmp_path / f"{repeats}.json") == 6
+
+
+def with_repeats(value):
+    config = merged("config.yaml")
+    config["experiments"]["feed"]["repeats"] = value
+    return config
+
+
+@pytest.mark.parametrize(
+    ("value", "auto"),
+    [
+        ("auto", Auto(6, 20, 0.03)),
+        ({}, Auto(6, 20, 0.03)),
+        ({"most": 8, "within": 0.1}, Auto(6, 8, 0.1)),
+        (4, None),
+    ],
+)
+def test_the_config_says_a_number_or_auto(value, auto):
+    plan = planned(with_repeats(value))
+    assert plan.auto.get("feed") == auto
+    assert plan.repeats["feed"] == (auto.least if auto else value)
+    assert plan.most_repeats >= (auto.most if auto else value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("often", "repeats: 'often'"),
+        ({"least": 5}, "least: 5"),
+        ({"least": 9, "most": 8}, "least 9, most 8"),
+        ({"within": 0}, "within: 0"),
+        ({"at_most": 9}, "write 'most' instead"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(value, said):
+    with pytest.raises(GpufeedError) as refused:
+        planned(with_repeats(value))
+    assert said in str(refused.value)

@@ -24,7 +24,7 @@ EVENTS = {
 }
 SAMPLED = (
     "sm_percent", "memory_percent", "jpeg_percent", "power_w", "sm_clock_mhz", "memory_clock_mhz",
-    "temperature_c", "process_mib",
+    "temperature_c", "process_mib", "other_processes",
 )  # fmt: skip
 
 
@@ -58,17 +58,27 @@ class Gpu:
             "memory_clock_mhz": ask(clock, at, pynvml.NVML_CLOCK_MEM),
             "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, at, pynvml.NVML_TEMPERATURE_GPU),
             "process_mib": self.process_mib(pids),
+            "other_processes": self.other_processes(pids),
             "events": None if bits is None else named(bits),
         }
 
     def process_mib(self, pids: Collection[int]) -> float | None:
         """Memory on the device of these processes; None where NVML counts processes by other numbers, as in
         most containers, or not by their memory."""
-        if self.handle is None:
-            return None
-        running = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, self.handle) or []
-        held = sum(process.usedGpuMemory or 0 for process in running if process.pid in pids)
+        held = sum(process.usedGpuMemory or 0 for process in self.running() if process.pid in pids)
         return held / MIB if held else None
+
+    def other_processes(self, pids: Collection[int]) -> int | None:
+        """How many processes have a context on the device besides these; None where none of these is seen to
+        have one, as in containers whose process numbers NVML does not know."""
+        seen = {process.pid for process in self.running()}
+        return len(seen - set(pids)) if seen & set(pids) else None
+
+    def running(self) -> list[Any]:
+        """The processes that have a context on the device, as far as NVML tells."""
+        if self.handle is None:
+            return []
+        return ask(pynvml.nvmlDeviceGetComputeRunningProcesses, self.handle) or []
 
     def energy_j(self) -> float | None:
         """Energy since the driver was loaded, of the whole device; None before Volta."""

@@ -147,6 +147,9 @@ def test_another_process_on_the_gpu_does_no_harm(device, gpu):
     assert told["gpu"]["temperature_c"] is not None
     # where NVML knows processes by our numbers, the other one's memory is the other one's
     assert stranger is None or stranger >= 256
+    others = told["gpu"]["other_processes"]
+    assert (others is None) == (stranger is None)
+    assert others is None or others["min"] >= 1
 
 
 def test_memory_of_this_process_is_told_or_null(device, gpu):

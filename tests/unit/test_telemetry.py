@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import time
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import leak_fixtures
 import measure_fixtures as toys
@@ -254,9 +255,23 @@ def test_without_a_gpu_every_answer_is_none():
     gpu = nvml.Gpu(CPU)
     assert set(gpu.sample({1}).values()) == {None}
     assert set(gpu.sample({1})) == {*nvml.SAMPLED, "events"}
-    assert gpu.energy_j() is gpu.process_mib({1}) is None
+    assert gpu.energy_j() is gpu.process_mib({1}) is gpu.other_processes({1}) is None
     gpu.close()
     gpu.close()
+
+
+def test_others_on_the_gpu_are_counted_where_numbers_of_processes_are_ours(monkeypatch):
+    def running(*pids):
+        processes = [SimpleNamespace(pid=pid, usedGpuMemory=2**20) for pid in pids]
+        monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: processes)
+
+    gpu = nvml.Gpu(CPU)
+    gpu.handle = object()
+    for there, count in (((), None), ((7,), 0), ((7, 8, 9, 20), 2), ((20, 21), None)):
+        running(*there)
+        assert gpu.other_processes({7, 8}) == count, there
+    running(7, 8, 9)
+    assert gpu.process_mib({7, 8}) == 2
 
 
 def test_reasons_of_the_clocks_have_names():

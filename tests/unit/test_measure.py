@@ -218,6 +218,14 @@ def test_measuring_does_not_import_torchvision():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_what_the_first_optimiser_imports_is_there_before_the_set_up():
+    """Seconds that would count as loading, or as the first evaluation."""
+    code = "import sys, gpufeed.measure as measure, torch\n"
+    code += "before = set(sys.modules)\ntorch.optim.AdamW(torch.nn.Linear(2, 2).parameters())\n"
+    code += "sys.exit(len(set(sys.modules) - before) > 20)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 class Named(SimpleNamespace):
     """The part of Snakemake's named lists that scripts use."""
 

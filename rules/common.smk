@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Snakefile
 
@@ -15,6 +16,7 @@ from gpufeed.ceilings import plan as ceilings_plan
 from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
+from gpufeed.expected import table
 from gpufeed.experiment import source_options
 from gpufeed.impact import planned_impact
 from gpufeed.inference import plan as inference_plan
@@ -80,7 +82,7 @@ def cell_of(wildcards):
 
 
 def decision_on(experiment, repeats):
-    """Whether so many repeats are too few; only experiments with `repeats: auto` have it."""
+    """The file that says whether so many repeats are too few; experiments with `repeats: auto` have it."""
     return f"{RESULTS}/repeats/{experiment}/{repeats}.json"
 
 
@@ -412,3 +414,31 @@ def baseline_of(wildcards):
         return [str(path) for path in baseline_records(config["baseline"], wildcards.experiment)]
     except GpufeedError as error:
         raise WorkflowError(f"the results cannot be compared\n{error}")
+
+
+def measurements_of(experiment):
+    """What an experiment measures, by the documents that its jobs leave; with the repeats that are known of."""
+    yield from first_records_of(experiment, repeats_so_far(experiment))
+    yield from map(gate_path, gates_of(experiment))
+    if experiment in BUILDS:
+        yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
+    if kernel_settings(config, experiment):
+        yield f"{RESULTS}/kernels/{experiment}.json"
+    for decoder in (sweep_settings(config, experiment) or {}).get("decoders", []):
+        yield f"{RESULTS}/sweeps/{experiment}/{decoder}.json"
+    yield from (f"{RESULTS}/models/{experiment}/{cell}/model.json" for cell in KEPT[experiment])
+    yield from inferences_of(experiment)
+    yield from ceilings_of(experiment)
+
+
+def datasets_of(experiment):
+    """The datasets that an experiment reads."""
+    yield from (cell.dataset for cell in PLAN.cells[experiment].values())
+    yield from (sweep_settings(config, experiment) or {}).get("datasets", [])
+
+
+if workflow.is_main_process:
+    datasets = {dataset for name in config["run"] for dataset in datasets_of(name)}
+    manifests = [f"{DATA}/{dataset}/manifest.parquet" for dataset in sorted(datasets)]
+    parts = {name: measurements_of(name) for name in config["run"]}
+    logger.info(table(parts, RESULTS, manifests, config["least_s"]))

@@ -29,7 +29,10 @@ SYNTHETIC = ["sources", "synthetic", "options"]
 
 @pytest.mark.parametrize(
     "files",
-    [("config.yaml",), *(("config.yaml", name) for name in ("demo.yaml", "h200.yaml", "accuracy.yaml"))],
+    [
+        ("config.yaml",),
+        *(("config.yaml", name) for name in ("demo.yaml", "h200.yaml", "h200_more.yaml", "accuracy.yaml")),
+    ],
 )
 def test_shipped_configs_plan_every_experiment_that_they_run(files):
     config = merged(*files)
@@ -37,13 +40,22 @@ def test_shipped_configs_plan_every_experiment_that_they_run(files):
     assert all(plan.cells[name] for name in config["run"])
 
 
-def test_the_reference_run_changes_data_repeats_and_run_list_alone():
-    assert set(yaml.safe_load((ROOT / "config/h200.yaml").read_text())) <= {
+@pytest.mark.parametrize("name", ["h200", "h200_more"])
+def test_the_reference_run_changes_data_repeats_and_run_list_alone(name):
+    assert set(yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())) <= {
         "run",
         "repeats",
         "use_instead",
         "sources",
     }
+
+
+def test_the_two_parts_of_the_reference_run_share_their_data_and_no_experiment():
+    parts = [yaml.safe_load((ROOT / f"config/{name}.yaml").read_text()) for name in ("h200", "h200_more")]
+    runs = [part.pop("run") for part in parts]
+    assert parts[0] == parts[1]
+    listed = [name for run in runs for name in run]
+    assert sorted(listed) == sorted({*listed, *merged("config.yaml")["run"]})
 
 
 def test_config_readme_documents_every_key():

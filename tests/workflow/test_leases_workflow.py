@@ -1,0 +1,91 @@
+"""Cells on a node with GPUs, planted in NVML's place: each has its own, whatever Snakemake reserves."""
+
+import copy
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+
+import pynvml
+import pytest
+from lease_fixtures import uuid
+from workflow_fixtures import SHORT
+
+from gpufeed.record import Record
+
+CONFIG = copy.deepcopy(SHORT) | {"device": "auto"}
+CONFIG["experiments"]["tiny"]["blocks"] = {
+    "one": {"loader": ["dataloader_sync", "resident"], "augment": "torch"},
+    "two": {"loader": "resident", "augment": "torch", "trainer": "lightning", "devices": 2},
+}
+
+# what stands before the real module: as many GPUs as the variable says, all whole and idle
+NVML = """
+import os
+exec(compile(open({real!r}).read(), {real!r}, "exec"), globals())
+_uuids = os.environ["PLANTED"].split(",")
+nvmlInit = nvmlShutdown = lambda: None
+nvmlSystemGetDriverVersion = lambda: "580.1"
+nvmlDeviceGetCount = lambda: len(_uuids)
+nvmlDeviceGetHandleByIndex = lambda number: number + 1
+nvmlDeviceGetUUID = lambda handle: _uuids[handle - 1]
+nvmlDeviceGetName = lambda handle: "NVIDIA H200"
+nvmlDeviceGetMigMode = lambda handle: [0, 0]
+nvmlDeviceGetComputeRunningProcesses = lambda handle: []
+nvmlDeviceGetCpuAffinity = lambda handle, words: [0] * words
+"""
+
+
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """Plants so many."""
+    (tmp_path / "nvml").mkdir()
+    (tmp_path / "nvml/pynvml.py").write_text(NVML.format(real=str(Path(pynvml.__file__))))
+    before = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path / "nvml"), before])))
+    monkeypatch.setenv("GPUFEED_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return lambda count: monkeypatch.setenv("PLANTED", ",".join(map(uuid, range(count))))
+
+
+def reserved(said: str, rule: str) -> set[tuple[str, str]]:
+    """(threads, shares) of the jobs of a rule in a dry run."""
+    jobs = re.findall(rf"^rule {rule}:\n(.*?)\n(?:\[|\n)", said, re.MULTILINE | re.DOTALL)
+    assert jobs, said
+    return {
+        tuple((re.findall(pattern, job) or ["1"])[0] for pattern in (r"threads: (\d+)", r"shares=(\d+)"))
+        for job in jobs
+    }
+
+
+def test_the_cores_are_shared_by_the_cells_that_run_at_once(workflow):
+    flow = workflow(CONFIG)
+    said = flow.run("-n", "--cores", "9", "--resources", "gpu=4")
+    assert reserved(said, "measure_cell") == {("2", "4"), ("4", "4")}  # the latter has two GPUs
+    assert reserved(said, "gate") == {("3", "4")}
+    alone = flow.run("-n", "--cores", "9", "--resources", "gpu=1")
+    assert reserved(alone, "measure_cell") == {("9", "1")}
+
+
+@pytest.mark.long
+def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepared, gpus):
+    """Two run at once for all that Snakemake knows. One that wants two GPUs is told so."""
+    gpus(1)
+    flow = prepared(CONFIG | {"cores_per_cell": 1})
+    flow.run("--cores", "3")
+    spans, refused = [], []
+    for path in flow.planned_records():
+        record = Record.read(flow.folder / path)
+        log = (flow.folder / path.replace("/records/", "/logs/measure_cell/")).with_suffix(".log").read_text()
+        if record.cell["devices"] == 2:
+            refused.append(record)
+            continue
+        assert record.status == "done"
+        at, taken = re.search(r"^(\S+ \S+) INFO has NVIDIA H200 (\S+), after", log, re.MULTILINE).groups()
+        assert taken == uuid(0)
+        begun = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
+        spans.append((begun, datetime.fromisoformat(record.finished_at)))
+    (first, second), (record,) = sorted(spans), refused
+    assert first[1] <= second[0]
+    assert record.status == "skipped"
+    assert record.sentence == "The job asks for 2 GPUs, and this node has 1 that are whole."

@@ -199,6 +199,7 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
         wildcards=Named(cell="planted"),
         log=[str(tmp_path / "job.log")],
         threads=1,
+        resources={},
     )
     runpy.run_path(
         str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"

@@ -262,6 +262,7 @@ def test_the_script_writes_both_files_and_ends_well(
         },
         log=[str(tmp_path / "job.log")],
         threads=torch.get_num_threads(),
+        resources={},
     )
     script = request.config.rootpath / "workflow/scripts/measure_cell.py"
     runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")

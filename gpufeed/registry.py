@@ -129,6 +129,9 @@ BACKENDS = {
     "compiled": BackendEntry("gpufeed.inference.backends.compiled:prepare", TORCH_PRECISIONS),
     "cuda_graphs": BackendEntry("gpufeed.inference.backends.graphs:prepare", TORCH_PRECISIONS),
     "compiled_graphs": BackendEntry("gpufeed.inference.backends.graphs:prepare_compiled", TORCH_PRECISIONS),
+    "autotuned_graphs": BackendEntry(
+        "gpufeed.inference.backends.graphs:prepare_autotuned", TORCH_PRECISIONS[1:]
+    ),
     "export": BackendEntry("gpufeed.inference.backends.program:prepare", ("fp32",)),
     "onnxruntime": BackendEntry("gpufeed.inference.backends.onnx_runtime:prepare", ("fp32",)),
     "onnxruntime_int8": BackendEntry("gpufeed.inference.backends.onnx_runtime:prepare_int8", ("int8",)),

@@ -24,7 +24,7 @@ from gpufeed.trained.train import train_model
 from gpufeed.training import Stores
 
 BATCH = 4
-GRAPHS = ("cuda_graphs", "compiled_graphs", "torchao_int8", "torchao_fp8")
+GRAPHS = ("cuda_graphs", "compiled_graphs", "autotuned_graphs", "torchao_int8", "torchao_fp8")
 
 
 @pytest.fixture(scope="module")

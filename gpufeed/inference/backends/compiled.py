@@ -9,11 +9,11 @@ from gpufeed.inference.base import Ready, Run, Setting
 from gpufeed.inference.precision import forward_of, weight_bytes
 
 
-def prepare(setting: Setting) -> Ready:
-    """As `gpufeed.inference.base` says."""
+def prepare(setting: Setting, options: Mapping | None = None) -> Ready:
+    """As `gpufeed.inference.base` says. options: as for `compiled`."""
     require_compiler(setting.device)
     model, forward = forward_of(setting)
-    return Ready(compiled(forward, setting.images), weight_bytes(model))
+    return Ready(compiled(forward, setting.images, options), weight_bytes(model))
 
 
 def compiled(forward: Callable, images: torch.Tensor, options: Mapping | None = None) -> Run:

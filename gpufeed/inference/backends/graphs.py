@@ -12,6 +12,12 @@ from gpufeed.inference.backends import compiled, eager
 from gpufeed.inference.base import Ready, Run, Setting
 
 WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune no convolution
+# products as mode="max-autotune" chooses them, without its lists of candidates on the terminal
+AUTOTUNED = {
+    "max_autotune_gemm": True,
+    "autotune_num_choices_displayed": 0,
+    "max_autotune_report_choices_stats": False,
+}
 
 
 def prepare(setting: Setting) -> Ready:
@@ -25,6 +31,17 @@ def prepare_compiled(setting: Setting) -> Ready:
     """As `gpufeed.inference.base` says; of the compiled model."""
     require(setting.device)
     ready = compiled.prepare(setting)
+    return replace(ready, run=Captured(ready.run, setting.images))
+
+
+def prepare_autotuned(setting: Setting) -> Ready:
+    """As `gpufeed.inference.base` says; compiled with each matrix product by the fastest of many kernels.
+
+    Those written in Triton take what follows into the product: bias, GELU, the residual. Raises Skip
+    without a CUDA GPU.
+    """
+    require(setting.device)
+    ready = compiled.prepare(setting, AUTOTUNED)
     return replace(ready, run=Captured(ready.run, setting.images))
 
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gpufeed.analysis import blocks, wording
-from gpufeed.analysis.statistics import FASTER, FEW, SAME, SLOWER, Ratio, difference, unpaired_ratio
+from gpufeed.analysis.statistics import (
+    ENOUGH_FOR_INTERVAL,
+    FASTER,
+    SAME,
+    SLOWER,
+    Ratio,
+    difference,
+    unpaired_ratio,
+)
 
 # Below six repeats the ranges are all there is: they may keep apart, and no more is claimed.
 ABOVE, BELOW = "range above", "range below"
@@ -49,9 +57,9 @@ def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     From six repeats on the pairs of one block decide where there are any (see `blocks.ratio`). Below, the
     range reaches from the slowest repeat over the fastest of the other to the fastest over the slowest.
     """
-    ratio = blocks.ratio(row["repeats"], other["repeats"])
-    how = difference(ratio)
-    if how == FEW:
-        ratio = unpaired_ratio(row["repeats"]["images_per_s"], other["repeats"]["images_per_s"])
-        how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
-    return Standing(how, ratio)
+    ours, others = row["repeats"], other["repeats"]
+    if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
+        ratio = blocks.ratio(ours, others)
+        return Standing(difference(ratio), ratio)
+    ratio = unpaired_ratio(ours["images_per_s"], others["images_per_s"])
+    return Standing(SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW, ratio)

@@ -1,11 +1,12 @@
 """The two tables of every experiment: one row a cell, and one row a batch."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pandas as pd
 
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS
+from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import summarise
 from gpufeed.analysis.taken import TAKEN, taken
 from gpufeed.analysis.wording import augmented
@@ -73,7 +74,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     CELL_COLUMNS: a table of the finished repeats (REPEAT).
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
-    against_ceiling: see the function of that name.
+    against_ceiling: see the function of that name; empty for ceilings, and without one.
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
@@ -149,39 +150,46 @@ def is_ceiling(loader: object) -> bool:
 def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
     replays = table[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
     bounds = {key: _ceiling(rows) for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
-    keys = table[SAME_CEILING].itertuples(index=False, name=None)
+    keys = list(table[SAME_CEILING].itertuples(index=False, name=None))
     found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
     table[CEILING] = found.astype(float)
     table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
     table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
-    table["against_ceiling"] = [against_ceiling(row) for _, row in table.iterrows()]
+    table["against_ceiling"] = [
+        "" if is_ceiling(row["loader"]) or key not in bounds else against_ceiling(row, bounds[key])
+        for key, (_, row) in zip(keys, table.iterrows(), strict=True)
+    ]
     return table
 
 
-def _ceiling(replays: pd.DataFrame) -> dict[str, float]:
-    """CEILING of the `replay` cells with the same work, which may differ in their number of steps."""
+def _ceiling(replays: pd.DataFrame) -> dict:
+    """CEILING of the `replay` cells with the same work, which may differ in their number of steps, and
+    their `repeats`."""
     return {
         "ceiling_images_per_s": replays["images_per_s"].median(),
         "ceiling_images_per_s_min": replays["images_per_s_min"].min(),
         "ceiling_images_per_s_max": replays["images_per_s_max"].max(),
         "ceiling_n_repeats": replays["n_repeats"].sum(),
         "ceiling_train_ms": replays["train_ms"].median(),
+        "repeats": pd.concat(replays["repeats"].tolist()),
     }
 
 
-def against_ceiling(row: pd.Series) -> str:
-    """How a pipeline's range lies to that of its ceiling; empty for a ceiling, and without one.
+def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
+    """How a pipeline with a finished repeat stands to its ceiling; empty without a finished repeat.
 
-    `below`: its whole range is lower. `above`, by FEW_PERCENT at most, and `disturbed`, by more: its whole
-    range is higher, and both have two repeats or more. `replay` does the same work without any input, so
-    that in a sound run no pipeline is above. `not distinguishable`: anything else.
+    By the 95 % interval of their ratio, or below six repeats by their ranges (see `standing`): `below` if all
+    of it is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
+    both have two repeats or more. `replay` does the same work without any input, so that in a sound run no
+    pipeline is above. `not distinguishable`: anything else.
     """
-    if is_ceiling(row["loader"]) or pd.isna(row["ceiling_share"]):
+    if pd.isna(row["images_per_s"]):
         return ""
-    if row["images_per_s_max"] < row["ceiling_images_per_s_min"]:
+    ratio = standing(row, ceiling).ratio
+    low, high = ratio.log_interval or ratio.log_range
+    if high < 0:
         return "below"
-    apart = row["images_per_s_min"] > row["ceiling_images_per_s_max"]
-    if apart and min(row["n_repeats"], row["ceiling_n_repeats"]) > 1:
+    if low > 0 and ratio.n > 1:
         return "above" if row["ceiling_share"] <= 1 + FEW_PERCENT else "disturbed"
     return "not distinguishable"
 

@@ -253,6 +253,16 @@ def test_each_place_beside_the_ceiling_has_its_words(tmp_path, speeds, how, said
     assert ("impossible" in words) is (how == "disturbed")
 
 
+def test_from_six_repeats_on_the_interval_decides_on_the_ceiling_too(tmp_path):
+    """Blocks differ by 40 %, and in each the pipeline has 98 % of its ceiling."""
+    paths = rates(tmp_path, free("overlap"), 98, 0.2) + rates(tmp_path, free("replay"), 100, 0.2)
+    assert cells_of(paths).iloc[0]["against_ceiling"] == "below"
+    paths = rates(tmp_path / "x", free("overlap"), 98, 0.2, 5) + rates(
+        tmp_path / "x", free("replay"), 100, 0.2, 5
+    )
+    assert cells_of(paths).iloc[0]["against_ceiling"] == "not distinguishable"
+
+
 def test_one_repeat_of_the_ceiling_accuses_nobody(tmp_path):
     paths = made.write_speeds(tmp_path, free("overlap"), [580, 620])
     paths += made.write_speeds(tmp_path, free("replay"), [200])

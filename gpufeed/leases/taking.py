@@ -141,7 +141,8 @@ def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
     mask = os.environ.get(VARIABLE)
     left = f", of which {VARIABLE}={mask} leaves it {len(choices)}" if mask is not None else ""
     kinds = f", {len(choices)} of them of one kind" if mask is None and len(choices) < whole else ""
-    return f"The job asks for {count} GPUs, and this node has {whole} that are whole{left}{kinds}."
+    ones = "1 whole one" if whole == 1 else f"{whole} whole ones"
+    return f"The job asks for {count} GPUs, and this node has {ones}{left}{kinds}."
 
 
 def told_of_this() -> dict[str, Any]:

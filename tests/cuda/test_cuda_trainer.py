@@ -123,6 +123,20 @@ def test_a_graph_trains_like_the_eager_step(tmp_path, precision, optimiser):
     assert graphed.epochs[-1]["train_loss"] < graphed.epochs[0]["train_loss"]
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("steps", [None, 7])
+def test_a_short_run_goes_on_and_leaves_the_model_as_planned(tmp_path, graphs, steps):
+    planned = trainer(tmp_path, cuda_graphs=graphs, steps=steps)
+    longer = trainer(tmp_path, cuda_graphs=graphs, steps=steps)
+    before, after = planned.run(), longer.run(least_s=0.5)
+    assert sum(row["total_ms"] for row in after.steps) >= 500
+    count = len(before.steps)
+    assert len(after.steps) > count
+    assert losses(after)[:count] == pytest.approx(losses(before), rel=TOLERANCE["fp32"], abs=1e-3)
+    for name, tensor in longer.job.model.state_dict().items():
+        torch.testing.assert_close(tensor, planned.job.model.state_dict()[name], rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["torch", "chain", "fused"])
 def test_a_graph_holds_every_augment_and_its_epoch(tmp_path, name):
     pytest.importorskip({"torch": "torch", "chain": "cupy", "fused": "triton"}[name])

@@ -22,13 +22,15 @@ COUNTING_S = 20
 def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for key in ("data", "results"):
         folder = Path(plan.config[key]).expanduser().absolute()
+        if below(folder, site.scratch.folder):
+            continue
         if any(local in (folder, *folder.parents) for local in LOCAL):
             yield Finding(
                 f"{key} in {folder}, which compute nodes do not see",
                 f"a folder below {site.scratch.folder}",
                 f"--config {key}={site.scratch.folder}/gpufeed/{key}",
             )
-        elif not below(folder, site.scratch.folder):
+        else:
             yield Finding(
                 f"{key} in {folder}, outside of scratch",
                 f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",

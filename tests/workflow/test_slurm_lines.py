@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from workflow_fixtures import ROOT, Workflow
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -98,3 +99,40 @@ def test_golden_files_hold_every_rule_that_is_submitted(site):
     ]
     submitted = {name for name, body in rules if "localrule: True" not in body}
     assert set(re.findall(r"^(\w+)$", (GOLDEN / f"{site}.txt").read_text(), re.MULTILINE)) == submitted
+
+
+@pytest.mark.long
+def test_mistakes_planted_in_a_profile_are_found(preflight):
+    """Each is one that the executor takes without a word; the lines come from the profile itself."""
+    planted = {
+        "default-resources": {"gpu_model": "H200", "qos": "inferno", "mem_mb": 8000, "runtime": 30},
+        "set-resources": {
+            "gate": {"gres": "gpu:H200:1"},
+            "train_model": {"gpu_model": "A100"},
+            "measure_cell": {"runtime": 1000},
+            "tabulate": {"slurm_extra": "'--time=5'"},
+        },
+    }
+    profile = preflight.folder / "planted/config.yaml"
+    profile.parent.mkdir()
+    profile.write_text(yaml.safe_dump(planted))
+    status, said = preflight("--site", "pace-ice", "--profile", "planted")
+    assert status == 1
+    for sentence in (
+        "no account",
+        "GPUs asked for twice, by gpu and by gres: gate",
+        "Slurm's executor refuses tabulate: ",
+        "one of PACE ICE's: coc-ice, pace-ice",
+        "A100: train_model; H200: build_cache, evaluate_model, gate, ",
+        "rules that need no GPU ask for one: assemble_report, ",
+        "no partition for measure_cell (such as 2 x H200, 16.6667 h)",
+        "several GPUs without --nodes=1: measure_cell",
+    ):
+        assert sentence in said, said
+
+
+def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
+    status, said = preflight("--site", "pace-ice", "--config", "device=tpu")
+    assert status == 2
+    assert "does not plan" in said
+    assert "tpu" in said

@@ -1,0 +1,328 @@
+"""Planted mistakes, each found with its sentence, and what is right passing without one."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.errors import GpufeedError
+from gpufeed.preflight import asked, software, storage
+from gpufeed.preflight.node import Node
+from gpufeed.preflight.plan import Ask, Plan
+from gpufeed.preflight.site import Scratch, make_site, read_site, sites
+
+LINE = "sbatch --comment rule_{rule} -A coc -p {where} -t {minutes} --qos={qos} --nodes=1 --requeue {rest}"
+CUDA12 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+CUDA13 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
+NODE = Node(
+    accounts=frozenset({"coc"}), python=Path("/home/g/env/bin/python"), cuda="12.8", architectures=CUDA12
+)
+
+
+def gpu_job(rule="measure_cell", model="H200", gpus=1, minutes=60, qos="coc-ice", **resources) -> Ask:
+    line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos=qos, rest=f"--gpus={model}:{gpus}")
+    return Ask(rule, line, {"gpu": gpus, "gpu_model": model, "runtime": minutes, "nodes": 1, **resources})
+
+
+def cpu_job(rule="tabulate", minutes=30, qos="coc-ice", rest="--ntasks=1", **resources) -> Ask:
+    line = LINE.format(rule=rule, where="ice-cpu", minutes=minutes, qos=qos, rest=rest)
+    return Ask(rule, line, {"runtime": minutes, "nodes": 1, **resources})
+
+
+@pytest.fixture
+def site(tmp_path):
+    """PACE ICE, with its scratch in a folder of the test."""
+    (tmp_path / "scratch").mkdir()
+    return replace(read_site("pace-ice"), scratch=Scratch(tmp_path / "scratch", 1000))
+
+
+@pytest.fixture
+def found(site):
+    """What a check finds in a plan of these jobs, as one text."""
+
+    def found(check, *jobs, node=NODE, last=(), site=site, config=None, datasets=(), executor="plugin_slurm"):
+        folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
+        plan = Plan(executor, list(jobs), list(last), {**folders, **(config or {})}, list(datasets), 1)
+        return "\n".join(str(finding) for finding in check(plan, site, node))
+
+    return found
+
+
+def test_a_right_plan_is_found_right(found):
+    right = (gpu_job(), gpu_job("train_model", gpus=2, minutes=480), cpu_job())
+    for check in (
+        *asked.CHECKS,
+        software.slurm_commands,
+        software.environment,
+        software.stack,
+        software.modules,
+    ):
+        assert found(check, *right) == ""
+    assert found(storage.folders, *right) == ""
+
+
+def test_gpus_asked_twice(found):
+    said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"))
+    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
+    assert "take gres out of the profile" in said
+
+
+@pytest.mark.parametrize("given", ["", "-A '$SBATCH_ACCOUNT'"])
+def test_no_account(found, given):
+    job = cpu_job()
+    said = found(asked.account, replace(job, line=job.line.replace("-A coc", given)))
+    assert "found: no account" in said
+    assert "your accounts here: coc" in said
+    assert "export SBATCH_ACCOUNT=ACCOUNT" in said
+
+
+def test_an_account_of_somebody_else(found):
+    node = replace(NODE, accounts=frozenset({"gts-mine"}))
+    assert "account coc, which Slurm does not know for you" in found(asked.account, cpu_job(), node=node)
+
+
+def test_no_partition_takes_the_job(found):
+    job = gpu_job(model="A40", gpus=16)
+    said = found(asked.partition, replace(job, line=job.line.replace("-p ice-gpu", "")))
+    assert "no partition for measure_cell (such as 16 x A40, 1 h)" in said
+
+
+def test_a_partition_that_the_cluster_lacks(found):
+    node = replace(NODE, partitions=frozenset({"cpu", "gpu"}))
+    said = found(asked.partition, gpu_job(), node=node)
+    assert "partition ice-gpu, which this cluster does not have" in said
+    assert "one of: cpu, gpu" in said
+
+
+def test_a_quality_of_service_of_another_site(found):
+    said = found(asked.quality_of_service, gpu_job(qos="embers"))
+    assert "qos embers" in said
+    assert "one of PACE ICE's: coc-ice, pace-ice" in said
+
+
+def test_a_preemptible_job_that_nobody_starts_again(found):
+    job = gpu_job(qos="embers")
+    phoenix = read_site("pace-phoenix")
+    assert found(asked.quality_of_service, job, site=phoenix) == ""
+    stays = replace(job, line=job.line.replace("--requeue", ""))
+    said = found(asked.quality_of_service, stays, site=phoenix)
+    assert "no --requeue under qos embers, which may preempt after 1 h: measure_cell" in said
+
+
+@pytest.mark.parametrize(
+    ("job", "sentence"),
+    [
+        (
+            gpu_job(gpus=2, minutes=481),
+            "2 GPUs for 8.01667 h are 16.0333 GPU-hours, where 16 are allowed, 8 h",
+        ),
+        (gpu_job(gpus=4, minutes=300), "4 GPUs for 5 h are 20 GPU-hours, where 16 are allowed, 4 h"),
+        (cpu_job(minutes=1000), "16.6667 h, where 16 h are allowed"),
+    ],
+)
+def test_too_long_for_the_site(found, job, sentence):
+    assert sentence in found(asked.time, job)
+
+
+def test_only_the_retry_is_too_long(found):
+    said = found(asked.time, gpu_job(minutes=600), last=[gpu_job(minutes=1200)])
+    assert "measure_cell at the last of 1 retries: 20 h, where 16 h are allowed" in said
+
+
+def test_embers_ends_after_eight_hours(found):
+    said = found(asked.time, gpu_job(minutes=540, qos="embers"), site=read_site("pace-phoenix"))
+    assert "9 h, where 8 h are allowed" in said
+    assert found(asked.time, gpu_job(minutes=540, qos="inferno"), site=read_site("pace-phoenix")) == ""
+
+
+def test_no_time_limit(found):
+    assert "no time limit: tabulate" in found(asked.time, cpu_job(minutes=0))
+
+
+def test_a_gpu_that_the_site_lacks(found):
+    said = found(asked.one_model, gpu_job(model="B200"))
+    assert "found: GPU B200" in said
+    assert "V100, RTX_6000, A40, A100, H100, H200, L40S" in said
+
+
+def test_two_models_in_one_sweep(found):
+    said = found(asked.one_model, gpu_job(), gpu_job("train_model", model="A100"), cpu_job())
+    assert "several models of GPU in one sweep: A100: train_model; H200: measure_cell" in said
+
+
+def test_any_gpu(found):
+    job = gpu_job()
+    assert "no model of GPU: measure_cell" in found(asked.one_model, replace(job, resources={"gpu": 1}))
+
+
+def test_a_constraint_of_another_model(found):
+    said = found(asked.constraint, gpu_job(constraint="A100-80GB"))
+    assert "constraint A100-80GB with GPU H200: no node has both" in said
+    assert found(asked.constraint, gpu_job(model="A100", constraint="A100-80GB")) == ""
+    assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
+
+
+def test_a_gpu_for_a_rule_that_needs_none(found):
+    said = found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:1"), gpu_job())
+    assert "rules that need no GPU ask for one: tabulate" in said
+    assert "call it sweep_gpu_model" in said
+    assert found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:0")) == ""
+
+
+def test_gpus_that_slurm_may_spread(found):
+    job = gpu_job(gpus=2)
+    said = found(asked.one_node, replace(job, line=job.line.replace("--nodes=1", "")))
+    assert "several GPUs without --nodes=1: measure_cell" in said
+    tasks = replace(job, line=job.line + " --ntasks-per-gpu=2")
+    assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, tasks)
+
+
+def test_what_the_executor_refuses(found):
+    refused = replace(cpu_job(), line="", error="The --partition option is not allowed in slurm_extra")
+    assert "Slurm's executor refuses tabulate: The --partition option" in found(asked.submittable, refused)
+
+
+def test_another_executor(found):
+    assert "an executor other than Slurm's" in found(asked.executor, cpu_job(), executor="builtins")
+
+
+def test_inside_of_an_allocation_and_on_a_laptop(found):
+    said = found(software.slurm_commands, node=replace(NODE, inside_job="42"))
+    assert "inside of Slurm's job 42" in said
+    said = found(software.slurm_commands, node=replace(NODE, missing_commands=("sbatch",)))
+    assert "note: no sbatch: accounts and partitions are unchecked" in said
+
+
+def test_an_old_module(found):
+    node = replace(NODE, modules=("gcc/12.3.0", "python/3.9.12-rkxvr6", "cuda/11.8", "anaconda3/2023.03"))
+    said = found(software.modules, node=node)
+    assert "module python/3.9.12-rkxvr6\n  expected: python 3.11 or newer" in said
+    assert "module cuda/11.8\n  expected: cuda 12 or newer" in said
+    assert said.count("found:") == 2
+
+
+def test_v100_with_cuda_13(found):
+    node = replace(NODE, cuda="13.0", architectures=CUDA13)
+    said = found(software.stack, gpu_job(model="V100"), node=node)
+    assert "GPU V100 (compute capability 7.0) with CUDA 13.0: torch has code for sm_75" in said
+    assert "make setup CUDA=12, or another sweep_gpu_model: RTX_6000, A40, A100, H100, H200, L40S" in said
+    assert found(software.stack, gpu_job(model="V100")) == ""  # CUDA 12.8 has sm_70
+
+
+def test_torch_without_cuda_or_no_torch(found):
+    assert "torch without CUDA" in found(
+        software.stack, gpu_job(), node=replace(NODE, cuda="", architectures=())
+    )
+    node = replace(NODE, cuda=None, no_torch="ModuleNotFoundError: No module named 'torch'")
+    assert "torch does not start: ModuleNotFoundError" in found(software.environment, node=node)
+
+
+def test_an_environment_that_compute_nodes_do_not_see(found):
+    node = replace(NODE, python=Path("/tmp/env/bin/python"))
+    assert "Python in /tmp/env/bin, which compute nodes do not see" in found(software.environment, node=node)
+
+
+def test_no_container_and_no_conda(found):
+    said = found(partial(software.environment, deployment="apptainer"))
+    assert "no command apptainer" in said
+    assert "no command conda" in found(partial(software.environment, deployment="conda"))
+
+
+def test_resources_in_the_default_profile(found, tmp_path):
+    profile = tmp_path / "profiles/default/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("cores: all\nresources:\n  gpu: 1\ndefault-resources:\n  mem_mb: 1\n")
+    said = found(partial(software.default_profile, root=tmp_path))
+    assert "resources, default-resources in profiles/default/config.yaml" in said
+    assert found(software.default_profile) == ""  # ours
+
+
+def test_folders_that_compute_nodes_do_not_see(found, tmp_path):
+    said = found(storage.folders, config={"data": "/dev/shm/data", "results": str(Path.home() / "results")})
+    assert "data in /dev/shm/data, which compute nodes do not see" in said
+    assert f"note: results in {Path.home()}/results, outside of scratch" in said
+
+
+def images(count: int) -> dict:
+    return {"sources": {"made": {"layout": "synthetic", "options": {"count": count}}}}
+
+
+def test_too_many_files_for_scratch(found, site):
+    for number in range(400):
+        (site.scratch.folder / f"{number}.txt").touch()
+    said = found(storage.file_count, config=images(601), datasets=["made"])
+    assert f"400 files in {site.scratch.folder}, 601 images to come" in said
+    assert "at most 1,000 files" in said
+    assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
+
+
+def test_counting_ends(tmp_path):
+    for number in range(50):
+        (tmp_path / f"{number % 7}").mkdir(exist_ok=True)
+        (tmp_path / f"{number % 7}" / f"{number}.txt").touch()
+    assert storage.count_files(tmp_path, 1000) == (57, True)
+    assert storage.count_files(tmp_path, 10)[0] > 10
+    assert storage.count_files(tmp_path, 1000, seconds=-1)[1] is False
+    assert storage.count_files(tmp_path / "none", 10) == (0, True)
+
+
+def test_no_room_on_scratch(found):
+    files = {"files": [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]}
+    said = found(storage.space, config={"sources": {"made": files}}, datasets=["made"])
+    assert "GiB free in" in said
+    assert "4294967296 GiB, about 4 times the archives" in said
+
+
+def test_data_that_nobody_can_reach(found, site, tmp_path):
+    there = tmp_path / "there.tar"
+    there.touch()
+    archives = tmp_path / "archives"
+    archives.mkdir()
+    (archives / "offline.tar").touch()
+    files = [
+        {"name": "there.tar", "urls": [f"file://{there}"]},
+        {"name": "offline.tar", "urls": ["/none/offline.tar"]},
+        {"name": "lost.tar", "urls": ["/none/lost.tar", "http://127.0.0.1:9/lost.tar"]},
+    ]
+    config = {"sources": {"made": {"files": files}}, "archives": [str(archives)]}
+    said = found(storage.data, config=config, datasets=["made"])
+    assert "found: lost.tar of made: neither here nor reachable" in said
+    manifest = site.scratch.folder / "data/made/manifest.parquet"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()  # prepared already: nothing has to be reached
+    assert found(storage.data, config=config, datasets=["made"]) == ""
+
+
+@given(st.integers(5, 12), st.integers(0, 9), st.integers(5, 12), st.integers(0, 9))
+def test_machine_code_runs_on_its_major_version_and_ptx_on_all_later_gpus(major, minor, theirs, their_minor):
+    same = theirs == major and their_minor <= minor
+    assert software.served(f"{major}.{minor}", (f"sm_{theirs}{their_minor}",)) == same
+    later = (theirs, their_minor) <= (major, minor)
+    assert software.served(f"{major}.{minor}", (f"compute_{theirs}{their_minor}",)) == later
+    assert software.served(f"{major}.{minor}", (f"sm_{theirs}{their_minor}a",)) == (
+        (theirs, their_minor) == (major, minor)
+    )
+
+
+def test_options_of_a_line():
+    ask = Ask("a", "sbatch -A 'my account' -p ice --qos=q -C 'a|b' --gpus=H200:2 --requeue", {})
+    assert ask.option("-A") == "my account"
+    assert ask.option("--qos", "-q") == "q"
+    assert ask.option("-C") == "a|b"
+    assert ask.option("--gpus") == "H200:2"
+    assert ask.option("--nodes") is None
+
+
+def test_sites_can_be_read_and_wrong_ones_are_refused(tmp_path):
+    assert sites() == ["pace-ice", "pace-phoenix"]
+    assert {name: set(read_site(name).qos) for name in sites()} == {
+        "pace-ice": {"coc-ice", "pace-ice"},
+        "pace-phoenix": {"embers", "inferno"},
+    }
+    with pytest.raises(GpufeedError, match="pace-ice"):
+        read_site("pace-icy")
+    with pytest.raises(GpufeedError, match="compare the file with that of another site"):
+        make_site({"name": "x", "qos": {"a": {"days": 3}}, "scratch": {"folder": "/", "files": 1}}, tmp_path)

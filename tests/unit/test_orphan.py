@@ -1,0 +1,38 @@
+"""A process that notices that those who started it have gone."""
+
+import subprocess
+import sys
+
+import pytest
+from data_fixtures import REPOSITORY
+
+LOOKS = """
+import sys, time
+sys.path.insert(0, {root!r})
+from gpufeed import orphan
+{watch}
+print("ready", flush=True)
+while {runs}:
+    time.sleep(0.02)
+print("alone", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("watch", "runs", "says"),
+    [
+        ("all_run = orphan.family(2)", "all_run()", "alone\n"),
+        ("orphan.end_with(2)", "True", ""),  # it ends without a word
+    ],
+)
+def test_the_end_of_an_ancestor_is_noticed(watch, runs, says):
+    code = LOOKS.format(root=str(REPOSITORY), watch=watch, runs=runs)
+    outer = (
+        'sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'  # two shells, of which the outer one will be killed
+    )
+    shell = subprocess.Popen(["sh", "-c", outer, sys.executable, code], stdout=subprocess.PIPE, text=True)
+    with shell.stdout:
+        assert shell.stdout.readline() == "ready\n"
+        shell.kill()
+        assert shell.stdout.read() == says  # read to its end: the last process has ended
+    shell.wait()

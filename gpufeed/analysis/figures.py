@@ -144,7 +144,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
         if start < end:
             axis.fill_betweenx([position - 0.5, position + 0.5], start, end, **CEILING_RANGE)
     widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
-    axis.set_xlim(0, widest * 1.32)
+    axis.set_xlim(0, widest * 1.42)
     for position, (_, row) in zip(y, rows.iterrows(), strict=True):
         _beside(axis, position, row, widest)
     axis.xaxis.set_major_locator(MaxNLocator(6))

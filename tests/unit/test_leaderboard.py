@@ -184,6 +184,15 @@ def test_a_copied_call_runs_and_is_that_of_the_cell(tmp_path, monkeypatch, axes,
     assert (request.cache is not None) == (LOADERS[of.loader].reads == "cache")
 
 
+def test_a_call_of_several_devices_takes_its_share(tmp_path):
+    of = made.cell("resident", trainer="lightning", devices=4)
+    cells, _ = read(made.write(tmp_path, made.record(of)))
+    text = loader_call.text(cells.iloc[0], None)
+    compile(text, "call", "exec")
+    assert "rank=torch.distributed.get_rank(),\n    world_size=4," in text
+    assert 'torch.device("cuda")' in text
+
+
 def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
     paths = several(tmp_path)
     paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", epochs=3, **COMMON), [90])

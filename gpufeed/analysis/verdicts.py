@@ -132,13 +132,8 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 
 def _lead_of_host(host: pd.DataFrame, best: pd.Series) -> str:
-    base = _baseline_of(host, best)
-    limit = f", {distance(best)}" if distance(best) else ""
-    if base is None or best["loader"] == BASELINE:
-        return f"{best['label']}: {wording.count(best['images_per_s'])} images/s{limit}"
-    times = wording.ratio(best["images_per_s"] / base["images_per_s"])
-    unsure = "" if standing(best, base).ahead else " (not shown to be faster)"
-    return f"{best['label']}: {times} the rate of {BASELINE}{unsure}{limit}"
+    times = _by_how_much(host, best) or f"{wording.count(best['images_per_s'])} images/s"
+    return f"{best['label']}: {', '.join(part for part in (times, distance(best)) if part)}"
 
 
 def _side_stream(host: pd.DataFrame) -> str:
@@ -179,9 +174,19 @@ def _on_device(ours: pd.DataFrame) -> str:
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
     best = ours.iloc[0]
     rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
-    lead = ", ".join(part for part in (rate, distance(best)) if part)
+    lead = ", ".join(part for part in (rate, _by_how_much(ours, best), distance(best)) if part)
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
     return lead, [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
+
+
+def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
+    """The lead over the plain loader in a few words; empty where that was not measured."""
+    base = _baseline_of(ours, best)
+    if base is None or best["loader"] == BASELINE:
+        return ""
+    found = standing(best, base)
+    unsure = "" if found.ahead else " (not shown to be faster)"
+    return f"{wording.ratio(found.ratio.median)} the rate of {BASELINE}{unsure}"
 
 
 def short_ceiling(row: pd.Series) -> str:

@@ -111,7 +111,7 @@ def test_measured_ceilings_stand_in_the_board_and_in_the_answer(tmp_path):
     assert texts(board, "AU") == ["38.0 %", "-"]
     assert board.rows[0].fields[titles(board).index("AU")].small == "38.0 to 38.0, input-bound"
     (answer,) = verdicts.answers(cells)
-    assert answer.lead == "overlap: 305 images/s, AU 38.0 %"
+    assert answer.lead == "overlap: 305 images/s, 2.90x the rate of dataloader_sync, AU 38.0 %"
     assert "with an AU of 38.0 %" in answer.sentence
     assert (
         "overlap keeps an AU of 38.0 % (8 pairs, 95 % interval 38.0 to 38.0 %): input-bound."

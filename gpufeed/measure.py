@@ -1,5 +1,6 @@
 """One repeat of one cell: train it, and put what happened into a record."""
 
+import itertools
 import resource
 import sys
 import time
@@ -21,6 +22,7 @@ from gpufeed.record import Record
 from gpufeed.telemetry import leak
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
+from gpufeed.trainers.epochs import entry_of
 from gpufeed.training import (
     Place,
     Stores,
@@ -150,6 +152,7 @@ def run(
         "loading": trained.loading,
         "telemetry": trained.telemetry and trained.telemetry.fields,
         **statistics(trained.result, trained.batches),
+        "epochs": epochs_as_planned(cell, trained.result),
     }
     return Outcome(trained.result.steps, fields)
 
@@ -169,15 +172,25 @@ def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
 
 
 def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
-    """The fields warmup, steps, epochs and throughput of a record."""
+    """The fields warmup, steps and throughput of a record, of all that was measured."""
     left_out = warmup(result.epochs, batches_in_epoch)
     counted = result.steps[left_out["steps"] :]
     return {
         "warmup": left_out,
         "steps": step_statistics(counted),
-        "epochs": result.epochs,
         "throughput": throughput(counted),
     }
+
+
+def epochs_as_planned(cell: Cell, result: TrainResult) -> list[dict]:
+    """The field epochs of a record: what was trained beyond the planned end is no part of what was learnt.
+
+    A run of `steps` ends where these do, be it within an epoch.
+    """
+    if cell.steps is None:
+        return result.epochs[: cell.epochs]
+    of_epoch = itertools.groupby(result.steps[: cell.steps], key=lambda row: row["epoch"])
+    return [entry_of(epoch, list(rows)) for epoch, rows in of_epoch]
 
 
 def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:

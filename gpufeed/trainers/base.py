@@ -55,7 +55,7 @@ class TrainJob:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """steps: rows of gpufeed.timing.STEP_COLUMNS. epochs: the `epochs` of a record.
+    """steps: rows of gpufeed.timing.STEP_COLUMNS. epochs: those of a record, then those beyond the plan.
 
     first_batch_s: seconds on the host's clock from the first request to the first batch.
     """

@@ -26,8 +26,8 @@ def run(tmp_path, monkeypatch):
     toys.register(monkeypatch)
     manifest = toys.toy_manifest(tmp_path).write()
 
-    def run(repeat=0, **axes):
-        record, steps = measure(toys.toy_cell(**axes), repeat, manifest, None, "login1")
+    def run(repeat=0, least_s=0.0, **axes):
+        record, steps = measure(toys.toy_cell(**axes), repeat, manifest, None, "login1", least_s=least_s)
         DOCUMENT.check(asdict(record), tmp_path)
         assert list(steps.columns) == list(COLUMNS)
         assert {name: str(dtype) for name, dtype in steps.dtypes.items()} == COLUMNS
@@ -55,6 +55,21 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert set(steps["cell_id"]) == {record.cell_id}
     record.write(tmp_path / "0.json")
     assert Record.read(tmp_path / "0.json") == record
+
+
+@pytest.mark.parametrize(("axes", "steps"), [({"epochs": 2}, [4, 4]), ({"steps": 6}, [4, 2])])
+def test_what_was_measured_beyond_the_plan_is_no_part_of_its_epochs(run, monkeypatch, axes, steps):
+    toys.hundred_steps_a_second(monkeypatch)
+    planned, _ = run(**axes)
+    longer, rows = run(**axes, least_s=0.2)
+    assert longer.steps["n"] >= 20 > planned.steps["n"]
+    assert len(rows) == longer.warmup["steps"] + longer.steps["n"]
+    assert longer.throughput["images"] > planned.throughput["images"]
+    assert [epoch["steps"] for epoch in longer.epochs] == steps
+    losses = [epoch["train_loss"] for epoch in planned.epochs]
+    assert [epoch["train_loss"] for epoch in longer.epochs] == pytest.approx(losses)
+    assert longer.accuracy == planned.accuracy
+    assert [epoch["accuracy"] for epoch in longer.epochs] == [epoch["accuracy"] for epoch in planned.epochs]
 
 
 PARTS = ("start_s", "import_s", "load_s", "compile_s", "run_s", "evaluation_s")

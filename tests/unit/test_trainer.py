@@ -12,6 +12,7 @@ from measure_fixtures import (
     SlowLoader,
     SlowModel,
     ToyLoader,
+    hundred_steps_a_second,
     toy_manifest,
     toy_trainer,
 )
@@ -176,7 +177,8 @@ def test_the_learning_rate_reaches_the_step(capturable):
     assert weight.item() == pytest.approx(0.75)
 
 
-def test_what_is_measured_beyond_the_planned_end_is_not_judged(tmp_path):
+def test_what_is_measured_beyond_the_planned_end_is_not_judged(tmp_path, monkeypatch):
+    hundred_steps_a_second(monkeypatch)
     asked = []
 
     def judge():

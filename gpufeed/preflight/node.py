@@ -2,6 +2,7 @@
 
 import getpass
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getAr
 class Node:
     """A node. accounts, partitions: names that Slurm knows for this user; empty where it does not say.
 
+    min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
     """
@@ -25,6 +27,7 @@ class Node:
     accounts: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
     inside_job: str | None = None
+    min_job_age: int | None = None
     modules: tuple[str, ...] = ()
     python: Path = Path(sys.executable)
     cuda: str | None = None
@@ -43,6 +46,7 @@ def look() -> Node:
         ),
         partitions=answers("sinfo", "-h", "-o", "%R"),
         inside_job=os.environ.get("SLURM_JOB_ID"),
+        min_job_age=min_job_age(answers("scontrol", "show", "config")),
         modules=tuple(filter(None, os.environ.get("LOADEDMODULES", "").split(":"))),
         cuda=cuda,
         architectures=architectures,
@@ -58,6 +62,12 @@ def answers(*command: str) -> frozenset[str]:
     except (OSError, subprocess.SubprocessError):
         return frozenset()
     return frozenset(line.strip() for line in done.stdout.splitlines() if line.strip())
+
+
+def min_job_age(config: frozenset[str]) -> int | None:
+    """The seconds in `MinJobAge = 300 sec`, a line of Slurm's configuration."""
+    found = (re.match(r"MinJobAge\s*=\s*(\d+)", line) for line in config)
+    return next((int(match[1]) for match in found if match), None)
 
 
 def ask_torch() -> tuple[str | None, tuple[str, ...], str]:

@@ -12,6 +12,8 @@ from gpufeed.preflight.plan import Plan
 from gpufeed.preflight.site import ROOT, Site
 
 LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
+TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
+ASKS_EVERY_S = 180  # at the latest
 ERASING = ("resources", "default-resources", "set-resources", "set-threads", "executor", "jobs", "retries")
 
 
@@ -22,6 +24,12 @@ def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"a login node of {site.name}",
             f"run preflight, and snakemake, on {site.login}",
             note=True,
+        )
+    if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:
+        yield Finding(
+            f"squeue here forgets a job {node.min_job_age} s after its end",
+            f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
+            "slurm-status-command: sacct in the profile",
         )
     if node.inside_job:
         yield Finding(

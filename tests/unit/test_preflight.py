@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
-from gpufeed.preflight.node import Node
+from gpufeed.preflight.node import Node, min_job_age
 from gpufeed.preflight.plan import Ask, Plan
 from gpufeed.preflight.site import Scratch, make_site, read_site, sites
 
@@ -194,6 +194,15 @@ def test_inside_of_an_allocation_and_on_a_laptop(found):
     assert "inside of Slurm's job 42" in said
     said = found(software.slurm_commands, node=replace(NODE, missing_commands=("sbatch",)))
     assert "note: no sbatch: accounts and partitions are unchecked" in said
+
+
+def test_squeue_that_forgets_jobs_before_snakemake_asks(found):
+    said = found(software.slurm_commands, node=replace(NODE, min_job_age=150))
+    assert "squeue here forgets a job 150 s after its end" in said
+    assert "slurm-status-command: sacct" in said
+    for age in (None, 30, 300):  # unknown; the executor takes sacct by itself; long enough
+        assert found(software.slurm_commands, node=replace(NODE, min_job_age=age)) == ""
+    assert min_job_age(frozenset({"MinJobAge               = 300 sec", "MaxJobCount = 5"})) == 300
 
 
 def test_an_old_module(found):

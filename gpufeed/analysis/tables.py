@@ -229,6 +229,8 @@ def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
 def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Batch by batch, medians over the repeats, for cells in which every phase was waited for.
 
+    Of a cell with a step limit, no batches beyond it.
+
     Columns: experiment, loader, workers, prefetch_factor, pin_memory, persistent_workers, hardware,
     cell_id, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms), Train(ms), Total(ms).
     """
@@ -239,9 +241,13 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
     synchronised = records[(records["status"] == "done") & (records["synchronise"] == "step")]
     phases = steps[["path", *STEP_COLUMNS[3:]]]
-    rows = synchronised[["path", *keys]].merge(phases, on="path")
+    rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
     if rows.empty:
         return pd.DataFrame(columns=columns)
+    # a short cell goes on for its times beyond the steps that were asked for, which are the ones of the table
+    place = rows.sort_values(["epoch", "step"]).groupby("path").cumcount()
+    limit = rows["step_limit"].astype("float64")  # NaN without one
+    rows = rows[~(place.reindex(rows.index) >= limit)]
     groups = rows.groupby([*keys, "epoch", "step"], dropna=False)
     table = groups[["images", *BATCH_COLUMNS]].median()
     table["n_repeats"] = groups.size()

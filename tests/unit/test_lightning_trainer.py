@@ -41,7 +41,8 @@ def test_it_takes_the_very_steps_of_trainer_plain(tmp_path, optimiser, precision
     assert all(torch.equal(our_weights[name], tensor) for name, tensor in plain_weights.items())
 
 
-def test_it_warns_of_nothing(tmp_path):
+def test_it_warns_of_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))  # where it finds srun, it rightly tells how Slurm is used
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(tmp_path, epochs=2)

@@ -119,6 +119,15 @@ def test_batches_are_medians_of_the_step_synchronised_cells(tmp_path):
     assert first["Load(ms)"] + first["Transfer(ms)"] + first["Train(ms)"] == pytest.approx(16.0)
 
 
+def test_batches_beyond_the_step_limit_are_for_the_times_alone(tmp_path):
+    few = made.cell("dataloader_sync", synchronise="step", steps=7)
+    all_of_it = made.cell("overlap", synchronise="step")
+    paths = made.write_speeds(tmp_path, few, [1000, 2000]) + made.write_speeds(tmp_path, all_of_it, [1000])
+    steps, _ = records.read_steps(find.Found(paths).steps_paths)
+    counts = tables.batches(records.read_records(paths), steps).groupby("loader")["batch"].max()
+    assert counts.to_dict() == {"dataloader_sync": 7, "overlap": 20}
+
+
 def test_a_bad_step_table_is_named_and_the_rest_is_read(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", synchronise="step"), [500, 600])
     found = find.Found(paths)

@@ -1,0 +1,145 @@
+"""Whole runs on a real Slurm: slurmctld, two slurmd and accounting, started and stopped here."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
+from workflow_fixtures import SHORT, wait_until
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is all that it takes"),
+]
+CELLS = {
+    "run": ["tiny"],
+    **{**SHORT, "device": "auto", "cache_decoder": "pillow", "cores_per_job": 1},
+}
+CELLS["experiments"]["tiny"]["blocks"] = {
+    "loaders": {"loader": ["dataloader_sync", "resident", "replay"], "augment": "torch"}
+}
+RUNNING = " JobState=RUNNING "
+SITE = {
+    "slurm-init-seconds-before-status-checks": 1,
+    "default-resources": {
+        "slurm_account": ACCOUNT,
+        "slurm_partition": PARTITION,
+        "qos": QOS,
+        "sweep_gpu_model": "H200",
+        "nodes": 1,
+        "runtime": 10,
+        "mem_mb": 1000,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    with cluster(tmp_path_factory.mktemp("slurm")) as slurm:
+        yield slurm
+
+
+def test_gpus_of_a_job_are_on_one_node_only_if_it_says_so(slurm):
+    options = ["sbatch", "--parsable", "-A", ACCOUNT, "--mem=100", "--output=/dev/null", "--gpus=H200:3"]
+    spread = run(*options, "--wrap=true").strip()
+    wait_until(lambda: "COMPLETED" in answers("sacct", "-X", "-n", "-j", spread, "-o", "state"), 60)
+    assert run("sacct", "-X", "-n", "-P", "-j", spread, "-o", "nnodes").strip() == "2"
+    assert (
+        "not available"
+        in subprocess.run([*options, "--nodes=1", "--wrap=true"], capture_output=True, text=True).stderr
+    )
+
+
+@pytest.mark.timeout(1200)
+def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(slurm, workflow):
+    flow = workflow(CELLS)
+    (flow.folder / "here").mkdir()
+    (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE))
+    command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml"]
+    command += ["--profile", "slurm", "--profile", "here"]
+    with (flow.folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=flow.folder, stdout=output, stderr=output, start_new_session=True
+        )
+    said = (flow.folder / "output.txt").read_text
+    logs = flow.folder / "results/logs/measure_cell/tiny"
+
+    most = []  # GPUs of the jobs that ran at once, at the fullest moment
+
+    def measured(loader: str) -> str:
+        """The running job that measures a loader, once the measurement itself has begun; "" before."""
+        assert process.poll() is None, said()[-6000:]
+        running = [
+            job for job in answers("scontrol", "-o", "-d", "show", "job").splitlines() if RUNNING in job
+        ]
+        gpus = [
+            gpu for job in running for gpu in re.findall(r" Nodes=(\S+) .*?GRES=gpu:H200:1\(IDX:(\d+)\)", job)
+        ]
+        assert len(gpus) == len(set(gpus)), gpus
+        most[:] = max(most, gpus, key=len)
+        if not any(logs.glob(f"synthetic-{loader}-*/0.log")):
+            return ""
+        ours = (re.match(rf"JobId=(\d+) .*rule_measure_cell_.*-{loader}-", job) for job in running)
+        return next((match[1] for match in ours if match), "")
+
+    done = {}  # what was done -> to which job
+
+    def hang() -> bool:
+        """Stops the ceiling, which waits for no gate, and gives it a minute more."""
+        if job := measured("replay"):
+            for stopped in processes_of(job):
+                stopped.send_signal(signal.SIGSTOP)
+            run("scontrol", "update", f"jobid={job}", "timelimit=1")
+            done["hung"] = job
+        return "hung" in done
+
+    def requeue_and_lose() -> bool:
+        """Of the two others, the node of the one is lost that is not on the node of the first."""
+        for loader in ("resident", "dataloader_sync"):
+            job = measured(loader)
+            if not job or job in done.values():
+                continue
+            if "lost" in done or (node_of(job) == node_of(done["hung"]) and "requeued" not in done):
+                run("scontrol", "requeue", job)
+                done["requeued"] = job
+            else:
+                node = node_of(job)
+                slurm.kill_node(node)
+                slurm.start_node(node)
+                done["lost"] = job
+        return len(done) == 3
+
+    try:
+        wait_until(hang, 240)
+        wait_until(requeue_and_lose, 240)
+        process.wait(400)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    assert process.returncode == 0, said()[-6000:]
+    assert len(most) >= 2, "jobs with a GPU ran one by one"
+    assert states(done["hung"]) == ["TIMEOUT"]
+    assert states(done["requeued"])[0] == "REQUEUED"
+    assert states(done["lost"])[0] == "NODE_FAIL"
+    assert {states(done[what])[-1] for what in ("requeued", "lost")} == {"COMPLETED"}
+    records = flow.files("results/records/**/*.json")
+    assert set(records) == flow.planned_records()
+    assert {json.loads(record)["status"] for record in records.values()} == {"done"}
+    assert (flow.folder / "results/report.html").stat().st_size > 10_000
+
+
+def node_of(job: str) -> str:
+    return run("squeue", "-h", "-j", job, "-o", "%N", check=False).strip()
+
+
+def states(job: str) -> list[str]:
+    """How each start of one of Slurm's jobs ended."""
+    return run("sacct", "-X", "-n", "-P", "-D", "-j", job, "-o", "state").split()

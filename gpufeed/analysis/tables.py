@@ -8,7 +8,7 @@ from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS
 from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import summarise
-from gpufeed.analysis.taken import TAKEN, taken
+from gpufeed.analysis.taken import TAKEN, accompanied, taken
 from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
@@ -41,7 +41,7 @@ CEILING = [
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
-    "epoch_s_min", "epoch_s_max", "fell_back_to", "commit", "variant",
+    "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "commit", "variant",
 ]  # fmt: skip
 # Of each finished repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
@@ -71,14 +71,15 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
 
     variant: the overrides that not all cells of its experiment share. repeats, the one column that is not of
-    CELL_COLUMNS: a table of the finished repeats (REPEAT).
+    CELL_COLUMNS: a table of the finished repeats (REPEAT). accompanied: in how many of them another process
+    was on the GPU.
     images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
-    records = records.assign(**taken(records))
+    records = records.assign(**taken(records), accompanied=accompanied(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, "repeats"])
     for column in (
@@ -129,6 +130,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "repeats": done[REPEAT],
+        "accompanied": int(done["accompanied"].sum()),
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }
 

@@ -1,4 +1,4 @@
-"""What a thousand images took of the machine, from the telemetry of repeats."""
+"""What a thousand images took of the machine, and who else was on it, from the telemetry of repeats."""
 
 import pandas as pd
 
@@ -13,6 +13,17 @@ def taken(records: pd.DataFrame) -> dict[str, list[float]]:
     return {
         name: [_number(told, part, name) for told in records["telemetry"]] for name, part in TAKEN.items()
     }
+
+
+def accompanied(records: pd.DataFrame) -> list[bool]:
+    """Whether another process had a context on the GPU while a repeat was measured; not where nobody told."""
+    return [_others(told) > 0 for told in records["telemetry"]]
+
+
+def _others(telemetry: object) -> float:
+    gpu = telemetry.get("gpu") if isinstance(telemetry, dict) else None
+    seen = (gpu or {}).get("other_processes")
+    return seen["max"] if seen else 0
 
 
 def _number(telemetry: object, part: str, name: str) -> float:

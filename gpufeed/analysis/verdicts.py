@@ -53,7 +53,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _disturbed(ours)
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
-    parts += [fed(ours), fell_back(ours)]
+    parts += [fed(ours), fell_back(ours), accompanied(rows)]
     subject = f"{wording.task(rows)}; {wording.machine(rows)}"
     return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
 
@@ -109,6 +109,21 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
     more = f" {wording.listing(bad['label'][1:])}: above the ceiling too." if len(bad) > 1 else ""
     told = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
     return f"{lead}: the measurement was disturbed", [told, "Until then no order of the pipelines follows."]
+
+
+def accompanied(rows: pd.DataFrame) -> str:
+    """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
+    bad = rows[rows["accompanied"] > 0]
+    if bad.empty:
+        return ""
+    bad = bad.assign(label=wording.labels(bad))
+    said = [
+        f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
+    ]
+    return (
+        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, delete these "
+        "records and measure them again."
+    )
 
 
 def disturbance(cells: pd.DataFrame) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from record_fixtures import H200, cell, record, unfinished, write
+from record_fixtures import H200, cell, record, telemetry, unfinished, write
 
 from gpufeed.baseline import baseline_records, records_below
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
@@ -172,18 +172,8 @@ def test_an_older_stack_fewer_cores_and_what_nobody_knows_are_kept_in_mind(run):
 def test_clocks_of_the_training_speak_before_one_reading_at_its_end(run):
     def clocked(mhz, at_end):
         sampled = {"n": 9, "median": mhz, "min": mhz, "max": mhz}
-        gpu = dict.fromkeys(
-            ("sm_percent", "memory_percent", "jpeg_percent", "power_w", "memory_clock_mhz", "temperature_c",
-             "process_mib", "energy_j", "energy_from", "j_per_1000_images", "clock_events")
-        )  # fmt: skip
-        host = {"rss_mib": None, "processes": None, "cpu_s": 1.0, "cpu_s_per_1000_images": 1.0}
-        host |= {"storage_mib": None, "read_mib": None, "page_cache_share": None}
-        telemetry = {
-            **{"period_s": 0.1, "samples": 9, "seconds": 1.0, "images": 100, "host": host},
-            "gpu": gpu | {"sm_clock_mhz": sampled},
-            "growth": dict.fromkeys(("host", "gpu_allocated", "gpu_process")),
-        }
-        return [replace(one, telemetry=telemetry) for one in made(card={"sm_clock_mhz": at_end})]
+        told = telemetry(sm_clock_mhz=sampled)
+        return [replace(one, telemetry=told) for one in made(card={"sm_clock_mhz": at_end})]
 
     assert run(clocked(1900, at_end=400), clocked(1980, at_end=1980))[0] == NOTHING
     assert "other SM clock: 1500 MHz in A, 1980 MHz in B" in run(clocked(1500, 1980), clocked(1980, 1980))[1]

@@ -60,6 +60,18 @@ def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
     assert "1.10x (95 % interval 1.10x to 1.10x, n = 6 pairs)." in said
 
 
+def test_repeats_that_shared_their_gpu_are_named(tmp_path):
+    def shared(of, number, most):
+        told = made.telemetry(other_processes={"n": 9, "median": 0, "min": 0, "max": most})
+        return replace(made.record(of, number), telemetry=told)
+
+    of, alone = free("overlap", 2, **GPU), free("resident", augment="torch", **GPU)
+    paths = made.write(tmp_path, *(shared(of, number, most) for number, most in enumerate((0, 1, 3))))
+    paths += made.write(tmp_path, shared(alone, 0, 0), made.record(alone, 1))
+    assert "Another process was on the GPU in 2 of 3 repeats of overlap, 2 workers: if it " in answer(paths)
+    assert "Another process" not in answer(paths[3:])
+
+
 @pytest.mark.parametrize("count", [2, 6])
 def test_two_percent_are_nobodys_reason_to_change(tmp_path, count):
     paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.001, count)

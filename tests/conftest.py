@@ -1,7 +1,19 @@
+import logging
 from pathlib import Path
 
 import pytest
 from data_fixtures import REAL_DATA, Server
+
+
+@pytest.fixture(autouse=True)
+def own_log_handlers():
+    """Takes back what a test, or a library in it (Hydra), has added to the root logger: it writes to streams
+    that end with the test."""
+    before = logging.root.handlers[:]
+    yield
+    for handler in set(logging.root.handlers) - set(before):
+        if not type(handler).__module__.startswith("_pytest"):
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture

@@ -38,10 +38,11 @@ def leak(levels: Sequence[float]) -> float | None:
     """
     if len(levels) < FEWEST_EPOCHS:
         return None
-    lowest = np.array([part.min() for part in np.array_split(np.asarray(levels, float), FEWEST_EPOCHS)])
-    grown, half = np.diff(lowest), (FEWEST_EPOCHS - 1) // 2
+    parts = np.array_split(np.asarray(levels, float), FEWEST_EPOCHS)
+    grown, half = np.diff([part.min() for part in parts]), (FEWEST_EPOCHS - 1) // 2
     whole = slope(range(len(levels)), levels) * (len(levels) - 1)
-    steady = np.median(grown[-half:]) >= STEADY * np.median(grown[:half])
+    each = grown / [len(part) for part in parts[:-1]]  # an epoch: the first parts may be longer by one
+    steady = np.median(each[-half:]) >= STEADY * np.median(each[:half])
     return whole if grown.min() >= EACH_MIB and whole >= WHOLE_MIB and steady else None
 
 

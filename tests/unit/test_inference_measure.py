@@ -251,6 +251,7 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
     lists = {name: str(tmp_path / f"{name}.json") for name in ("exported", "quantised")}
     settings = {**SETTINGS, "backends": ["eager", "export", "onnxruntime", "onnxruntime_int8"]}
     common = {"log": [str(tmp_path / "job.log")], "threads": 1, "wildcards": Named(cell="cell")}
+    common["resources"] = Named()
     cell_file.write(tmp_path / "cell.yaml", read_cell(cell), "A toy.")
     params = Named(attempt=4, settings=settings, calibration={"images": 9, "method": "minmax", "seed": 0})
     inputs = Named(

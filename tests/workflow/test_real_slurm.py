@@ -1,5 +1,6 @@
 """Whole runs on a real Slurm: slurmctld, two slurmd and accounting, started and stopped here."""
 
+import copy
 import json
 import os
 import re
@@ -17,10 +18,7 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is all that it takes"),
 ]
-CELLS = {
-    "run": ["tiny"],
-    **{**SHORT, "device": "auto", "cache_decoder": "pillow", "cores_per_job": 1},
-}
+CELLS = copy.deepcopy(SHORT) | {"device": "auto", "cache_decoder": "pillow", "cores_per_job": 1}
 CELLS["experiments"]["tiny"]["blocks"] = {
     "loaders": {"loader": ["dataloader_sync", "resident", "replay"], "augment": "torch"}
 }
@@ -127,7 +125,7 @@ def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(
     assert process.returncode == 0, said()[-6000:]
     assert len(most) >= 2, "jobs with a GPU ran one by one"
     assert states(done["hung"]) == ["TIMEOUT"]
-    assert states(done["requeued"])[0] == "REQUEUED"
+    assert "REQUEUED" in states(done["requeued"])  # it may have been on the node that was lost before
     assert states(done["lost"])[0] == "NODE_FAIL"
     assert {states(done[what])[-1] for what in ("requeued", "lost")} == {"COMPLETED"}
     records = flow.files("results/records/**/*.json")

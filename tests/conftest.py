@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 from data_fixtures import REAL_DATA, Server
+from lease_fixtures import made
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,19 @@ def server(monkeypatch):
     server = Server()
     yield server
     server.close()
+
+
+@pytest.fixture
+def lease_folder(tmp_path, monkeypatch) -> Path:
+    """Where the locks of a test are; not made yet."""
+    monkeypatch.setenv("GPUFEED_LEASES", str(tmp_path / "leases"))
+    return tmp_path / "leases"
+
+
+@pytest.fixture
+def taker(lease_folder):
+    """Makes processes that take GPUs."""
+    yield from made(lease_folder)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 Short runs differ by what happens to fall into them: a second of steady state is no measurement of a loader.
 """
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -12,8 +11,6 @@ import torch
 from gpufeed.timing import throughput, warmup
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.ranks import gathered, steps_in_epoch
-
-log = logging.getLogger("gpufeed")
 
 
 class Longer:

@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 from data_fixtures import REPOSITORY
-from lease_fixtures import made
 from workflow_fixtures import wait_until
 
 from gpufeed.devices import uuids_seen
@@ -34,17 +33,6 @@ FREE = [
 ]
 TWO = pytest.mark.skipif(len(FREE) < 2, reason=f"needs 2 whole GPUs, and this process may take {len(FREE)}")
 ONE = pytest.mark.skipif(not FREE, reason="needs a whole GPU, and this process may take none")
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUFEED_LEASES", str(tmp_path / "leases"))
-    return tmp_path / "leases"
-
-
-@pytest.fixture
-def taker(folder):
-    yield from made(folder)
 
 
 def mask(count: int) -> str:

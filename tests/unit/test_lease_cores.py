@@ -18,13 +18,7 @@ TWO = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs, and a system 
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUFEED_LEASES", str(tmp_path / "leases"))
-    return tmp_path / "leases"
-
-
-@pytest.fixture
-def stays(folder):
+def stays(lease_folder):
     """Puts this process back where it was."""
     yield
     for task in cores.TASKS.iterdir():
@@ -103,8 +97,8 @@ def test_a_process_and_what_it_starts_stay_on_its_share(stays):
 
 
 @TWO
-def test_jobs_have_cores_of_their_own_and_no_more_than_they_have_reserved(folder):
-    takers = made(folder)
+def test_jobs_have_cores_of_their_own_and_no_more_than_they_have_reserved(lease_folder):
+    takers = made(lease_folder)
     make = next(takers)
     then = "print(json.dumps(sorted(os.sched_getaffinity(0))), flush=True)"
     try:

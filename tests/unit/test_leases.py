@@ -7,7 +7,7 @@ import stat
 import time
 
 import pytest
-from lease_fixtures import made, planted, uuid
+from lease_fixtures import planted, uuid
 from workflow_fixtures import wait_until
 
 from gpufeed import devices, leases
@@ -20,20 +20,7 @@ ABOUT = {"pid": 1, "job": "test"}
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """Where the locks of a test are; not made yet."""
-    monkeypatch.setenv("GPUFEED_LEASES", str(tmp_path / "leases"))
-    return tmp_path / "leases"
-
-
-@pytest.fixture
-def taker(folder):
-    """Makes processes that take GPUs."""
-    yield from made(folder)
-
-
-@pytest.fixture
-def here(folder, monkeypatch):
+def here(lease_folder, monkeypatch):
     """Lets this process take GPUs of a node with so many, as if it had taken none before."""
     monkeypatch.setattr(taking, "_lease", None)
     monkeypatch.setattr(taking, "SETTLE_S", 0)
@@ -50,22 +37,22 @@ def here(folder, monkeypatch):
         taking._lease.release()
 
 
-def test_a_node_without_a_gpu_has_nothing_to_take(here, folder, monkeypatch):
+def test_a_node_without_a_gpu_has_nothing_to_take(here, lease_folder, monkeypatch):
     assert here(0) is None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert here(2) is None
     assert leases.waited_s() == 0
     leases.refuse()
     leases.check(lambda: pytest.fail("nothing is to be checked"))
-    assert not folder.exists()
+    assert not lease_folder.exists()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
 
 
 @pytest.mark.parametrize("asked", [{"device": "cpu"}, {"device": "mps"}, {"count": 0}])
-def test_what_needs_no_gpu_takes_none(here, folder, asked):
+def test_what_needs_no_gpu_takes_none(here, lease_folder, asked):
     assert here(2, **asked) is None
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
-    assert not folder.exists()
+    assert not lease_folder.exists()
 
 
 def test_jobs_have_different_gpus_and_one_waits_for_the_first_to_end(taker):
@@ -82,14 +69,14 @@ def test_jobs_have_different_gpus_and_one_waits_for_the_first_to_end(taker):
     assert told["waited_s"] > 0
 
 
-def test_a_killed_job_gives_its_gpu_back_at_once(taker, folder):
+def test_a_killed_job_gives_its_gpu_back_at_once(taker, lease_folder):
     first = taker(1)
     first.mask()
     second = taker(1)
     wait_until(lambda: "waits for 1 of 1 GPUs" in second.log())
     first.kill()
     assert second.mask() == [uuid(0)]
-    assert json.loads((folder / f"{uuid(0)}.lock").read_text())["pid"] == second.process.pid
+    assert json.loads((lease_folder / f"{uuid(0)}.lock").read_text())["pid"] == second.process.pid
 
 
 def test_children_do_not_keep_what_a_killed_job_had(taker):
@@ -193,14 +180,14 @@ os._exit(0)
             assert one != other or until <= begun_too or until_too <= begun, "two had one GPU at a time"
 
 
-def test_more_than_there_are_is_refused_at_once(here, folder, monkeypatch):
+def test_more_than_there_are_is_refused_at_once(here, lease_folder, monkeypatch):
     lease = here(1, count=2)
     assert lease.refused == "The job asks for 2 GPUs, and this node has 1 whole one."
     for name in ("auto", "cuda"):
         with pytest.raises(Skip, match="asks for 2 GPUs"):
             devices.resolve_device(name)
     assert devices.resolve_device("cpu").type == "cpu"
-    assert not folder.exists()
+    assert not lease_folder.exists()
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
@@ -243,7 +230,7 @@ def test_a_waiting_job_ends_with_the_workflow(taker):
     assert "waits for" in waiting.log()
 
 
-def test_a_process_holds_a_lock_until_it_gives_it_back(folder):
+def test_a_process_holds_a_lock_until_it_gives_it_back(lease_folder):
     one = locks.lock("a", ABOUT)
     assert not one.left
     assert locks.lock("a", ABOUT) is None
@@ -253,18 +240,18 @@ def test_a_process_holds_a_lock_until_it_gives_it_back(folder):
     again = locks.lock("a", {"pid": 2})
     assert not again.left
     again.release()
-    assert [path.name for path in folder.iterdir()] == ["a"]
+    assert [path.name for path in lease_folder.iterdir()] == ["a"]
 
 
-def test_a_lock_that_a_killed_process_had_says_so(folder):
+def test_a_lock_that_a_killed_process_had_says_so(lease_folder):
     locks.lock("a", ABOUT).release()
-    (folder / "a").write_text(json.dumps(ABOUT))
+    (lease_folder / "a").write_text(json.dumps(ABOUT))
     one = locks.lock("a", ABOUT)
     assert one.left
     one.release()
 
 
-def test_a_removed_file_does_not_make_two_holders(folder, monkeypatch):
+def test_a_removed_file_does_not_make_two_holders(lease_folder, monkeypatch):
     """A cleaner of /tmp that comes between the opening of a file and the lock on it."""
     opened = locks.opened
 
@@ -281,26 +268,26 @@ def test_a_removed_file_does_not_make_two_holders(folder, monkeypatch):
     one.release()
 
 
-def test_every_user_may_lock(folder):
+def test_every_user_may_lock(lease_folder):
     before = os.umask(0o077)
     try:
         locks.lock("a", ABOUT).release()
     finally:
         os.umask(before)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
-    assert stat.S_IMODE((folder / "a").stat().st_mode) == 0o666
+    assert stat.S_IMODE(lease_folder.stat().st_mode) == 0o1777
+    assert stat.S_IMODE((lease_folder / "a").stat().st_mode) == 0o666
 
 
 @pytest.mark.parametrize("what", ["link", "file", "linked lock"])
-def test_a_folder_that_cannot_be_trusted_is_refused(folder, tmp_path, what):
+def test_a_folder_that_cannot_be_trusted_is_refused(lease_folder, tmp_path, what):
     (tmp_path / "elsewhere").mkdir()
     if what == "link":
-        folder.symlink_to(tmp_path / "elsewhere")
+        lease_folder.symlink_to(tmp_path / "elsewhere")
     elif what == "file":
-        folder.touch()
+        lease_folder.touch()
     else:
-        folder.mkdir()
-        (folder / "a").symlink_to(tmp_path / "precious")
+        lease_folder.mkdir()
+        (lease_folder / "a").symlink_to(tmp_path / "precious")
     with pytest.raises(GpufeedError) as caught:
         locks.lock("a", ABOUT)
     assert "GPUFEED_LEASES" in caught.value.remedy
@@ -309,19 +296,19 @@ def test_a_folder_that_cannot_be_trusted_is_refused(folder, tmp_path, what):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b'{"pid": 1'])
-def test_what_stands_in_a_file_need_not_be_whole(folder, text):
+def test_what_stands_in_a_file_need_not_be_whole(lease_folder, text):
     one = locks.lock("a", ABOUT)
-    (folder / "a").write_bytes(text)
+    (lease_folder / "a").write_bytes(text)
     assert locks.holder("a") == {}
     assert "says nothing" in taking.in_words(locks.holder("a"))
     one.release()
 
 
-def test_who_holds_what_is_told(taker, folder, monkeypatch, capsys):
+def test_who_holds_what_is_told(taker, lease_folder, monkeypatch, capsys):
     monkeypatch.setattr(gpus, "on_node", lambda: planted(2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert shown.main() == 0
-    assert not folder.exists()
+    assert not lease_folder.exists()
     assert capsys.readouterr().out.count("free") == 2
     one = taker(2)
     one.mask()

@@ -1,4 +1,4 @@
-"""python -m gpufeed.bundle FOLDER --cuda 13, in a checkout: what `make bundle` runs where there is a network."""
+"""python -m gpufeed.bundle FOLDER --cuda 13, in a checkout: what `make bundle` runs, with a network."""
 
 import argparse
 import sys

@@ -1,4 +1,5 @@
 # make demo | make test | make test-all | make lint | make lock       CUDA=12 (default) or CUDA=13
+# Without a network: make bundle [CONFIG=my.yaml] where there is one, then make setup OFFLINE=FOLDER
 CUDA ?= 12
 PYTHON ?= python3
 UV_VERSION := 0.13.8
@@ -11,15 +12,24 @@ CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
        --no-emit-find-links --extra inference --extra tracking --extra dev pyproject.toml
 
-.PHONY: setup demo test test-all lint lock clean
+# a node without a network installs what make bundle packed
+BUNDLE ?= bundle-cuda$(CUDA)
+CONFIG ?=
+ifdef OFFLINE
+FROM_FOLDER := --no-index --find-links $(OFFLINE)/wheels
+UV_OFFLINE := --offline
+endif
+
+.PHONY: setup demo test test-all lint lock bundle clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d; expected 3.11 or newer; name one with make PYTHON=python3.12" % sys.version_info[:2])'
+	$(if $(OFFLINE),$(PYTHON) -m gpufeed.bundle.check $(OFFLINE) $(CUDA))
 	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
 demo: setup
@@ -46,6 +56,10 @@ lock: | $(BIN)/uv
 	  $(BIN)/uv pip compile -q --python-version 3.12 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra inference --extra tracking pyproject.toml \
 	    | sed 's/^/      - /'; } > envs/gpufeed.yaml
+
+bundle: | $(BIN)/uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint $(CONSTRAINTS) jsonschema packaging pyyaml requests tqdm
+	$(BIN)/python -m gpufeed.bundle $(BUNDLE) --cuda $(CUDA) $(CONFIG:%=--configfile %)
 
 $(BIN)/uv:
 	$(PYTHON) -m venv $(VENV)

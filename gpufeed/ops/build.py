@@ -15,7 +15,7 @@ import torch
 from gpufeed.data.building import one_builder, own_partial
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.ops import sources
-from gpufeed.ops.library import NAME, About, checksum
+from gpufeed.ops.library import NAME, About, checksum, read_about, refusal
 from gpufeed.ops.toolkit import (
     Toolkit,
     architectures,
@@ -28,6 +28,7 @@ from gpufeed.ops.toolkit import (
 
 log = logging.getLogger("gpufeed")
 OTHER_COMPILER = "name another compiler by CXX or CUDA_HOME"
+READY = "GPUFEED_EXTENSION"  # a folder with a library that was built before, as in our containers
 SHOWN = 25  # lines of a compiler's output in an error; the log has them all
 
 
@@ -101,13 +102,28 @@ def build(
 
 
 def build_planned(planned: Plan, folder: str | Path, jobs: int | None = None) -> Built:
-    """`build` of a plan."""
+    """`build` of a plan; nothing is compiled where GPUFEED_EXTENSION has the library that it would give."""
     about = planned.about()
+    if library := ready(about):
+        return keep(library, about, Path(folder))
     objects = extension_folder(about) / "objects"
     with one_builder(objects):
         objects.mkdir(exist_ok=True)
         compiled = run_compilers(planned, objects, jobs)
         return keep(compiled, about, Path(folder))
+
+
+def ready(about: About) -> Path | None:
+    """The library in the folder GPUFEED_EXTENSION, if that is what a build here would give."""
+    folder = os.environ.get(READY)
+    library = Path(folder) / f"{NAME}.so" if folder else None
+    if library is None or refusal(library):
+        return None
+    if not read_about(library).same_build(about):
+        log.info("%s was built otherwise: %s instead of %s", library, read_about(library), about)
+        return None
+    log.info("taken from %s", library)
+    return library
 
 
 def nothing_built(folder: str | Path, sentence: str) -> Built:

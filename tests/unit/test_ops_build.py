@@ -467,3 +467,54 @@ def test_a_build_is_described_and_can_be_loaded(tmp_path):
     )
     assert done.stdout.count("extension") >= 1
     assert "built for the CPU alone" in done.stdout
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """What was compiled; compiling only writes a file."""
+    folders = []
+
+    def run_compilers(planned, folder, jobs):
+        folders.append(folder)
+        (folder / "gpufeed_ops.so").write_bytes(b"compiled here")
+        return folder / "gpufeed_ops.so"
+
+    monkeypatch.setattr(building, "run_compilers", run_compilers)
+    return folders
+
+
+def test_a_library_that_was_built_before_is_taken_where_it_is_what_a_build_would_give(
+    node, compiled, monkeypatch, tmp_path
+):
+    """As in a container, whose image has it: nothing is compiled, and that folder is only read."""
+    stack(monkeypatch, "13.0")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
+    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0;9.0+PTX")
+    about = vars(building.plan().about())
+    before = written(tmp_path / "image", b"built before", **about)
+    monkeypatch.setenv(building.READY, str(before.parent))
+    gpus(monkeypatch, (9, 0))
+    built = building.build_or_say(tmp_path / "out", planned_on="a", attempt=2)
+    assert built.library.read_bytes() == b"built before"
+    assert (built.about.architectures, built.about.attempt) == (("8.0", "9.0+PTX"), 2)
+    assert library.refusal(built.library) is None
+    assert compiled == []
+
+
+@pytest.mark.parametrize("change", ["architectures", "cpu alone", "torch", "damaged", "none"])
+def test_any_other_library_is_not_taken(node, compiled, monkeypatch, tmp_path, change):
+    stack(monkeypatch, "13.0")
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
+    monkeypatch.setenv("CUDA_HOME", str(node("13.0", "toolkit").parents[1]))
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.0")
+    about = vars(building.plan().about()) | ({"torch": "2.1.0"} if change == "torch" else {})
+    before = written(tmp_path / "image", b"built before", **about)
+    monkeypatch.setenv(building.READY, str(tmp_path / "nothing" if change == "none" else before.parent))
+    if change == "architectures":
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "8.6")
+    if change == "damaged":
+        before.write_bytes(b"built bef")
+    built = building.build(tmp_path / "out", cuda=False if change == "cpu alone" else None)
+    assert built.library.read_bytes() == b"compiled here"
+    assert len(compiled) == 1

@@ -1,0 +1,45 @@
+"""python -m gpufeed.bundle FOLDER --cuda 13, in a checkout: what `make bundle` runs, with a network."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from gpufeed.bundle import archives, wheels
+from gpufeed.bundle.contents import ROOT, seal, this_node
+from gpufeed.config import CONFIG
+from gpufeed.errors import GpufeedError
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gpufeed.bundle", description=__doc__)
+    parser.add_argument("folder", type=Path, help="is made, or completed")
+    parser.add_argument("--cuda", choices=("12", "13"), required=True, help="which stack")
+    parser.add_argument(
+        "--configfile", type=Path, action="append", default=[], help="merged over config/config.yaml"
+    )
+    return parser.parse_args()
+
+
+def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
+    """Packs wheels and archives, and seals the folder. Raises GpufeedError where it cannot be completed."""
+    config = yaml.safe_load((CONFIG / "config.yaml").read_text())
+    for path in configfiles:
+        config = archives.merged(config, yaml.safe_load(path.read_text()) or {})
+    wanted = archives.files(config)  # a wrong config ends it before gigabytes were fetched
+    requirements = wheels.resolved(cuda)
+    wheels.collect(requirements, folder / "wheels")
+    archives.collect(config, folder / "archives")
+    seal(folder, this_node(cuda, ROOT))
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
+    print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")
+    print(f"there: make setup CUDA={cuda} OFFLINE={folder}, and in the config archives: [{folder}/archives]")
+
+
+if __name__ == "__main__":
+    given = parsed()
+    try:
+        pack(given.folder, given.cuda, given.configfile)
+    except GpufeedError as error:
+        sys.exit(str(error))

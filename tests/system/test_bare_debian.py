@@ -1,0 +1,99 @@
+"""The Dockerfile, followed line by line on a bare Debian: what Docker would build, and run as its user.
+
+It downloads the CUDA 13 stack, some GB. It needs root, debootstrap and the package index.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from dockerfile_fixtures import Image, named
+from workflow_fixtures import SHORT, Workflow
+
+pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(3600)]
+MIRROR = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"]
+ROOM = 20 * 2**30  # bytes
+
+
+def lacking() -> str | None:
+    """Why this machine cannot make a Debian of its own, as a sentence; None if it can."""
+    if os.geteuid() != 0:
+        return "Only root can make a Debian in a folder and enter it."
+    missing = [name for name in ("debootstrap", "unshare", "apt-get") if shutil.which(name) is None]
+    if missing:
+        return f"This machine has no {' and no '.join(missing)} (Debian: apt install debootstrap)."
+    if subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True).returncode:
+        return "This machine, a container perhaps, gives no namespace in which a Debian could be entered."
+    return None
+
+
+@pytest.fixture(scope="module")
+def image():
+    """The built image: its base by debootstrap, then every line of the Dockerfile."""
+    if sentence := lacking():
+        pytest.skip(sentence)
+    (base,) = named("FROM")
+    release = re.match(r"debian:([a-z]+)-", base)[1]
+    listed = subprocess.run(MIRROR, capture_output=True, text=True).stdout.split("\n")
+    mirror = [line.split()[0] for line in listed if line.endswith(f" {release}")][:1]
+    with TemporaryDirectory() as folder:
+        if shutil.disk_usage(folder).free < ROOM:
+            pytest.skip(f"A Debian with the CUDA 13 stack needs {ROOM >> 30} GiB below {folder}.")
+        root = Path(folder) / "root"
+        command = ["debootstrap", "--variant=minbase", release, str(root), *mirror]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode and not list(root.glob("var/cache/apt/archives/*.deb")):
+            pytest.skip(f"Debian's packages cannot be reached: {done.stdout.strip().splitlines()[-1]}")
+        assert done.returncode == 0, done.stdout[-3000:]
+        root.chmod(0o755)
+        Path(folder).chmod(0o755)
+        image = Image(root)
+        image.build()
+        yield image
+
+
+@pytest.fixture(scope="module")
+def checkout(image) -> Path:
+    """A checkout of the image's user where compose.yaml mounts it, with a config of two cells."""
+    folder = image.root / image.workdir.lstrip("/")
+    Workflow(folder, {**SHORT, "device": "auto"})
+    (folder / "results").mkdir(exist_ok=True)
+    subprocess.run(["chown", "-R", "1000:1000", folder], check=True)
+    return folder
+
+
+def test_the_image_has_the_extension_for_the_architectures_that_it_names(image):
+    about = json.loads((image.root / "opt/gpufeed/extension/gpufeed_ops.json").read_text())
+    assert about["cuda"].startswith("13.")
+    assert about["architectures"] == image.environment["TORCH_CUDA_ARCH_LIST"].split(";")
+    assert about["sentence"] is None
+
+
+def test_a_user_without_rights_runs_the_workflow_to_the_report(image, checkout):
+    done = image.container("snakemake", "--configfile", "test.yaml", "--cores", "2")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert (checkout / "results/report.html").stat().st_uid == 1000
+
+
+def test_the_workflow_takes_the_images_extension_and_compiles_nothing(image, checkout):
+    done = image.container(
+        "snakemake", "--configfile", "test.yaml", "--cores", "2", "--", "results/extension/gpufeed_ops.so"
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    ours, images = (
+        folder / "gpufeed_ops.so"
+        for folder in (checkout / "results/extension", image.root / "opt/gpufeed/extension")
+    )
+    assert ours.read_bytes() == images.read_bytes()
+    assert "taken from /opt/gpufeed/extension" in (checkout / "results/logs/build_extension.log").read_text()
+
+
+def test_the_command_of_the_image_is_the_demo(image, checkout):
+    done = image.container(*image.command, "--dry-run")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "results/demo/report.html" in done.stdout

@@ -1,0 +1,163 @@
+"""The two recipes of the container are one: same base, steps and environment. compose.yaml starts it."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+from dockerfile_fixtures import DOCKERFILE as PATH
+from dockerfile_fixtures import named, values
+
+DOCKERFILE = PATH.read_text()
+DEFINITION = (REPOSITORY / "containers/gpufeed.def").read_text()
+INSTALL = REPOSITORY / "containers/install.sh"
+ENTRYPOINT = REPOSITORY / "containers/entrypoint.sh"
+COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
+STEP = re.compile(r"sh /opt/gpufeed/src/containers/install\.sh (\w+)")
+DOCKERS_OWN = {"HOME", "USER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+
+
+def section(name: str) -> list[str]:
+    """The lines of a section of the definition file."""
+    found = re.search(rf"^%{name}\n(.*?)(?=^%|\Z)", DEFINITION, re.MULTILINE | re.DOTALL)
+    return [line.strip() for line in found[1].splitlines() if line.strip()]
+
+
+def test_both_start_from_one_image_of_one_day():
+    (base,) = named("FROM")
+    assert re.search(r"^From: (.+)$", DEFINITION, re.MULTILINE)[1] == base
+    assert re.fullmatch(r"debian:bookworm-\d{8}-slim", base)
+
+
+def test_both_run_the_same_steps_in_the_same_order():
+    steps = STEP.findall(DOCKERFILE)
+    assert steps == STEP.findall(DEFINITION) == ["system", "python", "extension"]
+    assert steps == re.search(r"^([\w |]+)\) \"install_\$1\"", INSTALL.read_text(), re.MULTILINE)[1].split(
+        " | "
+    )
+    others = [run for run in named("RUN") if not STEP.search(run)]
+    assert len(others) == 1
+    assert others[0].startswith("useradd ")
+
+
+def test_both_have_the_same_environment_and_default_stack():
+    arguments = values(" ".join(named("ARG")), {})
+    docker = values(" ".join(named("ENV")), arguments)
+    exports = dict(re.findall(r"export (\w+)='?([^'\n]+)", "\n".join(section("environment"))))
+    assert {key: docker[key] for key in docker.keys() - DOCKERS_OWN} == exports
+    assert section("arguments") == [f"CUDA={arguments['CUDA']}"]
+    assert COMPOSE["x-gpufeed"]["build"]["args"]["CUDA"] == f"${{CUDA:-{arguments['CUDA']}}}"
+
+
+def test_what_both_copy_is_there_and_docker_is_not_kept_from_it():
+    docker = {part for copied in named("COPY") for part in copied.split()[:-1]}
+    apptainer = {line.split()[0] for line in section("files")}
+    assert docker - apptainer == {"containers/entrypoint.sh"}  # Docker's own
+    assert apptainer <= docker
+    allowed = {line[1:] for line in (REPOSITORY / ".dockerignore").read_text().split() if line[0] == "!"}
+    assert {path.replace("install", "*").replace("entrypoint", "*") for path in docker} == allowed
+    assert all((REPOSITORY / path).exists() for path in docker)
+
+
+def test_the_extension_is_built_for_named_architectures_and_found_by_that_name():
+    from gpufeed.ops.build import READY
+    from gpufeed.ops.toolkit import WANTED
+
+    listed = values(" ".join(named("ARG")), {})["TORCH_CUDA_ARCH_LIST"].split(";")
+    built = {tuple(map(int, part.removesuffix("+PTX").split("."))) for part in listed}
+    assert built == set(WANTED) - {(7, 0)}  # CUDA 13 has none for it
+    assert f"{READY}=/opt/gpufeed/extension" in DOCKERFILE
+    assert '"$PREFIX/extension"' in INSTALL.read_text()
+
+
+def test_nobody_is_root():
+    assert named("USER") == ["gpufeed"]
+    assert COMPOSE["x-gpufeed"]["user"] == "${GPUFEED_USER:-1000:1000}"
+    assert "--uid 1000" in DOCKERFILE
+
+
+def test_compose_starts_the_demo_with_gpus_and_on_request_without():
+    gpu, cpu = COMPOSE["services"]["demo"], COMPOSE["services"]["demo-cpu"]
+    (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+    assert "profiles" not in gpu
+    assert cpu["profiles"] == ["cpu"]
+    assert "deploy" not in cpu
+    assert '"config/demo.yaml"' in named("CMD")[0]
+    for service in (gpu, cpu):
+        assert service["build"]["dockerfile"] == "containers/Dockerfile"
+        assert f".:{named('WORKDIR')[0]}" in service["volumes"]
+
+
+def test_containers_and_the_host_mark_gpus_in_one_folder():
+    from gpufeed.leases.locks import FOLDER, VARIABLE
+
+    base = COMPOSE["x-gpufeed"]
+    mounts = dict(volume.split(":", 1) for volume in base["volumes"])
+    host, _, name = FOLDER.rpartition("/")
+    assert base["environment"][VARIABLE] == f"{mounts[host]}/{name}"
+
+
+@pytest.mark.parametrize("script", [INSTALL, ENTRYPOINT])
+def test_the_scripts_are_posix_shell(script):
+    shell = shutil.which("dash") or "sh"
+    subprocess.run([shell, "-n", script], check=True)
+
+
+@pytest.mark.parametrize(("argument", "cuda"), [("all", "13"), ("", "13"), ("system", "11")])
+def test_a_wrong_step_or_stack_changes_nothing_and_is_told(argument, cuda):
+    environment = {"PATH": os.environ["PATH"], "CUDA": cuda}
+    command = ["sh", str(INSTALL), *([argument] if argument else [])]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["found", "expected", "what to do"]
+
+
+def enter(folder, *command: str) -> subprocess.CompletedProcess:
+    """Starts a command as the container does, as a user who is nobody where this one is root."""
+    as_other = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
+    return subprocess.run(
+        ["sh", "-s", "--", *command],
+        stdin=ENTRYPOINT.open(),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        **as_other,
+    )
+
+
+@pytest.fixture
+def checkout():
+    """A folder like a checkout that everybody may write into; pytest's own folders are closed to others."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "results").mkdir()
+        (folder / "Snakefile").touch()
+        for path in (folder, folder / "results"):
+            path.chmod(0o777)
+        yield folder
+
+
+def test_the_container_runs_the_command_in_a_checkout_that_it_may_write_into(checkout):
+    done = enter(checkout, "echo", "two words", "three")
+    assert (done.returncode, done.stdout) == (0, "two words three\n"), done.stderr
+
+
+@pytest.mark.parametrize("part", [".", "results"])
+def test_a_checkout_of_another_user_is_told_with_the_remedy(checkout, part):
+    (checkout / part).chmod(0o555)
+    done = enter(checkout, "echo", "started")
+    owner = checkout.stat()
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"echo GPUFEED_USER={owner.st_uid}:{owner.st_gid} > .env" in done.stderr
+
+
+def test_a_container_without_a_checkout_says_so(checkout):
+    (checkout / "Snakefile").unlink()
+    assert "no Snakefile" in enter(checkout, "true").stderr

@@ -1,0 +1,62 @@
+"""Every package and version that envs/ names can still be had, together, from the package index."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+EXTRAS = ["--extra", "inference", "--extra", "tracking"]
+
+
+def resolved(*options: object, text: str | None = None) -> set[str]:
+    """The lines to which uv resolves requirements; nothing is installed, and no earlier answer is kept."""
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    if not os.access(uv, os.X_OK):
+        pytest.skip("needs uv, which make setup installs")
+    command = [uv, "pip", "compile", "--quiet", "--refresh", *PLAIN, *map(str, options)]
+    done = subprocess.run(command, input=text, cwd=REPOSITORY, capture_output=True, text=True)
+    if done.returncode and any(said in done.stderr for said in ("error sending request", "Failed to fetch")):
+        pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("cuda", ["12", "13"])
+def test_the_constraints_are_what_the_project_resolves_to_on_every_platform(cuda):
+    path = REPOSITORY / f"envs/constraints-cuda{cuda}.txt"
+    extras = [*EXTRAS, "--extra", "dev", "--extra", f"cuda{cuda}"]
+    found = resolved(
+        "--universal", "--python-version", "3.11", *extras, "--constraint", path, "pyproject.toml"
+    )
+    assert found == set(path.read_text().splitlines())
+
+
+def test_the_environment_of_conda_is_whole():
+    environment = yaml.safe_load((REPOSITORY / "envs/gpufeed.yaml").read_text())
+    (pip,) = (part["pip"] for part in environment["dependencies"] if isinstance(part, dict))
+    (python,) = (part for part in environment["dependencies"] if str(part).startswith("python="))
+    for_it = [
+        "--python-version",
+        python.removeprefix("python="),
+        "--python-platform",
+        "x86_64-manylinux_2_28",
+    ]
+    assert resolved(*for_it, "-", text="\n".join(pip)) == set(pip)
+
+
+def test_the_containers_compiler_belongs_to_its_torch():
+    """install.sh adds nvcc to the CUDA 13 stack: no version of it moves."""
+    path = REPOSITORY / "envs/constraints-cuda13.txt"
+    linux = ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
+    common = [*linux, *EXTRAS, "--extra", "cuda13", "--constraint", path, "pyproject.toml"]
+    without, with_nvcc = resolved(*common), resolved(*common, "-", text="cuda-toolkit[nvcc,crt,nvvm,cccl]")
+    added = {line.split("==")[0] for line in with_nvcc - without}
+    assert without <= with_nvcc
+    assert added == {"nvidia-cuda-crt", "nvidia-cuda-nvcc"}

@@ -6,8 +6,8 @@ training, bit by bit; with three ranks or more up to rounding, since DDP lays ou
 the order of their sums, anew after its first step. A measurement is never resumed.
 
 A training in one process heeds SIGTERM: it writes its state after the step that it is at, and ends. The
-processes of a training in several are ended by it at once, and go on from their last state: to agree on a step
-would make every step wait for the device.
+processes of a training in several are ended by it at once, and go on from their last state: to agree on a
+step would make every step wait for the device.
 """
 
 import hashlib

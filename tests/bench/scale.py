@@ -1,0 +1,106 @@
+"""What planning and scheduling cost: python tests/bench/scale.py CELLS [--runs N] [--bare] [--execute]
+
+Prints a line of JSON for each run of Snakemake, with the greedy scheduler, in a copy of the workflow whose
+config has so many cells of one repeat:
+
+- dry: `snakemake -n` of the whole report, seconds and the most memory of the process;
+- bare (--bare): the same of a Snakefile with one rule and as many jobs, each time right after it;
+- execute (--execute): the cells "measured" by jobs that touch their outputs; seconds beyond a dry run over
+  cells. A cell is two jobs, compose_cell and measure_cell; no job takes longer than its shell.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/fixtures")]
+
+from workflow_fixtures import TINY, Workflow  # noqa: E402
+
+LOADERS, AUGMENTS, BATCH_SIZES = ["dataloader_sync", "resident"], ["none", "torch"], list(range(8, 18))
+OF_ONE_RATE = len(LOADERS) * len(AUGMENTS) * len(BATCH_SIZES)
+TOUCH = 'shell:\n        "mkdir -p data/synthetic/images; touch {output}"'
+SCRIPT = re.compile(r'script:\n +"[^"]+"')
+BARE = """rule all:
+    input: [f"out/{{number}}" for number in range({jobs})]
+rule one:
+    output: "out/{{number}}"
+    shell: "touch {{output}}"
+"""
+
+
+def config(cells: int) -> dict:
+    """So many cells, by learning rates; a loader with a batch size has a verdict that its cells wait for."""
+    rates = [f"trainer.learning_rate={1 + number}e-5" for number in range(-(-cells // OF_ONE_RATE))]
+    block = {"loader": LOADERS, "augment": AUGMENTS, "batch_size": BATCH_SIZES}
+    experiment = {
+        **TINY["experiments"]["tiny"],
+        "common": {"dataset": "synthetic", "model": "simple_cnn"},
+        "blocks": {"many": {**block, "overrides": [[rate] for rate in rates]}},
+    }
+    return {**TINY, "repeats": 1, "experiments": {"tiny": experiment}}
+
+
+def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
+    """(seconds, peak MiB, what it said) of a command that has to succeed."""
+    with (folder / "said.txt").open("w") as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+    said = (folder / "said.txt").read_text()
+    if status:
+        sys.exit(said[-3000:])
+    return seconds, usage.ru_maxrss / 1024, said
+
+
+def told(what: str, **values: float) -> None:
+    rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in values.items()}
+    print(json.dumps({"what": what, **rounded}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("cells", type=int)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--bare", action="store_true")
+    parser.add_argument("--execute", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gpufeed-scale-") as name:
+        flow = Workflow(Path(name) / "ours", config(asked.cells))
+        command = [*flow.command(), "--scheduler", "greedy"]
+        dry_s = 0.0
+        for _ in range(asked.runs):
+            dry_s, peak, said = timed([*command, "-n"], flow.folder)
+            jobs = int(re.findall(r"^total +(\d+)", said, re.MULTILINE)[0])
+            cells = int(re.findall(r"^measure_cell +(\d+)", said, re.MULTILINE)[0])
+            told("dry", cells=cells, jobs=jobs, seconds=dry_s, peak_mib=peak)
+            if asked.bare:
+                bare = Path(name) / "bare"
+                bare.mkdir(exist_ok=True)
+                (bare / "Snakefile").write_text(BARE.format(jobs=jobs - 1))
+                start = [sys.executable, "-m", "snakemake", "--cores", "2", "--scheduler", "greedy", "-n"]
+                seconds, peak, _ = timed(start, bare)
+                told("bare", jobs=jobs, seconds=seconds, peak_mib=peak, ratio=dry_s / seconds)
+        if asked.execute:
+            for rules in (flow.folder / "rules").glob("*.smk"):
+                rules.write_text(SCRIPT.sub(lambda _: TOUCH, rules.read_text()))
+            seconds, peak, _ = timed([*command, "--until", "measure_cell"], flow.folder)
+            told(
+                "execute",
+                cells=cells,
+                seconds=seconds,
+                peak_mib=peak,
+                ms_a_cell=(seconds - dry_s) / cells * 1e3,
+            )
+
+
+if __name__ == "__main__":
+    main()

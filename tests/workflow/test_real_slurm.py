@@ -166,9 +166,7 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
     try:
         wait_until(lambda: trains(0), 240)
         (job,) = run("squeue", "-h", "-o", "%A").split()
-        run(
-            "scancel", "--signal=TERM", job
-        )  # as at a preemption with a grace period
+        run("scancel", "--signal=TERM", job)  # as at a preemption with a grace period
         wait_until(lambda: trains(1), 120)
         first = went_on(log.read_text())
         run("scontrol", "requeue", job)  # it is requeued already

@@ -3,7 +3,7 @@
 Prints a line of JSON for each run of Snakemake, with the greedy scheduler, in a copy of the workflow whose
 config has so many cells of one repeat:
 
-- dry: `snakemake -n` of the whole report, seconds and the most memory of the process;
+- dry: `snakemake -n` of the whole report: seconds, those of them on a CPU, and the most memory of it;
 - bare (--bare): the same of a Snakefile with one rule and as many jobs, each time right after it;
 - execute (--execute): the cells "measured" by jobs that touch their outputs; seconds beyond a dry run over
   cells. A cell is two jobs, compose_cell and measure_cell; no job takes longer than its shell.
@@ -54,8 +54,8 @@ def environment(folder: Path) -> dict[str, str]:
     return kept | {"PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
 
 
-def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
-    """(seconds, peak MiB, what it said) of a command that has to succeed."""
+def timed(command: list[str], folder: Path) -> tuple[dict[str, float], str]:
+    """({"seconds", "cpu_s", "peak_mib"}, what it said) of a command that has to succeed."""
     with (folder / "said.txt").open("w") as output:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -66,7 +66,8 @@ def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
     said = (folder / "said.txt").read_text()
     if status:
         sys.exit(said[-3000:])
-    return seconds, usage.ru_maxrss / 1024, said
+    cpu_s, peak_mib = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    return {"seconds": seconds, "cpu_s": cpu_s, "peak_mib": peak_mib}, said
 
 
 def told(what: str, **values: float) -> None:
@@ -87,28 +88,24 @@ def main() -> None:
         dry_s = 0.0
         timed([*command, "--version"], flow.folder)  # which imports what all runs do
         for _ in range(asked.runs):
-            dry_s, peak, said = timed([*command, "-n"], flow.folder)
+            dry, said = timed([*command, "-n"], flow.folder)
+            dry_s = dry["seconds"]
             jobs = int(re.findall(r"^total +(\d+)", said, re.MULTILINE)[0])
             cells = int(re.findall(r"^measure_cell +(\d+)", said, re.MULTILINE)[0])
-            told("dry", cells=cells, jobs=jobs, seconds=dry_s, peak_mib=peak)
+            told("dry", cells=cells, jobs=jobs, **dry)
             if asked.bare:
                 bare = Path(name) / "bare"
                 bare.mkdir(exist_ok=True)
                 (bare / "Snakefile").write_text(BARE.format(jobs=jobs - 1))
                 start = [sys.executable, "-m", "snakemake", "--cores", "2", "--scheduler", "greedy", "-n"]
-                seconds, peak, _ = timed(start, bare)
-                told("bare", jobs=jobs, seconds=seconds, peak_mib=peak, ratio=dry_s / seconds)
+                found, _ = timed(start, bare)
+                ratios = {f"ratio_of_{key}": dry[key] / found[key] for key in ("seconds", "cpu_s")}
+                told("bare", jobs=jobs, **found, **ratios)
         if asked.execute:
             for rules in (flow.folder / "rules").glob("*.smk"):
                 rules.write_text(SCRIPT.sub(lambda _: TOUCH, rules.read_text()))
-            seconds, peak, _ = timed([*command, "--until", "measure_cell"], flow.folder)
-            told(
-                "execute",
-                cells=cells,
-                seconds=seconds,
-                peak_mib=peak,
-                ms_a_cell=(seconds - dry_s) / cells * 1e3,
-            )
+            run, _ = timed([*command, "--until", "measure_cell"], flow.folder)
+            told("execute", cells=cells, **run, ms_a_cell=(run["seconds"] - dry_s) / cells * 1e3)
 
 
 if __name__ == "__main__":

@@ -53,11 +53,11 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
         return re.findall(pattern, log.read_text()) if log.exists() else []
 
     process = flow.start(target, "--retries", "1")
-    wait_until(lambda: len(said("INFO epoch")) >= 5)
+    wait_until(lambda: len(said("INFO epoch")) >= 5, 200)
     family = psutil.Process(process.pid).children(recursive=True)
     (job,) = (one for one in family if any("train_model" in word for word in one.cmdline()[1:2]))
     job.terminate()  # it alone: Snakemake starts it again
-    wait_until(lambda: said("going on after step") and len(said("INFO epoch")) >= 5)
+    wait_until(lambda: said("going on after step") and len(said("INFO epoch")) >= 5, 200)
     (first,) = map(int, said(r"going on after step (\d+)"))
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm does, to all processes of a job: no more is started
     assert process.wait(120)

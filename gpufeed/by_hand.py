@@ -10,6 +10,7 @@ import torch
 
 from gpufeed import cell_file
 from gpufeed.compose import Composed, cell_from, shipped
+from gpufeed.ddp.tasks import check_one_task
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell
@@ -33,6 +34,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
     metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for what
     cannot be meant and Skip for what this node lacks, the latter before anything is downloaded.
     """
+    check_one_task()
     config, started_at, place = shipped(), now(), Place()
     cell = cell_from(found, config, count=devices_seen)
     checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)

@@ -8,8 +8,9 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
+from typing import Any
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.models import vit_options
@@ -64,7 +65,12 @@ class Cell:
     )  # composed: {"model": ..., "trainer": ..., "augment": ...}
 
     def asdict(self) -> dict:
-        return {**asdict(self), "overrides": list(self.overrides)}
+        """A copy of all fields as plain values."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return fields | {
+            "overrides": list(self.overrides),
+            **{n: copied(fields[n]) for n in ("source", "hyper")},
+        }
 
     def identity(self) -> dict:
         """What the digest in `id` is of: all but the LATER choices that leave things as they were."""
@@ -93,7 +99,15 @@ class Cell:
         return "-".join(part for part in parts if part)
 
 
-AXES = {f.name for f in fields(Cell)} - {"experiment", "source", "hyper", "seed", "device"}
+FIELDS = tuple(f.name for f in fields(Cell))
+AXES = set(FIELDS) - {"experiment", "source", "hyper", "seed", "device"}
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain values. dataclasses.asdict took more than half of the time of planning 4,000 cells."""
+    if isinstance(value, dict):
+        return {key: copied(own) for key, own in value.items()}
+    return [copied(own) for own in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 import psutil
 
+from gpufeed import notice
+
 LOOK_S = 0.5
+KEEP_S = 60.0  # for a training that keeps its state at that moment: SIGTERM was for its ancestors, too
 
 
 def family(ancestors: int = 2) -> Callable[[], bool]:
@@ -28,12 +31,15 @@ def family(ancestors: int = 2) -> Callable[[], bool]:
 def end_with(ancestors: int = 2) -> None:
     """Ends this process, at once and without a record, when one of its nearest ancestors has gone.
 
-    ancestors: as in family.
+    ancestors: as in family. A process that was asked to end, and heeds that, has KEEP_S for it.
     """
     all_run = family(ancestors)
 
     def watch() -> None:
         while all_run():
+            time.sleep(LOOK_S)
+        until = time.monotonic() + KEEP_S
+        while notice.given() and time.monotonic() < until:
             time.sleep(LOOK_S)
         os._exit(1)
 

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -224,13 +225,17 @@ def attempt_at_gate(wildcards):
     return attempt_at(f"{RESULTS}/gate/{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}.json")
 
 
+@cache
+def all_judged():
+    """Verdicts that cells wait for: name -> settings. Made once: jobs ask for them again and again."""
+    cells = (cell for own in PLAN.cells.values() for cell in own.values())
+    return {gate_name(cell): settings_of(cell) for cell in cells}
+
+
 def settings_judged(wildcards):
     """The settings behind a verdict's name; a name that no cell has is an error."""
-    for cells in PLAN.cells.values():
-        for cell in cells.values():
-            if (cell.dataset, cell.loader) == (wildcards.dataset, wildcards.loader):
-                if variant(settings_of(cell), cell.device) == wildcards.variant:
-                    return settings_of(cell)
+    if found := all_judged().get(f"{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}"):
+        return found
     raise WorkflowError(
         f"found: no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}\n"
         "expected: settings of a planned cell\n"

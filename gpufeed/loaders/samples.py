@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from gpufeed import notice
 from gpufeed.data.resize import resized
 from gpufeed.decode.base import bad_file
 from gpufeed.decode.pillow import PillowDecoder
@@ -167,6 +168,7 @@ class HostBatches:
             persistent_workers=r.persistent_workers and r.workers > 0,
             pin_memory=r.pin_memory and r.device.type == "cuda",
             timeout=LOOK_S if r.workers else 0,
+            worker_init_fn=notice.left_to_parent,
             # its own generator: each iterator draws a seed, and the model's must not depend on the loader
             generator=torch.Generator().manual_seed(r.seed),
         )
@@ -204,10 +206,14 @@ class HostBatches:
 def end_workers(iterator: Iterator | None) -> None:
     """Ends the worker processes of a DataLoader's iterator, if it has any.
 
-    Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain.
+    Left to the garbage collector, as after an exception, torch 2.10 waits 5 s for each worker in vain. Those
+    that it then asks by SIGTERM to end may not heed it (notice.left_to_parent).
     """
     if hasattr(iterator, "_shutdown_workers"):
         iterator._shutdown_workers()
+        for worker in getattr(iterator, "_workers", ()):
+            if worker.is_alive():
+                worker.kill()
 
 
 def timed_out(error: RuntimeError) -> bool:

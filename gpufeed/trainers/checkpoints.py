@@ -4,19 +4,25 @@ What is resumed: the weights, the optimiser, the gradient scaler, the next batch
 the random numbers of host and device, the rows and epochs so far. The weights become those of an undisturbed
 training, bit by bit; with three ranks or more up to rounding, since DDP lays out its gradients, and thereby
 the order of their sums, anew after its first step. A measurement is never resumed.
+
+A training in one process heeds SIGTERM: it writes its state after the step that it is at, and ends. The
+processes of a training in several are ended by it at once, and go on from their last state: to agree on a
+step would make every step wait for the device.
 """
 
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpufeed import notice
 from gpufeed.trainers.base import TrainJob
 
 log = logging.getLogger("gpufeed")
@@ -42,7 +48,7 @@ class Checkpoints:
 
     def due(self, step: int) -> bool:
         """Whether the state is to be written after so many steps."""
-        return step > 0 and step % self.every == 0
+        return step > 0 and (step % self.every == 0 or notice.given())
 
     def write(self, save: Callable[[Path], None]) -> None:
         """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
@@ -52,6 +58,12 @@ class Checkpoints:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(partial, self.path)
+
+    def end_if_asked(self, step: int) -> None:
+        """Raises notice.Ended where this process has to end; the state after so many steps is written."""
+        if notice.given():
+            log.info("asked to end: the state after step %d is kept in %s", step, self.path)
+            raise notice.Ended
 
     def about(self, job: TrainJob) -> dict[str, Any]:
         """What a file must say of the training that it belongs to."""
@@ -98,6 +110,16 @@ class Checkpoints:
         """Once the training is over."""
         self.path.unlink(missing_ok=True)
         self.path.with_name(self.path.name + ".partial").unlink(missing_ok=True)
+
+
+@contextmanager
+def heeding(job: TrainJob) -> Iterator[None]:
+    """Within it SIGTERM makes the training write its state and end, if it keeps any and is one process."""
+    if job.checkpoints is None or job.loader.request.world_size > 1:
+        yield
+        return
+    with notice.heeded():
+        yield
 
 
 def stamp(trainer: str, about: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gpufeed.devices import AUTOCAST
 from gpufeed.errors import GpufeedError
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
+from gpufeed.trainers.checkpoints import heeding
 from gpufeed.trainers.lightning_module import Batches, Data, Module, Steps, checkpoint_of
 from gpufeed.trainers.recorder import Recorder
 from gpufeed.trainers.step import TrainStep
@@ -62,7 +63,7 @@ class LightningTrainer(Trainer):
     def run(self, least_s: float = 0.0) -> TrainResult:
         job, steps = self.job, Steps(self.job, self.recorder, self.batches)
         self.recorder.longer.least_s = least_s
-        with quiet(), without_slurm():
+        with quiet(), without_slurm(), heeding(job):
             rank_zero_only.rank = job.loader.request.rank  # of this process, whatever Slurm's variables say
             engine = make_engine(job, self.precision, [steps, *progress_bar(job)])
             found = checkpoint_of(job)
@@ -120,7 +121,7 @@ def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> 
 
 
 def handle_no_signals(engine: Engine) -> None:
-    """Leaves SIGTERM to end the process at once, as it does with the other trainers.
+    """Leaves SIGTERM to us, as with the other trainers (checkpoints.heeding).
 
     Lightning would finish its step first, and with several ranks ask all of them in every step whether one
     got it, which waits for the device. torchrun passes the signal on to every rank.

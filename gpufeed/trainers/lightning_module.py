@@ -167,6 +167,7 @@ class Steps(Callback):
         else:
             trainer.save_checkpoint(checkpoints.path)  # takes part; rank 0 writes
         gathered(None, self.job.loader.request.world_size)  # no rank goes on before the file has its name
+        checkpoints.end_if_asked(recorder.step)
         recorder.begin()
 
     def on_save_checkpoint(self, trainer: Engine, pl_module: Module, checkpoint: dict[str, Any]) -> None:

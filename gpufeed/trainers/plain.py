@@ -15,7 +15,7 @@ import torch
 from gpufeed.loaders.base import Loader
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
-from gpufeed.trainers.checkpoints import KEY, random_state, set_random_state, stamp
+from gpufeed.trainers.checkpoints import KEY, heeding, random_state, set_random_state, stamp
 from gpufeed.trainers.graph import GraphedStep
 from gpufeed.trainers.optim import learning_rates, rate_at, set_learning_rate
 from gpufeed.trainers.recorder import Recorder
@@ -50,8 +50,9 @@ class PlainTrainer(Trainer):
 
     def run(self, least_s: float = 0.0) -> TrainResult:
         recorder = Recorder(self.job, least_s)
-        self._resume(recorder)
-        return self._run(recorder)
+        with heeding(self.job):
+            self._resume(recorder)
+            return self._run(recorder)
 
     def over(self, loader: Loader, epochs: int) -> TrainResult:
         """Trains whole epochs of another open loader with the step that `prepare` made, as `run` would.
@@ -90,6 +91,7 @@ class PlainTrainer(Trainer):
             return
         recorder.settle()
         checkpoints.write(lambda path: self._save(recorder, path))
+        checkpoints.end_if_asked(recorder.step)
         recorder.begin()
 
     def _save(self, recorder: Recorder, path: Path) -> None:

@@ -19,6 +19,7 @@ from gpufeed.ddp import files
 from gpufeed.ddp.files import Call
 from gpufeed.ddp.group import check_world
 from gpufeed.ddp.launch import blame, environment, spread
+from gpufeed.ddp.tasks import check_one_task
 from gpufeed.devices import require_devices
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell, impossible
@@ -229,3 +230,20 @@ def test_epochs_are_told_once_each(tmp_path):
     with (tmp_path / "epochs.jsonl").open("a") as file:
         file.write(": 2}\n")
     assert epochs.new() == [{"epoch": 2}]
+
+
+@pytest.mark.parametrize(
+    ("environment", "refused"),
+    [
+        ({}, False),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, False),  # a batch script
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, False),  # srun -n1
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, True),
+    ],
+)
+def test_one_of_several_tasks_of_slurm_is_refused(environment, refused):
+    if not refused:
+        check_one_task(environment)
+        return
+    with pytest.raises(GpufeedError, match="2 tasks of Slurm"):
+        check_one_task(environment)

@@ -36,3 +36,29 @@ def test_the_end_of_an_ancestor_is_noticed(watch, runs, says):
         shell.kill()
         assert shell.stdout.read() == says  # read to its end: the last process has ended
     shell.wait()
+
+
+def test_one_that_was_asked_to_end_has_time_for_it():
+    code = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(REPOSITORY)!r})
+from gpufeed import notice, orphan
+all_run = orphan.family(2)
+orphan.end_with(2)
+with notice.heeded():
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("ready", flush=True)
+    while all_run():
+        time.sleep(0.02)
+    time.sleep(4 * orphan.LOOK_S)
+    print("kept", flush=True)
+time.sleep(60)
+print("outlived them", flush=True)
+"""
+    outer = 'sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'
+    shell = subprocess.Popen(["sh", "-c", outer, sys.executable, code], stdout=subprocess.PIPE, text=True)
+    with shell.stdout:
+        assert shell.stdout.readline() == "ready\n"
+        shell.kill()
+        assert shell.stdout.read() == "kept\n"
+    shell.wait()

@@ -134,6 +134,52 @@ def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(
     assert (flow.folder / "results/report.html").stat().st_size > 10_000
 
 
+@pytest.mark.timeout(900)
+def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
+    wanted = {**SHORT, "cores_per_job": 1}
+    blocks = {"one": {"loader": "resident", "epochs": 4000}}  # of six steps
+    tiny = {**SHORT["experiments"]["tiny"], "blocks": blocks, "models": {"blocks": ["one"]}}
+    flow = prepared({**wanted, "experiments": {"tiny": tiny}})
+    (record,) = flow.planned_records()
+    cell = record.split("/")[-2]
+    log = flow.folder / f"results/logs/train_model/tiny/{cell}.log"
+    (flow.folder / "here").mkdir()
+    (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE))
+    command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml", "--retries", "0"]
+    command += ["--profile", "slurm", "--profile", "here", f"results/models/tiny/{cell}/model.pt"]
+    with (flow.folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=flow.folder, stdout=output, stderr=output, start_new_session=True
+        )
+
+    def trains(after: int) -> bool:
+        """Whether the training is some epochs on, in a start that goes on after at least so many steps."""
+        assert process.poll() is None, (flow.folder / "output.txt").read_text()[-6000:]
+        text = log.read_text() if log.exists() else ""
+        return text.count("INFO epoch") > 20 and went_on(text) >= after
+
+    def went_on(text: str) -> int:
+        return int((re.findall(r"going on after step (\d+)", text) or [0])[0])
+
+    try:
+        wait_until(lambda: trains(0), 240)
+        (job,) = run("squeue", "-h", "-o", "%A").split()
+        run("scancel", "--signal=TERM", job)  # as at a preemption with a grace period
+        wait_until(lambda: trains(1), 120)
+        first = went_on(log.read_text())
+        run("scontrol", "requeue", job)  # it is requeued already
+        wait_until(lambda: trains(first + 1), 120)
+        process.wait(240)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    assert process.returncode == 0, (flow.folder / "output.txt").read_text()[-6000:]
+    assert states(job) == ["REQUEUED", "REQUEUED", "COMPLETED"]
+    assert 120 < first < went_on(log.read_text()) < 24000
+    assert (flow.folder / f"results/models/tiny/{cell}/model.pt").exists()
+
+
 def node_of(job: str) -> str:
     return run("squeue", "-h", "-j", job, "-o", "%N", check=False).strip()
 

@@ -1,9 +1,14 @@
 """A kept model whose training was killed, and the GPUs that cells with several devices take."""
 
 import copy
+import os
+import re
+import signal
 
+import psutil
 import pytest
-from workflow_fixtures import SHORT
+import torch
+from workflow_fixtures import SHORT, wait_until
 
 from gpufeed.record import Record
 from gpufeed.trained.model_file import load
@@ -33,6 +38,51 @@ def test_a_killed_training_goes_on_at_the_next_run(prepared):
     assert "going on after step" in (flow.folder / f"results/logs/train_model/tiny/{cell}.log").read_text()
     assert not list(kept.glob("checkpoint*"))
     assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(400))
+
+
+def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
+    wanted = config(epochs=120)  # of six steps
+    wanted["experiments"]["tiny"]["models"] = {"blocks": ["one"]}
+    flow = prepared(wanted)
+    (record,) = flow.planned_records()
+    cell = record.split("/")[-2]
+    log, kept = (flow.folder / f"results/{part}/tiny/{cell}" for part in ("logs/train_model", "models"))
+    log, target = log.with_name(f"{cell}.log"), f"results/models/tiny/{cell}/model.pt"
+
+    def said(pattern: str) -> list[str]:
+        return re.findall(pattern, log.read_text()) if log.exists() else []
+
+    process = flow.start(target, "--retries", "1")
+    wait_until(lambda: len(said("INFO epoch")) >= 2, 200)
+    family = psutil.Process(process.pid).children(recursive=True)
+    (job,) = (one for one in family if any("train_model" in word for word in one.cmdline()[1:2]))
+    job.terminate()  # it alone: Snakemake starts it again
+    wait_until(lambda: said("going on after step") and len(said("INFO epoch")) >= 2, 200)
+    (first,) = map(int, said(r"going on after step (\d+)"))
+    os.killpg(process.pid, signal.SIGTERM)  # as Slurm does, to all processes of a job: no more is started
+    assert process.wait(120)
+    (step,) = map(int, said(r"the state after step (\d+) is kept"))
+    assert 12 <= first < step < 720
+    assert not (flow.folder / target).exists()
+
+    flow.run(target)
+    assert said(r"going on after step (\d+)") == [str(step)]
+    assert not list(kept.glob("checkpoint*"))
+    model = torch.load(flow.folder / target, weights_only=True)
+    (flow.folder / target).unlink()
+    flow.run(target)
+    assert not said("going on")
+    undisturbed = torch.load(flow.folder / target, weights_only=True)
+    assert same(model, undisturbed)
+
+
+def same(one, other) -> bool:
+    """Whether the tensors in two files are equal, bit by bit."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    return True
 
 
 def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, cell_file, leases, orphan
+from gpufeed import attempts, cell_file, leases, orphan, requeue
 from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.trained.model_file import save
@@ -22,16 +22,17 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         stores = (Path(path) if (path := job.input.get(name)) else None for name in built)
         owner = f"{job.wildcards.cell}, {job.params.code}"
         checkpoints = Checkpoints(Path(job.output.model).parent, CHECKPOINT_STEPS, owner)
-        found = train_model(
-            cell,
-            job.input.manifest,
-            Stores(*stores),
-            job.input.get("gate") or None,
-            planned_on=node_name(),
-            attempt=job.params.attempt,
-            threads=job.threads,
-            checkpoints=checkpoints,
-        )
+        with requeue.when_ended():
+            found = train_model(
+                cell,
+                job.input.manifest,
+                Stores(*stores),
+                job.input.get("gate") or None,
+                planned_on=node_name(),
+                attempt=job.params.attempt,
+                threads=job.threads,
+                checkpoints=checkpoints,
+            )
         save(found.about, found.model, job.output.model)
         attempts.ended(job.output.about, found.about["attempt"])
         MODEL.write(found.about, job.output.about)

@@ -67,7 +67,7 @@ GOOD = idx_bytes(np.zeros(10, np.uint8))
         (gzip.compress(idx_bytes(np.zeros(9, np.uint8))), "9 labels for 10 images"),
         (gzip.compress(idx_bytes(np.full(10, 10, np.uint8))), "label 10 in"),
     ],
-    # gzip writes the time into its header: with the bytes as names, two processes would collect different tests
+    # bytes as names would differ between two processes that collect: gzip writes the time into its header
     ids=lambda value: "file" if isinstance(value, bytes) else None,
 )
 def test_malformed_files(tmp_path, data, message):

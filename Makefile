@@ -10,7 +10,7 @@ SHORT := not system and not slurm and not long
 STAMP := $(VENV)/.installed-cuda$(CUDA)
 CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
-       --no-emit-find-links --extra inference --extra tracking --extra dev pyproject.toml
+       --no-emit-find-links --extra inference --extra tracking --extra peers --extra dev pyproject.toml
 
 # a node without a network installs what make bundle packed
 BUNDLE ?= bundle-cuda$(CUDA)
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(if $(OFFLINE),$(PYTHON) -m gpufeed.bundle.check $(OFFLINE) $(CUDA))
 	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
-	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,dev]'
+	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
 demo: setup
@@ -52,9 +52,9 @@ lock: | $(BIN)/uv
 	$(LOCK) --extra cuda12 -o envs/constraints-cuda12.txt
 	$(LOCK) --extra cuda13 -o envs/constraints-cuda13.txt
 	{ echo '# Written by make lock: every package of the CUDA 12 stack, for --sdm conda.'; \
-	  printf 'name: gpufeed\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - pip\n  - pip:\n'; \
+	  printf 'name: gpufeed\nchannels: [conda-forge]\ndependencies:\n  - python=3.12\n  - ffmpeg=7\n  - pip\n  - pip:\n'; \
 	  $(BIN)/uv pip compile -q --python-version 3.12 --python-platform x86_64-manylinux_2_28 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra inference --extra tracking pyproject.toml \
+	    --no-emit-index-url --no-emit-find-links --constraint envs/constraints-cuda12.txt --extra cuda12 --extra inference --extra tracking --extra peers pyproject.toml \
 	    | sed 's/^/      - /'; } > envs/gpufeed.yaml
 
 bundle: | $(BIN)/uv

@@ -18,10 +18,11 @@ case $CUDA in
 esac
 
 install_system() {
-    # g++ compiles the extension, gcc and Python's headers what Triton starts kernels with; git tells the commit
+    # g++ compiles the extension, gcc and Python's headers what Triton starts kernels with; git tells the commit;
+    # ffmpeg's libraries decode for the loader spdl
     apt-get update
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        ca-certificates g++ gcc git libc6-dev python3 python3-dev python3-venv
+        ca-certificates ffmpeg g++ gcc git libc6-dev python3 python3-dev python3-venv
     rm -rf /var/lib/apt/lists/*
     # the checkout belongs to a user of the host, and git answers nobody else without this
     git config --system --add safe.directory '*'
@@ -38,7 +39,7 @@ install_python() {
     # compiled: an image is read-only, and each job would compile all that it imports
     "$PREFIX/venv/bin/uv" pip install --no-cache --compile-bytecode --python "$PREFIX/venv/bin/python" \
         --constraint "$SOURCES/envs/constraints-cuda$CUDA.txt" --requirement "$SOURCES/pyproject.toml" \
-        --extra "cuda$CUDA" --extra inference --extra tracking "$@"
+        --extra "cuda$CUDA" --extra inference --extra tracking --extra peers "$@"
 }
 
 install_extension() {

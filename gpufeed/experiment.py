@@ -164,6 +164,8 @@ def impossible(cell: Cell) -> str | None:
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if cell.loader == "fastai" and cell.persistent_workers:
         return "fastai starts its workers anew each epoch, so persistent_workers must be false"
+    if cell.loader == "spdl" and cell.persistent_workers:
+        return "spdl starts its threads anew each epoch, so persistent_workers must be false"
     if cell.devices > 1 and cell.trainer != "lightning":
         return f"trainer {cell.trainer} trains on one device, so devices must be 1 (or the trainer lightning)"
     if cell.devices > 1 and cell.device == "mps":

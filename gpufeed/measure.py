@@ -61,6 +61,7 @@ def measure(
     telemetry: bool = True,
     began_s: float | None = None,
     least_s: float = 0.0,
+    shards: Path | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
@@ -78,7 +79,8 @@ def measure(
     called, starts = time.perf_counter(), start_up(began_s)
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    stores = Stores(cache and Path(cache), strips and Path(strips), extension and Path(extension))
+    built = {"cache": cache, "strips": strips, "shards": shards, "extension": extension}
+    stores = Stores(**{name: path and Path(path) for name, path in built.items()})
     status, sentence, outcome = guarded(
         cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s)
     )

@@ -20,6 +20,8 @@ from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell, content, source_options
 from gpufeed.registry import DERIVED, LOADERS
+from gpufeed.shards.build import build as build_shards
+from gpufeed.shards.store import open_shards
 from gpufeed.strips.build import build as build_strips
 from gpufeed.strips.store import open_strips
 from gpufeed.training import Stores
@@ -102,7 +104,7 @@ def as_list(value: object) -> object:
 
 
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The cache or the strips that the cell's loader reads, built if they are not there or are not of this
+    """The cache, strips or shards that the cell's loader reads, built if they are not there or not of this
     manifest. The extension of a model's activation is found or built when the model asks for it."""
     reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
     if reads == "cache":
@@ -117,6 +119,12 @@ def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
             log.info("building the strips %s", path)
             build_strips(samples, path, workers=cores_allowed())
         return Stores(strips=path)
+    if reads == "shards":
+        path = manifest.parent / "shards" / "shards.json"
+        if not opens(open_shards, path, samples):
+            log.info("building the shards %s", path)
+            build_shards(samples, path, workers=cores_allowed())
+        return Stores(shards=path)
     return Stores()
 
 

@@ -45,7 +45,7 @@ ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, fo
 @dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
-    reads: str = "files"  # files | cache | strips
+    reads: str = "files"  # files | cache | strips | shards
     device: str = "any"  # any | cuda
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
@@ -95,6 +95,10 @@ LOADERS = {
     ),
     "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
     "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=ON_DEVICE),
+    "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional"),
+    "webdataset": LoaderEntry(
+        "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
+    ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }
 

@@ -49,13 +49,14 @@ RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
 class Stores:
     """What was built for the cell; None for what it does not use.
 
-    cache, strips: from the dataset for its loader. extension: the library of the model's activation
+    cache, strips, shards: from the dataset for its loader. extension: the library of the model's activation
     (gpufeed.ops.load).
     """
 
     cache: Path | None = None
     strips: Path | None = None
     extension: Path | None = None
+    shards: Path | None = None
 
 
 @dataclass
@@ -338,6 +339,7 @@ def load_request(
         seed=seed,
         cache=stores.cache,
         strips=stores.strips,
+        shards=stores.shards,
         sample_transform=None if augment.where == "device" else augment,
         workers=cell.workers,
         threads=torch.get_num_threads(),

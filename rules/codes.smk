@@ -25,6 +25,10 @@ def code_of_loader(loader):
         modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
     if LOADERS[loader].reads == "strips":
         modules += ("strips/**/*.py",)
+    if LOADERS[loader].reads == "shards":
+        modules += ("shards/*.py", "loaders/peers.py")
+    if loader == "spdl":
+        modules += ("loaders/peers.py", "decode/files.py", "decode/header.py", "decode/tally.py")
     return modules
 
 

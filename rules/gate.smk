@@ -7,6 +7,7 @@ rule gate:
         reference=f"{DATA}/{{dataset}}/cache/pillow.npy",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
     output:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:

@@ -31,6 +31,7 @@ rule quantise_model:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
     output:
         quantised=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised.json",
         files=directory(f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised"),
@@ -62,6 +63,7 @@ rule measure_inference:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
     output:
         inference=f"{RESULTS}/inference/{{experiment}}/{{cell}}.json",
     log:

@@ -7,6 +7,7 @@ rule measure_cell:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
         gate=gate_of,
         extension=extension_of,
     output:

@@ -7,6 +7,7 @@ rule train_model:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
         gate=gate_of,
         extension=extension_of,
     output:
@@ -37,6 +38,7 @@ rule evaluate_model:
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
         cache=cache_of,
         strips=strips_of,
+        shards=shards_of,
     output:
         evaluation=f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
     log:

@@ -73,6 +73,8 @@ def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[st
         found["cache"] = f'folder / "cache/{decoder}.npy"'
     if reads == "strips":
         found["strips"] = 'folder / "strips/strips.bin"'
+    if reads == "shards":
+        found["shards"] = 'folder / "shards/shards.json"'
     if row["augment"] not in ON_DEVICE:
         found["sample_transform"] = "augment"
     found["threads"] = "torch.get_num_threads()"

@@ -20,7 +20,7 @@ from packaging.version import Version
 from gpufeed.bundle.contents import ROOT, constraints
 from gpufeed.errors import GpufeedError
 
-EXTRAS = ("inference", "tracking", "dev")
+EXTRAS = ("inference", "tracking", "peers", "dev")
 BATCH = 8  # packages that pip is asked for at once: a run that is killed loses no more
 NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles bias-GELU; CUDA 12 has no such package
 

@@ -20,7 +20,8 @@ from gpufeed.gate.pixels import PixelSource, pixel_source
 from gpufeed.gate.task import Task
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.registry import fetch
-from gpufeed.strips.store import open_strips, verify_bytes
+from gpufeed.shards import store as shards
+from gpufeed.strips import store as strips
 from gpufeed.timing import synchronise
 
 EPOCHS = 3  # of the training split: losses that begin with the second epoch must show
@@ -88,6 +89,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
         **task.settings,
         cache=task.cache and Path(task.cache),
         strips=task.strips and Path(task.strips),
+        shards=task.shards and Path(task.shards),
         threads=threads,
     )
     return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
@@ -99,9 +101,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
-        if bench.request.strips is not None:
-            strips = open_strips(bench.request.strips, bench.request.manifest)
-            verify_bytes(strips, lambda: tell("alive", "verifying the bytes of the strips"))
+        verify(bench.request, tell)
         for place, split in enumerate(bench.splits()):
             request = replace(bench.request, split=split, shuffle=place == 0)
             tell("alive", f"opening the loader for split {split}")
@@ -131,6 +131,16 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         "offenders": found.offenders,
         "loading": together(tallies).asdict() if tallies else None,
     }
+
+
+def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
+    """Reads every byte of strips and shards, as no loader does; raises GpufeedError if one is wrong."""
+    if request.strips is not None:
+        opened = strips.open_strips(request.strips, request.manifest)
+        strips.verify_bytes(opened, lambda: tell("alive", "verifying the bytes of the strips"))
+    if request.shards is not None:
+        found = shards.open_shards(request.shards, request.manifest)
+        shards.verify_bytes(found, lambda: tell("alive", "verifying the bytes of the shards"))
 
 
 def fields_of(source: PixelSource) -> dict:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Task:
     """One loader with one setting on one dataset. Paths as text; settings as gate.variants makes them.
 
-    reference: the cache decoded by Pillow; cache, strips: what the loader reads, if it does; device: as
-    in the config; threads: cores that the loader may use, None for all.
+    reference: the cache decoded by Pillow; cache, strips, shards: what the loader reads, if it does;
+    device: as in the config; threads: cores that the loader may use, None for all.
     """
 
     dataset: str
@@ -18,5 +18,6 @@ class Task:
     reference: str
     cache: str | None = None
     strips: str | None = None
+    shards: str | None = None
     device: str = "auto"
     threads: int | None = None

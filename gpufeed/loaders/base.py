@@ -29,6 +29,7 @@ class LoadRequest:
     shuffle: bool = True
     cache: Path | None = None  # decoded uint8 cache, for loaders that read one
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
+    shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
@@ -78,19 +79,22 @@ class NoStage(Exception):
 
 
 class Loader(ABC):
-    """Iterating once is one epoch: every sample once, in `epoch_order`, the last batch smaller if need be.
+    """Iterating once is one epoch: every sample once, in `order`, the last batch smaller if need be.
 
     Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
 
     tally: who decoded its images so far, where a decoder may leave some of them to another; else None.
     keeps_on: whether an open loader goes on working between epochs, so that an epoch begins with batches that
-    are made already. no_decoding, no_transfer: why that stage cannot be taken out, as a sentence; None where
-    it can.
+    are made already. own_order: why its order is another than `epoch_order` whatever the split, as a
+    sentence; None for the others. It is a function of (seed, epoch) too, and a rank has the samples that
+    `epoch_order` gives it. no_decoding, no_transfer: why that stage cannot be taken out, as a sentence;
+    None where it can.
     """
 
     tally: Tally | None = None
     keeps_on: bool = False
+    own_order: ClassVar[str | None] = None
     no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
     no_transfer: ClassVar[str | None] = None
 
@@ -130,17 +134,20 @@ class Loader(ABC):
         return -(-share // self.request.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order, total = self.order(), len(self)
-        rest = order[self.next_batch * self.request.batch_size :]
+        total = len(self)
         # closed here and not left to its last reference: closing a generator that has no `with` and no
         # `try` leaves its frame alive in CPython 3.12.3, and with it all that it iterates
-        with closing(self.batches(rest)) as batches:
+        with closing(self.begin()) as batches:
             for batch in batches:
                 # before the yield: code after a generator's last yield may never run
                 self.next_batch += 1
                 if self.next_batch == total:
                     self.epoch, self.next_batch = self.epoch + 1, 0
                 yield batch
+
+    def begin(self) -> Iterator[Batch]:
+        """The batches that are still to come in the present epoch, as `batches` gives them."""
+        return self.batches(self.order()[self.next_batch * self.request.batch_size :])
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "next_batch": self.next_batch, "seed": self.request.seed}

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,22 +52,31 @@ class Samples(Dataset):
         self.decoder = PillowDecoder()
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
-        sample_id, epoch = key
+        return self.made(*key)
+
+    def made(
+        self, sample_id: int, epoch: int, data: bytes | None = None
+    ) -> tuple[torch.Tensor, int, int] | GpufeedError:
+        """As the item (sample id, epoch). data: the sample's file, for who has read it already."""
         try:
-            image = torch.from_numpy(self.read(sample_id))  # (H, W, 3)
+            image = torch.from_numpy(self.read(sample_id, data))  # (H, W, 3)
         except GpufeedError as error:
             return error
         if self.transform is not None:
             image = self.transform(image, sample_id, epoch)  # (3, H, W)
         return image, int(self.labels[sample_id]), sample_id
 
-    def read(self, sample_id: int) -> np.ndarray:
-        """The decoded pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file."""
+    def read(self, sample_id: int, data: bytes | None = None) -> np.ndarray:
+        """The decoded pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file.
+
+        data: as in `made`.
+        """
         path = self.root / str(self.paths[sample_id])
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise bad_file(path, error.strerror or str(error)) from error
+        if data is None:
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise bad_file(path, error.strerror or str(error)) from error
         if self.decoded is not None:
             return self.decoded[sample_id % len(self.decoded)]
         decoded = self.decoder.decode([data])
@@ -160,9 +170,7 @@ class HostBatches:
     def _new_loader(self) -> DataLoader:
         r = self.request
         return DataLoader(
-            self.samples,
-            batch_sampler=self.sampler,
-            collate_fn=collate,
+            **self.reading(),
             num_workers=r.workers,
             prefetch_factor=r.prefetch_factor if r.workers else None,
             persistent_workers=r.persistent_workers and r.workers > 0,
@@ -172,6 +180,10 @@ class HostBatches:
             # its own generator: each iterator draws a seed, and the model's must not depend on the loader
             generator=torch.Generator().manual_seed(r.seed),
         )
+
+    def reading(self) -> dict[str, Any]:
+        """DataLoader's arguments that say what is read, and how it becomes batches."""
+        return {"dataset": self.samples, "batch_sampler": self.sampler, "collate_fn": collate}
 
     def _guard(self, iterator: Iterator, begin: float, stopping: threading.Event) -> Iterator[HostBatch]:
         """The batches; workers that serve no further epoch end with them, and all after an error."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.shards.store import open_shards
 from gpufeed.sweep.page_cache import evicted_share
 
 SAMPLED = 64  # files, evenly spaced: mapping one takes about 30 us, and a dataset may have millions
@@ -14,10 +15,13 @@ LARGEST = 2**34  # bytes of a file that is looked at: 16 GiB are four million pa
 
 
 def files_of(request: LoadRequest) -> list[Path]:
-    """What its loader reads: the cache or strips.bin where it has one, else the split's files."""
+    """What its loader reads: the cache, strips.bin or shards where it has them, else the split's files."""
     store = request.cache or request.strips
     if store is not None:
         return [Path(store)]
+    if request.shards is not None:
+        opened = open_shards(request.shards, request.manifest)
+        return [opened.file(shard) for shard in opened.of_split(request.split)]
     root, names = request.manifest.root, request.manifest.table["path"]
     return [root / name for name in names.iloc[request.manifest.ids(request.split)]]
 

@@ -1,15 +1,17 @@
 """What only a GPU shows of the loaders: the contract with real copies, and copies that really overlap."""
 
+from contextlib import closing, contextmanager
+
 import numpy as np
 import pytest
 import torch
-from image_fixtures import request, write_cache, write_dataset
+from image_fixtures import request, write_cache, write_dataset, write_shards
 
 # The contract's tests run again here, with the `device` fixture of this module.
 from test_loader_contract import *  # noqa: F403
 
 from gpufeed.augment.reference import TorchAugment
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders.ahead import BatchesAhead
 from gpufeed.loaders.host_cache import HostCacheLoader
 from gpufeed.loaders.resident import ResidentLoader, copy_rows
@@ -72,17 +74,38 @@ def test_no_wrong_pixel_in_a_thousand_batches_beside_a_busy_stream(device):
     assert wrong.item() == 0
 
 
+@contextmanager
+def opened(loader):
+    """The loader, open; skips the test where the node lacks its package."""
+    try:
+        loader.open()
+    except Skip as skip:
+        pytest.skip(str(skip))
+    with closing(loader):
+        yield loader
+
+
 @pytest.mark.parametrize(
-    ("name", "workers"), [("overlap", 0), ("overlap", 2), ("dataloader_workers", 2), ("host_cache", 0)]
+    ("name", "workers"),
+    [
+        ("overlap", 0),
+        ("overlap", 2),
+        ("dataloader_workers", 2),
+        ("host_cache", 0),
+        ("spdl", 3),
+        ("webdataset", 0),
+        ("webdataset", 2),
+    ],
 )
 def test_real_files_beside_a_busy_stream(device, tmp_path, name, workers):
     manifest = write_dataset(tmp_path / "tiny", train=600, test=6)
     cache = write_cache(manifest) if name == "host_cache" else None
+    write_shards(manifest)
     made = request(
         manifest, cache, device=device, workers=workers, prefetch_factor=2 if workers else None, batch_size=7
     )
     wrong = torch.zeros((), dtype=torch.int64, device=device)
-    with load("loader", name)(made) as loader:
+    with opened(load("loader", name)(made)) as loader:
         for _ in range(2):
             for batch in loader:
                 torch.cuda._sleep(500_000)

@@ -12,7 +12,7 @@ from data_fixtures import REPOSITORY
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
-EXTRAS = ["--extra", "inference", "--extra", "tracking"]
+EXTRAS = ["--extra", "inference", "--extra", "tracking", "--extra", "peers"]
 
 
 def resolved(*options: object, text: str | None = None) -> set[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import MEAN, STD, request, write_cache, write_dataset, write_strips
+from image_fixtures import MEAN, STD, request, write_cache, write_dataset, write_shards, write_strips
 
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
@@ -64,6 +64,7 @@ def device():
 def dataset(tmp_path_factory):
     manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
     write_strips(manifest)
+    write_shards(manifest)
     return manifest, write_cache(manifest)
 
 
@@ -103,6 +104,12 @@ def ids_of(batches: list[Batch]) -> list[int]:
 
 def expected_order(loader, epoch: int) -> list[int]:
     r = loader.request
+    if loader.own_order:
+        state = loader.state_dict()
+        loader.load_state_dict({**state, "epoch": epoch, "next_batch": 0})
+        promised = loader.order()
+        loader.load_state_dict(state)
+        return promised.tolist()
     return epoch_order(loader.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size).tolist()
 
 
@@ -148,18 +155,30 @@ def test_order_follows_seed_and_epoch(case, make):
     assert epochs[0] != epochs[1]
     assert [ids_of(list(again)) for _ in range(2)] == epochs
     assert ids_of(list(other)) != epochs[0]
-    assert (
-        ids_of(list(make(case, shuffle=False, split="test"))) == loader.request.manifest.ids("test").tolist()
-    )
+    unshuffled = make(case, shuffle=False, split="test")
+    first, second = (ids_of(list(unshuffled)) for _ in range(2))
+    assert first == second
+    assert (sorted(first) if loader.own_order else first) == loader.request.manifest.ids("test").tolist()
+
+
+@every_pipeline
+def test_an_order_of_its_own_is_told(case, make):
+    loader = make(case)
+    r = loader.request
+    usual = epoch_order(loader.split_ids, r.seed, 0, r.shuffle, r.rank, r.world_size).tolist()
+    assert (loader.order().tolist() == usual) == (loader.own_order is None)
+    assert loader.own_order is None or loader.own_order.endswith(".")
 
 
 @every_pipeline
 def test_ranks_share_the_epoch(case, make):
     ranks = [make(case, rank=rank, world_size=3) for rank in range(3)]
-    for _ in range(2):
+    for epoch in range(2):
         shares = [ids_of(list(loader)) for loader in ranks]
         assert sorted(len(share) for share in shares) == [7, 8, 8]
         assert sorted(i for share in shares for i in share) == ranks[0].split_ids.tolist()
+        for rank, share in enumerate(shares):
+            assert sorted(share) == sorted(epoch_order(ranks[0].split_ids, 3, epoch, True, rank, 3).tolist())
 
 
 @every_loader

@@ -33,6 +33,7 @@ EVERY_RULE = {
                 "kept": {"loader": "resident"},
                 "workers": {"loader": "dataloader_workers", "workers": 12},
                 "strips": {"loader": "strips"},
+                "shards": {"loader": "webdataset"},
                 "ddp": {"loader": "dataloader_workers", "workers": 2, "trainer": "lightning", "devices": 2},
                 "ops": {
                     "loader": "resident",

@@ -16,12 +16,13 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = cell_file.read(job.input.cell)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
-        stores = (Path(path) if (path := job.input.get(name)) else None for name in ("cache", "strips"))
+        built = ("cache", "strips", "shards")
+        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = evaluate_model(
             cell,
             job.input.model,
             job.input.manifest,
-            Stores(*stores),
+            Stores(**stores),
             planned_on=node_name(),
             attempt=job.params.attempt,
             threads=job.threads,

@@ -17,11 +17,12 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = cell_file.read(job.input.cell)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        built = (job.input.get(name) for name in ("cache", "strips", "extension"))
+        built = ("cache", "strips", "shards", "extension")
+        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = measure_ceilings(
             cell,
             job.input.manifest,
-            Stores(*(Path(path) if path else None for path in built)),
+            Stores(**stores),
             job.params.settings,
             planned_on=node_name(),
             attempt=job.params.attempt,

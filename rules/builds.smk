@@ -4,6 +4,7 @@
 rule measure_build:
     input:
         manifest=lambda wildcards: f"{DATA}/{BUILDS[wildcards.experiment].dataset}/manifest.parquet",
+        files=lambda wildcards: files_of(BUILDS[wildcards.experiment].dataset),
     output:
         f"{RESULTS}/builds/{{experiment}}/{{decoder}}-{{cores}}.json",
     log:

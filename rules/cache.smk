@@ -4,6 +4,7 @@
 rule build_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=lambda wildcards: files_of(wildcards.dataset),
         strips=strips_for_cache,
     output:
         cache=f"{DATA}/{{dataset}}/cache/{{decoder}}.npy",

@@ -1,4 +1,31 @@
-# Archive -> image files in class folders, and their manifest.
+# Archive -> image files, in class folders or packed into one archive, and their manifest.
+
+PACKED = config["data_form"] == "packed"
+
+
+def files_written():
+    """How the files of a prepared dataset lie in `data`."""
+    images = f"{DATA}/{{dataset}}/images"
+    return (
+        {"images": f"{images}.tar", "sidecar": f"{images}.json"} if PACKED else {"images": directory(images)}
+    )
+
+
+def files_of(dataset):
+    """What a job that reads a dataset's files waits for beside the manifest: the archive where they are packed."""
+    return [f"{DATA}/{dataset}/images.tar"] if PACKED else []
+
+
+def files_made_of(wildcards):
+    """The files of the dataset that a layout is made of."""
+    source = config["sources"][wildcards.dataset]
+    return files_of(source_options(config, wildcards.dataset)["of"]) if source["layout"] in DERIVED else []
+
+
+def files_read(wildcards):
+    """The files of a cell or a gate whose loader reads any; strips may have left some over."""
+    dataset, loader = read_by(wildcards)
+    return [] if LOADERS[loader].reads == "cache" else files_of(dataset)
 
 
 rule download:
@@ -19,9 +46,10 @@ rule download:
 rule prepare_dataset:
     input:
         archives=archives_of,
+        files=files_made_of,
     output:
+        **files_written(),
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
-        images=directory(f"{DATA}/{{dataset}}/images"),
     log:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
     priority: ORDER.before_all

@@ -4,6 +4,7 @@
 rule gate:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=files_read,
         reference=f"{DATA}/{{dataset}}/cache/pillow.npy",
         cache=cache_of,
         strips=strips_of,

@@ -29,6 +29,7 @@ rule quantise_model:
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
     output:
@@ -60,6 +61,7 @@ rule measure_inference:
         quantised=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised.json",
         quantised_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised",
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
     output:

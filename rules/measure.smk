@@ -5,6 +5,7 @@ rule measure_cell:
     input:
         cell=ancient(CELL_FILE),
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
         gate=gate_of,

@@ -5,6 +5,7 @@ rule train_model:
     input:
         cell=ancient(CELL_FILE),
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
         gate=gate_of,
@@ -35,6 +36,7 @@ rule evaluate_model:
         cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
     output:

@@ -4,6 +4,7 @@
 rule build_strips:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=lambda wildcards: files_of(wildcards.dataset),
     output:
         strips=f"{DATA}/{{dataset}}/strips/strips.bin",
         index=f"{DATA}/{{dataset}}/strips/strips.parquet",

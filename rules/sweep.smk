@@ -4,6 +4,7 @@
 rule measure_decoder:
     input:
         unpack(manifests_of_sweep),
+        files=lambda wildcards: [path for name in sweep_of(wildcards)["datasets"] for path in files_of(name)],
         strips=strips_of_sweep,
     output:
         f"{RESULTS}/sweeps/{{experiment}}/{{decoder}}.json",

@@ -18,7 +18,7 @@ def files_of(request: LoadRequest) -> list[Path]:
     store = request.cache or request.strips
     if store is not None:
         return [Path(store)]
-    root, names = request.manifest.root, request.manifest.table["path"]
+    root, names = request.manifest.files_root(), request.manifest.table["path"]
     return [root / name for name in names.iloc[request.manifest.ids(request.split)]]
 
 

@@ -263,7 +263,7 @@ def test_too_many_files_for_scratch(found, site):
     for number in range(400):
         (site.scratch.folder / f"{number}.txt").touch()
     said = found(storage.file_count, config=images(601), datasets=["made"])
-    assert f"400 files in {site.scratch.folder}, 601 images to come" in said
+    assert f"400 files in {site.scratch.folder}, 601 files to come" in said
     assert "at most 1,000 files" in said
     assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
 

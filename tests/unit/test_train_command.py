@@ -135,7 +135,7 @@ def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
 
 
 def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
-    values = {"data_folder": "data", "archives": [], "max_quarantined_share": 0.0}
+    values = {"data_folder": "data", "data_form": "folders", "archives": [], "max_quarantined_share": 0.0}
     for name in ("strips", "nobody"):
         with pytest.raises(GpufeedError) as error:
             shelf_of({**values, "cache_decoder": name})

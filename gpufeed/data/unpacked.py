@@ -105,6 +105,7 @@ def unpack(root: Path, about: Packed, target: Path) -> None:
         if target.exists():
             log.warning("%s has lost files (something cleans up there): it is unpacked again", target)
             shutil.rmtree(target)
+        check_size(archive, about)
         check_room(archive, about, target.parent)
         partial.mkdir()
         extract(archive, about, partial)
@@ -156,8 +157,8 @@ def extract(archive: Path, about: Packed, folder: Path) -> None:
 def damaged(archive: Path, found: str) -> GpufeedError:
     """The error for an archive that is not what was packed."""
     return GpufeedError(
-        f"{archive} is damaged or cut off ({found})",
-        f"the archive that {archive.with_suffix('.json').name} describes",
+        f"{archive} is damaged, cut off or gone ({found})",
+        f"the archive that {archive.with_suffix('.json').name} beside it describes",
         f"delete {archive} and run snakemake again",
     )
 
@@ -183,6 +184,13 @@ def settle(folder: Path) -> None:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
     finally:
         os.close(number)
+
+
+def check_size(archive: Path, about: Packed) -> None:
+    """Raises GpufeedError for an archive that is gone or cut off, before minutes go into unpacking it."""
+    found = archive.stat().st_size if archive.exists() else None
+    if found != about.archive_bytes:
+        raise damaged(archive, "no such file" if found is None else f"{found:,} bytes")
 
 
 def check_room(archive: Path, about: Packed, folder: Path) -> None:

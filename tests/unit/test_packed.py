@@ -14,10 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import torch
 from data_fixtures import REPOSITORY, files_below, files_of_at_most
 from hypothesis import given
 from hypothesis import strategies as st
 from image_fixtures import write_dataset
+from test_strips_set import dataset as strips_dataset
 
 from gpufeed.data import packed, unpacked
 from gpufeed.data.archive import is_plain_name
@@ -26,6 +28,9 @@ from gpufeed.data.packed import ARCHIVE, MANIFEST, SIDECAR, Packed, pack
 from gpufeed.data.prepare import prepare
 from gpufeed.data.unpacked import VARIABLE, bring, files_at
 from gpufeed.errors import GpufeedError
+from gpufeed.strips.build import build
+from gpufeed.strips.reader import StripReader
+from gpufeed.training import Stores, reads_files
 
 SMALL = {"count": 40, "size": 8, "classes": 3}
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=80).filter(
@@ -329,6 +334,24 @@ def test_a_folder_that_is_not_ours_is_not_used(dataset, node, tmp_path):
     node.write_text("")
     with pytest.raises(GpufeedError, match=rf"File exists[\s\S]*{VARIABLE}"):
         files_at(dataset)
+
+
+def test_what_is_in_a_cache_or_in_strips_is_not_unpacked(tmp_path, node):
+    for name, kinds, left_over in (("all", ["colour"] * 9, False), ("most", ["colour"] * 8 + ["png"], True)):
+        (tmp_path / name / "images").mkdir(parents=True)
+        plain = strips_dataset(tmp_path / name, kinds, folder="images")
+        pack(plain.root, tmp_path / f"{name}-packed")
+        manifest = Manifest.read(tmp_path / f"{name}-packed" / MANIFEST)
+        build(plain, tmp_path / "strips.bin", images_per_strip=9)
+        assert reads_files(manifest, Stores(strips=tmp_path / "strips.bin")) is left_over
+        reader = StripReader(manifest, tmp_path / "strips.bin", torch.device("cpu"), 1)
+        ids, images = reader.read(reader.units("train"))
+        assert sorted(ids.tolist()) == list(range(9))
+        assert images.shape == (9, 32, 32, 3)
+        reader.close()
+        assert node.exists() is left_over
+    assert reads_files(manifest, Stores())
+    assert not reads_files(manifest, Stores(cache=tmp_path / "pillow.npy"))
 
 
 def test_seconds_are_told_of_packed_files_alone(dataset, tmp_path):

@@ -1,5 +1,8 @@
 # Which modules a job runs, as a digest: an edit of one of them runs the job again.
 
+from gpufeed.kernels.plan import AUGMENT
+from gpufeed.registry import MODELS, source_file
+
 
 def code_of_layout(wildcards):
     """The modules that decide what prepare_dataset writes."""

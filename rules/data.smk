@@ -1,5 +1,24 @@
 # Archive -> image files in class folders, and their manifest.
 
+from gpufeed.experiment import source_options
+from gpufeed.registry import DERIVED
+
+
+def archives_of(wildcards):
+    """What a layout reads: the source's files, or the manifest of the dataset that it is made of."""
+    if config["sources"][wildcards.dataset]["layout"] in DERIVED:
+        return f"{DATA}/{source_options(config, wildcards.dataset)['of']}/manifest.parquet"
+    files = config["sources"][wildcards.dataset].get("files", [])
+    return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
+
+
+def content_of(wildcards):
+    """What makes a source file what it is. Where it comes from is not part of it: see download.py."""
+    for file in config["sources"][wildcards.dataset].get("files", []):
+        if file["name"] == wildcards.file:
+            return {key: file.get(key) for key in ("name", "sha256", "size")}
+    raise WorkflowError(f"found: no file {wildcards.file} in sources.{wildcards.dataset}")
+
 
 rule download:
     output:

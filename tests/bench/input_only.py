@@ -1,8 +1,8 @@
 """How fast `resident` with `fused` makes batches, without a model: python tests/bench/input_only.py
 
 Random uint8 images lie on the GPU; an epoch is one permutation on the device, then a replay of a CUDA graph a
-batch, whose one kernel gathers, crops, flips, brightens, stains and normalises to float16. Prints a line of JSON:
-images a second of whole epochs on the device's clock, permutation included, each repeat an epoch; beside it a
+batch, whose one kernel gathers, crops, flips, brightens, stains and normalises to float16. Prints a line of
+JSON: images a second of whole epochs on the device's clock, permutation included, each repeat an epoch; beside it a
 copy of as many bytes, measured by turns with the epochs, and the time of a permutation alone.
 """
 
@@ -92,7 +92,7 @@ def main() -> None:
             {
                 **about,
                 **{name: summary(values) for name, values in found.items()},
-                "environment": environment(),
+                "environment": environment(CUDA),
             }
         )
     )

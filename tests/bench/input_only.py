@@ -2,8 +2,8 @@
 
 Random uint8 images lie on the GPU; an epoch is one permutation on the device, then a replay of a CUDA graph a
 batch, whose one kernel gathers, crops, flips, brightens, stains and normalises to float16. Prints a line of
-JSON: images a second of whole epochs on the device's clock, permutation included, each repeat an epoch; beside it a
-copy of as many bytes, measured by turns with the epochs, and the time of a permutation alone.
+JSON: images a second of whole epochs on the device's clock, permutation included, an epoch each; beside
+it a copy of as many bytes, measured by turns with the epochs, and the time of a permutation alone.
 """
 
 import argparse

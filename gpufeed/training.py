@@ -279,7 +279,8 @@ def made_ready(
             asked, on_epoch = watch.apart(asked), watch.telling(on_epoch)
         trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
         preparing = time.perf_counter()
-        trainer.prepare(example_batch(request))
+        rows = loader.example()
+        trainer.prepare(example_batch(request) if rows is None else rows)
         synchronise(place.device)
         done = time.perf_counter()
         setup_s, compile_s = done - setup_start, done - preparing
@@ -309,7 +310,7 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     """
     normalise = make_augment("none", cell, request.manifest, request.seed)
     split = request.manifest.info.evaluation_split
-    alone = {"rank": 0, "world_size": 1}
+    alone = {"rank": 0, "world_size": 1, "ungathered": False}
     held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
     with fetch("loader", cell.loader)(held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)
@@ -362,6 +363,7 @@ def load_request(
         persistent_workers=cell.persistent_workers,
         rank=rank,
         world_size=world_size,
+        ungathered=getattr(augment, "gathers", False) and fetch("trainer", cell.trainer).takes_rows,
     )
 
 

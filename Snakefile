@@ -39,6 +39,7 @@ include: "rules/models.smk"
 include: "rules/inference.smk"
 include: "rules/report.smk"
 include: "rules/compare.smk"
+include: "rules/expected.smk"
 
 
 rule all:

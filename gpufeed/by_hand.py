@@ -107,9 +107,8 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
     if values["cache_decoder"] not in choices:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
-    return Shelf(
-        Path(values["data_folder"]), archives, values["cache_decoder"], values["max_quarantined_share"]
-    )
+    decoder, broken = values["cache_decoder"], values["max_quarantined_share"]
+    return Shelf(Path(values["data_folder"]), archives, decoder, broken, values["data_form"])
 
 
 def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.devices import resolve_device
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.base import LoadRequest, epoch_order
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.order import permutation
 from gpufeed.loaders.resident import check_room, copy_rows, free_bytes
 
 GPU_DECODER, CPU_DECODER = "dali_gpu", "simplejpeg"
@@ -90,8 +91,9 @@ class GPUOnlyDataset(Dataset):
         """
         if batch_size < 1:
             raise GpufeedError(f"batch size {batch_size}", "1 or more", "ask for at least one image a batch")
-        order = epoch_order(np.arange(len(self)), seed, 0, shuffle, 0, 1)
-        for chosen in torch.from_numpy(order).to(self.device).split(batch_size):
+        everyone = torch.arange(len(self), device=self.device)
+        order = permutation(len(self), seed, 0, self.device) if shuffle else everyone
+        for chosen in order.split(batch_size):
             # gathered as (N, H, W, C), which is how they lie in memory
             images = self.images.permute(0, 2, 3, 1).index_select(0, chosen)
             yield images.permute(0, 3, 1, 2), self.labels.index_select(0, chosen)

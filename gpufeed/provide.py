@@ -34,13 +34,15 @@ class Shelf:
     """Where datasets are kept, and how they get there.
 
     root: the folder of all of them. archives: folders searched before anything is downloaded. decoder:
-    builds the caches. broken: share of a dataset's images that may be undecodable.
+    builds the caches. broken: share of a dataset's images that may be undecodable. form: `folders` of images,
+    or `packed`, one archive; what is there already is read in either form.
     """
 
     root: Path
     archives: tuple[Path, ...]
     decoder: str
     broken: float
+    form: str = "folders"
 
 
 def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
@@ -79,7 +81,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
             fetch(file, target, list(shelf.archives))
     log.info("preparing dataset %s in %s", name, folder)
     resize = tuple(source["resize"]) if source.get("resize") else None
-    prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize)
+    prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize, shelf.form)
 
 
 def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:

@@ -18,6 +18,7 @@ from torch import nn
 from gpufeed import gpu, ops
 from gpufeed.compiling import require_compiler
 from gpufeed.data.manifest import Manifest
+from gpufeed.data.unpacked import bring
 from gpufeed.ddp.files import Call
 from gpufeed.ddp.group import check_world, place_in_group
 from gpufeed.ddp.launch import spread
@@ -31,6 +32,7 @@ from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make, require
 from gpufeed.registry import LOADERS, fetch
+from gpufeed.strips.store import open_strips
 from gpufeed.telemetry import summary
 from gpufeed.telemetry.page_cache import cached_share, files_of
 from gpufeed.telemetry.watch import Watch
@@ -93,8 +95,8 @@ class Trained:
 
     loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
     most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
-    nobody asked for it, and where it failed. spent: load_s, compile_s and run_s as in the `phases` of a
-    record; of several processes those of the first.
+    nobody asked for it, and where it failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases`
+    of a record; of several processes those of the first.
     """
 
     model: nn.Module
@@ -193,6 +195,8 @@ def train_here(
         with watch if watch is not None else nullcontext():
             result = ready.trainer.run(least_s)
         spent = {"load_s": began - called - ready.compile_s, "compile_s": ready.compile_s}
+        if ready.unpack_s is not None:
+            spent |= {"load_s": spent["load_s"] - ready.unpack_s, "unpack_s": ready.unpack_s}
         spent["run_s"] = time.perf_counter() - began
     if loader.tally is not None:
         loader.tally.check()
@@ -211,7 +215,8 @@ class Ready:
     """A cell that is set up, up to the start of the clock; its loader is open.
 
     setup_s: seconds of all that, of which open_s were the loader's and compile_s the trainer's, which makes
-    its step. watch: not entered yet; None where nobody asked for telemetry.
+    its step. watch: not entered yet; None where nobody asked for telemetry. unpack_s: before all that, until
+    the files were at hand; None where none had to be unpacked.
     """
 
     model: nn.Module
@@ -222,6 +227,7 @@ class Ready:
     open_s: float
     compile_s: float
     watch: Watch | None
+    unpack_s: float | None = None
 
 
 @contextmanager
@@ -247,6 +253,9 @@ def made_ready(
     if verdict is not None:
         check_same(gate, verdict, "device", place.device.type)
     samples, seed = Manifest.read(manifest), cell.seed + repeat
+    unpack_s = (
+        bring(samples.root) if reads_files(samples, stores) else None
+    )  # nothing that follows waits for it
     torch.manual_seed(seed)
     apply_precision(place.precision)
     gpu.forget_peak(place.device)
@@ -271,11 +280,19 @@ def made_ready(
             asked, on_epoch = watch.apart(asked), watch.telling(on_epoch)
         trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
         preparing = time.perf_counter()
-        trainer.prepare(example_batch(request))
+        rows = loader.example()
+        trainer.prepare(example_batch(request) if rows is None else rows)
         synchronise(place.device)
         done = time.perf_counter()
         setup_s, compile_s = done - setup_start, done - preparing
-        yield Ready(model, request, loader, trainer, setup_s, open_s, compile_s, watch)
+        yield Ready(model, request, loader, trainer, setup_s, open_s, compile_s, watch, unpack_s)
+
+
+def reads_files(manifest: Manifest, stores: Stores) -> bool:
+    """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
+    if stores.strips is not None:
+        return open_strips(stores.strips, manifest).left_over().size > 0
+    return stores.cache is None
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -294,7 +311,7 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     """
     normalise = make_augment("none", cell, request.manifest, request.seed)
     split = request.manifest.info.evaluation_split
-    alone = {"rank": 0, "world_size": 1}
+    alone = {"rank": 0, "world_size": 1, "ungathered": False}
     held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
     with fetch("loader", cell.loader)(held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)
@@ -348,6 +365,7 @@ def load_request(
         persistent_workers=cell.persistent_workers,
         rank=rank,
         world_size=world_size,
+        ungathered=getattr(augment, "gathers", False) and fetch("trainer", cell.trainer).takes_rows,
     )
 
 

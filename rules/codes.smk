@@ -1,17 +1,27 @@
 # Which modules a job runs, as a digest: an edit of one of them runs the job again.
 
+from gpufeed.kernels.plan import AUGMENT
+from gpufeed.registry import MODELS, source_file
+
 
 def code_of_layout(wildcards):
     """The modules that decide what prepare_dataset writes."""
     layout = config["sources"][wildcards.dataset]["layout"]
     own = (source_file("layout", layout), "data/manifest.py", "data/prepare.py", "data/quarantine.py")
     idx = ("data/idx.py",) if layout in ("fashion_mnist", "gray_idx") else ()
-    return (*own, "decode/pillow.py", *idx)
+    packed = ("data/packed.py",) if config["data_form"] == "packed" else ()
+    return (*own, "decode/pillow.py", *idx, *packed)
 
 
 def code_of_loader(loader):
     """The modules that decide what a loader yields, and when."""
-    modules = (source_file("loader", loader), "loaders/base.py", "loaders/samples.py", "loaders/ahead.py")
+    modules = (
+        source_file("loader", loader),
+        "loaders/base.py",
+        "loaders/order.py",
+        "loaders/samples.py",
+        "loaders/ahead.py",
+    )
     modules += (
         "loaders/transfer.py",
         "decode/base.py",
@@ -20,7 +30,7 @@ def code_of_loader(loader):
         "data/resize.py",
     )
     if LOADERS[loader].reads == "cache":
-        modules += ("loaders/resident.py", "cache/*.py", "memory.py")
+        modules += ("loaders/resident.py", "loaders/rows.py", "cache/*.py", "memory.py")
     if loader in DECODERS:
         modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
     if LOADERS[loader].reads == "strips":

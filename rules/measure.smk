@@ -1,10 +1,16 @@
 # One cell, one repeat, one fresh process -> one record.
 
 
+def attempt_of(wildcards):
+    """Which attempt the record comes from."""
+    return attempt_at(f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json")
+
+
 rule measure_cell:
     input:
         cell=ancient(CELL_FILE),
         manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
+        files=files_read,
         cache=cache_of,
         strips=strips_of,
         shards=shards_of,

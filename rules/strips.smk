@@ -1,9 +1,15 @@
 # Manifest -> strips of its JPEG files, and a list of those that cannot be joined.
 
 
+def strips_of(wildcards):
+    dataset, loader = read_by(wildcards)
+    return f"{DATA}/{dataset}/strips/strips.bin" if LOADERS[loader].reads == "strips" else []
+
+
 rule build_strips:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=lambda wildcards: files_of(wildcards.dataset),
     output:
         strips=f"{DATA}/{{dataset}}/strips/strips.bin",
         index=f"{DATA}/{{dataset}}/strips/strips.parquet",

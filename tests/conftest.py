@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from data_fixtures import REAL_DATA, Server
 from lease_fixtures import made
+from ops_fixtures import blank_process, planted_node
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +47,15 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip("no folder ../shared/data with real images beside the repository")
     return REAL_DATA
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A node with a C++ compiler and ninja, without a GPU; installs an nvcc of a version in a folder."""
+    return planted_node(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """A process that has loaded no library of ours; loading only notes which one it would be."""
+    return blank_process(monkeypatch)

@@ -9,33 +9,49 @@ from gpufeed.analysis import tables, wording
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a repeat. field: of the record's `phases`; empty for what is left of the whole."""
+    """A part of a repeat. field: of the record's `phases`; empty for what is left of the whole.
+
+    colour: number of its class in report.css.
+    """
 
     title: str
     field: str
     what: str
+    colour: int
 
 
+UNPACK = "unpack_s"  # of packed datasets alone: without any its column is left out
 PARTS = [
-    Part("Start", "start_s", "The interpreter and Snakemake's preamble, up to the first line of our script."),
-    Part("Import", "import_s", "Importing torch and what else every cell needs."),
+    Part(
+        "Start", "start_s", "The interpreter and Snakemake's preamble, up to the first line of our script.", 0
+    ),
+    Part("Import", "import_s", "Importing torch and what else every cell needs.", 1),
+    Part(
+        "Unpack",
+        UNPACK,
+        "Until the files of a packed dataset were at hand on the node: unpacking or finding them.",
+        7,
+    ),
     Part(
         "Load",
         "load_s",
         "The device found, manifest and cache opened, loader made, model built; what a loader imports by "
         "itself is in it.",
+        2,
     ),
-    Part("Compile", "compile_s", "Making the step: torch.compile, cuDNN's search, warm-up, CUDA graphs."),
-    Part("Measure", "run_s", "All epochs, from the first request for a batch to the end of the last step."),
-    Part("Evaluate", "evaluation_s", "Accuracy on the held-out images, after the last epoch."),
+    Part("Compile", "compile_s", "Making the step: torch.compile, cuDNN's search, warm-up, CUDA graphs.", 3),
+    Part(
+        "Measure", "run_s", "All epochs, from the first request for a batch to the end of the last step.", 4
+    ),
+    Part("Evaluate", "evaluation_s", "Accuracy on the held-out images, after the last epoch.", 5),
     Part(
         "Rest",
         "",
         "What lies between these: closing the loader, asking for versions and clocks; of several devices the "
         "start of their processes.",
+        6,
     ),
 ]
-MEASURE = PARTS[4].field
 
 
 def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
@@ -49,10 +65,11 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
         on=["cell_id", "hardware", "stack", "torch"],
     )
     rows = rows.sort_values("wall_s", ascending=False)
-    longest, fields = rows["wall_s"].max(), [part.field for part in PARTS]
+    shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]
+    longest, fields = rows["wall_s"].max(), [part.field for part in shown]
     return {
         "sentence": sentence(known),
-        "parts": PARTS,
+        "parts": shown,
         "rows": [
             {
                 "label": row["label"],

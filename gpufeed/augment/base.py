@@ -41,6 +41,7 @@ class DeviceAugment(Augment):
     """
 
     where = "device"
+    gathers: ClassVar[bool] = False  # has `gather(store, rows, ids, epoch)`: the same as of store[rows]
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         super().__init__(mean, std, seed, options)

@@ -25,6 +25,7 @@ class FusedAugment(DeviceAugment):
     """One launch a batch; a CUDA graph may capture it. The first raises Skip where nothing can compile it."""
 
     defaults = amounts.FUSED_DEFAULTS
+    gathers = True
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""

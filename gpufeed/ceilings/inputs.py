@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 
-from gpufeed.ceilings.replayed import kept
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.timing import synchronise
@@ -33,7 +32,7 @@ def example(loader: Loader) -> Batch:
     found = None
     with closing(iter(loader)) as source:
         for batch in source:
-            found = kept(batch) if found is None else found
+            found = batch.clone() if found is None else found
     return found
 
 
@@ -44,14 +43,14 @@ def drain(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
     """
     seconds, firsts = 0.0, []
     for number in range(-int(lead_in and loader.keeps_on), epochs):
-        batches, images, expected, reached = 0, 0, len(loader.order()), deque()
+        batches, images, expected, reached = 0, 0, loader.share, deque()
         last = len(loader)
         synchronise(loader.request.device)
         begin = time.perf_counter()
         with closing(iter(loader)) as source:
             for batch in source:
                 _wait_behind(reached, loader.request.device)
-                batches, images = batches + 1, images + len(batch.ids)
+                batches, images = batches + 1, images + len(batch.images)  # gathered, if they were not yet
                 if batches == 1 and number >= 0:
                     firsts.append(time.perf_counter() - begin)
                 if batches == last and number >= 0:

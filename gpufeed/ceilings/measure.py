@@ -76,7 +76,7 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     read_in(loader.files())
     alone = Replayed(ready.request, example(loader))
     bench.segment(alone, 1)
-    images, batches = len(loader.order()), len(loader)
+    images, batches = loader.share, len(loader)
     epochs = epochs_of_a_segment(bench.segment(loader, 1).seconds, settings)
     log.info("segments of %d epochs, each of %d images in %d batches", epochs, images, batches)
     pairs = bench.pairs(loader, alone, epochs, settings["pairs"])

@@ -5,6 +5,7 @@ import glob
 import logging
 import os
 import platform
+import shutil
 import threading
 import time
 import uuid
@@ -75,7 +76,7 @@ def take(lock: int, path: Path) -> bool:
     for left in path.parent.glob(f"{glob.escape(path.name)}.*partial"):
         with suppress(FileNotFoundError):
             if f".{platform.node()}-" in left.name or time.time() - left.stat().st_mtime > STALE_S:
-                left.unlink()
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
     return waited
 
 

@@ -14,10 +14,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpufeed.data.unpacked import files_at
 from gpufeed.errors import GpufeedError
 
 COLUMNS = {
-    "path": pa.string(),  # relative to the manifest's folder
+    "path": pa.string(),  # relative to Manifest.files_root()
     "label": pa.int64(),
     "split": pa.string(),  # "train", and the dataset's own name for the held-out part
     "height": pa.int32(),
@@ -46,7 +47,7 @@ class DatasetInfo:
 
 @dataclass
 class Manifest:
-    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the folder of its paths."""
+    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the manifest's folder."""
 
     root: Path
     info: DatasetInfo
@@ -71,9 +72,18 @@ class Manifest:
         """Labels by sample id, int64 (n,)."""
         return self.table["label"].to_numpy(dtype=np.int64)
 
+    def files_root(self) -> Path:
+        """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.
+
+        Every reader of files asks here, and the first one on a node waits for the unpacking. Raises
+        GpufeedError as gpufeed.data.unpacked.files_at does.
+        """
+        return files_at(self.root)
+
     def paths(self) -> list[Path]:
-        """Files by sample id."""
-        return [self.root / path for path in self.table["path"]]
+        """Files by sample id, on this node."""
+        folder = self.files_root()
+        return [folder / path for path in self.table["path"]]
 
     def image_size(self) -> tuple[int, int]:
         """(height, width) of what loaders yield: `resize`, or the size that all files share.

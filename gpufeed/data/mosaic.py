@@ -127,9 +127,9 @@ def plan(index: int, tiles: Manifest, colour: np.ndarray, options: Options) -> t
     left = int(random.integers(max(0, width - options.size) + 1))
     corners = [(r, c) for r in range(0, options.size, height) for c in range(0, options.size, width)]
     chosen = random.choice(colour, len(corners)).tolist()
-    paths = tiles.table["path"]
+    paths, folder = tiles.table["path"], tiles.files_root()
     drawn = [
-        Tile(tiles.root / paths.iat[id], top, left, row, column)
+        Tile(folder / paths.iat[id], top, left, row, column)
         for id, (row, column) in zip(chosen, corners, strict=True)
     ]
     return chosen[0], drawn

@@ -1,11 +1,23 @@
 """From archives to a dataset that can be decoded to its last image: what the rule prepare_dataset does."""
 
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from gpufeed.data import packed
+from gpufeed.data.building import one_builder, own_partial
+from gpufeed.data.disk import NO_ROOM, enough_disk
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.quarantine import quarantine
+from gpufeed.data.unpacked import ELSEWHERE, place
+from gpufeed.errors import GpufeedError, unknown
 from gpufeed.registry import load
+
+log = logging.getLogger("gpufeed")
 
 
 def prepare(
@@ -17,13 +29,41 @@ def prepare(
     max_quarantined_share: float = 0.0,
     workers: int = 1,
     resize: tuple[int, int] | None = None,
+    form: str = "folders",
 ) -> Manifest:
     """Lays the images out below `out` and writes their manifest, without those that cannot be decoded.
 
     workers: processes that decode every image once. resize: (height, width) to which loaders and caches
-    bring every image; files and rows keep their own. Raises GpufeedError as the layout does, and for more
-    broken images than max_quarantined_share of all.
+    bring every image; files and rows keep their own. form: `folders` of images, or `packed`: laid out on this
+    node's own disk, and one archive in `out`. Raises GpufeedError as the layout does, and for more broken
+    images than max_quarantined_share of all.
     """
+    if form not in packed.FORMS:
+        raise unknown("form", form, packed.FORMS, "data_form")
+    out, given = Path(out), (layout, archives, dataset, options, max_quarantined_share, workers, resize)
+    packed.clear(out)
+    if form == "folders":
+        return laid_out(out, *given)
+    with staged(dataset) as stage:
+        with advised():
+            manifest = laid_out(stage, *given)
+        keep_the_rest(stage, out)
+        about = packed.pack(stage, out)
+    log.info("packed %d files, %.1f MiB, into %s", about.files, about.bytes / 2**20, out / packed.ARCHIVE)
+    return replace(manifest, root=out)
+
+
+def laid_out(
+    out: Path,
+    layout: str,
+    archives: list[Path],
+    dataset: str,
+    options: dict,
+    max_quarantined_share: float,
+    workers: int,
+    resize: tuple[int, int] | None,
+) -> Manifest:
+    """As `prepare`, in folders."""
     reorganised = load("layout", layout)(archives, out, dataset, options)
     # a manifest on disk is one whose images have been looked at
     (reorganised.root / "manifest.parquet").unlink()
@@ -31,3 +71,39 @@ def prepare(
     manifest.info = replace(manifest.info, resize=resize)
     manifest.write()
     return manifest
+
+
+@contextmanager
+def staged(dataset: str) -> Iterator[Path]:
+    """An empty folder on this node's own disk, of which nothing is left; what a killed job left goes, too."""
+    name = place() / f"{dataset}-prepare"
+    with one_builder(name):
+        stage = own_partial(name)
+        try:
+            stage.mkdir()
+            yield stage
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Says of a full disk what helps where that is the node's."""
+    try:
+        yield
+    except GpufeedError as error:
+        if getattr(error.__cause__, "errno", None) not in NO_ROOM:
+            raise
+        raise GpufeedError(error.found, error.expected, ELSEWHERE) from error.__cause__
+
+
+def keep_the_rest(stage: Path, out: Path) -> None:
+    """Moves what a layout leaves beside its images, as gray_idx does, from `stage` to `out`."""
+    with enough_disk(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for path in sorted(stage.iterdir()):
+            if path.name in (packed.IMAGES, packed.MANIFEST):
+                continue
+            there = out / path.name
+            shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
+            shutil.move(os.fspath(path), os.fspath(there))

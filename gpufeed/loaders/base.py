@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -14,7 +14,11 @@ import torch
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.tally import Tally
 from gpufeed.errors import GpufeedError
+from gpufeed.loaders.order import epoch_order
 from gpufeed.timing import Span
+
+if TYPE_CHECKING:
+    from gpufeed.loaders.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class LoadRequest:
     persistent_workers: bool = False
     rank: int = 0
     world_size: int = 1
+    ungathered: bool = False  # whether the training step takes rows of a store in place of images (rows.py)
 
 
 @dataclass
@@ -60,18 +65,18 @@ class Batch:
     load_ms: float
     transfer: Span | None = None
 
+    @property
+    def source(self) -> "torch.Tensor | Rows":
+        """What a training step takes: the images, or where they are (rows.py)."""
+        return self.images
 
-def epoch_order(
-    ids: np.ndarray, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
-) -> np.ndarray:
-    """The sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
+    def first(self, n: int) -> "Batch":
+        """Its first n samples, in the same memory."""
+        return Batch(self.images[:n], self.labels[:n], self.ids[:n], self.load_ms)
 
-    Ranks take every world_size-th id of one common permutation, so that their shares are disjoint,
-    whole and at most one sample apart.
-    """
-    if shuffle:
-        ids = np.random.default_rng([seed, epoch]).permutation(ids)
-    return ids[rank::world_size]
+    def clone(self) -> "Batch":
+        """In memory of its own, for good: loaders use theirs again."""
+        return Batch(self.images.clone(), self.labels.clone(), self.ids.clone(), 0.0)
 
 
 class NoStage(Exception):
@@ -123,6 +128,14 @@ class Loader(ABC):
         A generator: whoever ends the epoch early closes it.
         """
 
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        """The batches of the present epoch but for the first `done`, as `batches` of `order`."""
+        return self.batches(self.order()[done * self.request.batch_size :])
+
+    def example(self) -> "Rows | None":
+        """What stands for a first batch of an open loader whose steps gather by themselves; else None."""
+        return None
+
     def order(self) -> np.ndarray:
         """Sample ids of the present epoch on this rank, int64."""
         r = self.request
@@ -130,24 +143,24 @@ class Loader(ABC):
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        share = len(self.split_ids[self.request.rank :: self.request.world_size])
-        return -(-share // self.request.batch_size)
+        return -(-self.share // self.request.batch_size)
+
+    @property
+    def share(self) -> int:
+        """Samples in an epoch, on this rank."""
+        return len(self.split_ids[self.request.rank :: self.request.world_size])
 
     def __iter__(self) -> Iterator[Batch]:
         total = len(self)
         # closed here and not left to its last reference: closing a generator that has no `with` and no
         # `try` leaves its frame alive in CPython 3.12.3, and with it all that it iterates
-        with closing(self.begin()) as batches:
+        with closing(self.epoch_batches(self.next_batch)) as batches:
             for batch in batches:
                 # before the yield: code after a generator's last yield may never run
                 self.next_batch += 1
                 if self.next_batch == total:
                     self.epoch, self.next_batch = self.epoch + 1, 0
                 yield batch
-
-    def begin(self) -> Iterator[Batch]:
-        """The batches that are still to come in the present epoch, as `batches` gives them."""
-        return self.batches(self.order()[self.next_batch * self.request.batch_size :])
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "next_batch": self.next_batch, "seed": self.request.seed}

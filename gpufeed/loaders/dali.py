@@ -18,8 +18,9 @@ from PIL import Image
 
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, epoch_order
+from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.files import FileBatch
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.transfer import empty_batch
 
@@ -96,12 +97,11 @@ class DaliLoader(StreamingLoader):
         from gpufeed.loaders.dali_reader import ReadingPipeline, Stretch
 
         r = self.request
-        share = len(self.split_ids[r.rank :: r.world_size])
-        count = max(FEWEST_EPOCHS, min(MOST_EPOCHS, MOST_LISTED // share))
+        count = max(FEWEST_EPOCHS, min(MOST_EPOCHS, MOST_LISTED // self.share))
         later = range(epoch + 1, epoch + count)
         orders = (epoch_order(self.split_ids, r.seed, e, r.shuffle, r.rank, r.world_size) for e in later)
         stretches = [Stretch(epoch, order), *map(Stretch, later, orders)]
-        batch_size = min(r.batch_size, share)
+        batch_size = min(r.batch_size, self.share)
         return ReadingPipeline(self.library.pipeline, self.reader.paths, stretches, batch_size, self.augment)
 
     def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:

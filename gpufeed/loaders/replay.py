@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.samples import HostBatch, Samples, collate, to_device
 
 
@@ -31,12 +32,15 @@ class ReplayLoader(Loader):
     def close(self) -> None:
         self.batch = None
 
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        size = self.request.batch_size
+        return repeated(self.batch, self.share - done * size, size)
+
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        yield from repeated(self.batch, len(order), self.request.batch_size)
+        return repeated(self.batch, len(order), self.request.batch_size)
 
 
 def repeated(whole: Batch, samples: int, size: int) -> Iterator[Batch]:
     """A batch of `size` again and again, the last time cut, until so many samples have come."""
     for start in range(0, samples, size):
-        n = min(size, samples - start)
-        yield Batch(whole.images[:n], whole.labels[:n], whole.ids[:n], load_ms=0.0)
+        yield whole.first(min(size, samples - start))

@@ -9,6 +9,8 @@ import torch
 from gpufeed.cache import open_cache
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.order import permutation
+from gpufeed.loaders.rows import Rows, StoredBatch
 from gpufeed.loaders.transfer import send
 from gpufeed.memory import free_host_bytes
 
@@ -17,7 +19,10 @@ SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its
 
 
 class ResidentLoader(Loader):
-    """Reads the cache in `open`. In an epoch the host sends only the order, once."""
+    """Reads the cache in `open`. The order of an epoch is made on the device; the host never waits for it.
+
+    Where the request says `ungathered`, batches tell their rows, and who wants images gathers them.
+    """
 
     no_decoding = "The cache holds decoded pixels."
     no_transfer = "The split was copied to the device before the first epoch."
@@ -27,6 +32,7 @@ class ResidentLoader(Loader):
         check_request("resident", request)
         self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
         self.labels: torch.Tensor | None = None  # int64 (n,)
+        self.ids: torch.Tensor | None = None  # int64 (n,)
 
     def open(self) -> None:
         """Copies the split to the device; raises GpufeedError if it does not fit."""
@@ -36,19 +42,38 @@ class ResidentLoader(Loader):
         check_room(needed, free_bytes(r.device), r)
         self.images = copy_rows(cache, self.split_ids, r.device)
         self.labels = torch.from_numpy(r.manifest.labels()[self.split_ids]).to(r.device)
+        self.ids = torch.from_numpy(self.split_ids).to(r.device)
 
     def close(self) -> None:
-        self.images = self.labels = None
+        self.images = self.labels = self.ids = None
+
+    def example(self) -> Rows | None:
+        r = self.request
+        n = min(r.batch_size, len(self.split_ids))
+        return Rows(self.images, torch.arange(n, device=r.device)) if r.ungathered else None
+
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        r, begin = self.request, time.perf_counter()
+        n = len(self.split_ids)
+        rows = permutation(n, r.seed, self.epoch, r.device) if r.shuffle else torch.arange(n, device=r.device)
+        return self._gathered(rows[r.rank :: r.world_size][done * r.batch_size :].contiguous(), begin)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         begin = time.perf_counter()
-        rows = send(np.searchsorted(self.split_ids, order), self.request.device)  # split_ids ascend
-        ids = send(order, self.request.device)
-        for start in range(0, len(order), self.request.batch_size):
-            chosen = rows[start : start + self.request.batch_size]
-            images, labels = self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
-            load_ms = (time.perf_counter() - begin) * 1e3
-            yield Batch(images, labels, ids[start : start + self.request.batch_size], load_ms)
+        return self._gathered(send(np.searchsorted(self.split_ids, order), self.request.device), begin)
+
+    def _gathered(self, rows: torch.Tensor, begin: float) -> Iterator[Batch]:
+        """Batches of these rows of the split, int64 on the device; begin: when the first was asked for."""
+        labels, ids, size = self.labels[rows], self.ids[rows], self.request.batch_size
+        for chosen, own_labels, own_ids in zip(
+            *(part.split(size) for part in (rows, labels, ids)), strict=True
+        ):
+            source = Rows(self.images, chosen)
+            if self.request.ungathered:
+                yield StoredBatch(source, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
+            else:
+                images = source.gathered()
+                yield Batch(images, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
             begin = time.perf_counter()
 
 

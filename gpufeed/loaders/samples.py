@@ -44,7 +44,7 @@ class Samples(Dataset):
 
     def __init__(self, request: LoadRequest):
         manifest = request.manifest
-        self.root = manifest.root
+        self.root = manifest.files_root()
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
         self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize

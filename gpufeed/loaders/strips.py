@@ -71,7 +71,7 @@ class StripsLoader(AheadLoader):
     def files(self) -> list[str]:
         """The strip set, which is mapped anew here so that its pages can go, and what is in no strip."""
         self.reader.let_go()
-        paths = self.request.manifest.paths()
+        paths = self.reader.files  # by sample id; none where all are in strips
         alone = [unit.ids for unit in self.units if unit.strip is None]
         return [os.fspath(self.request.strips), *(os.fspath(paths[i]) for ids in alone for i in ids.tolist())]
 

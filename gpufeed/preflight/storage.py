@@ -14,6 +14,7 @@ from gpufeed.preflight.site import Site
 from gpufeed.preflight.software import LOCAL
 
 IMAGES = {"cifar10": 60_000, "cifar10_jpeg": 60_000, "tiny_imagenet": 110_000, "fashion_mnist": 70_000}
+PACKED = 3  # the archive of a dataset, its sidecar and its manifest
 ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
 LEAST_GIB = 5
 COUNTING_S = 20
@@ -63,14 +64,17 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     there, whole = count_files(site.scratch.folder, site.scratch.files)
     if there + new > site.scratch.files:
         yield Finding(
-            f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} images to come",
+            f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} files to come",
             f"at most {site.scratch.files:,} files",
-            "remove or pack (tar) what is not in use there, or measure fewer datasets at a time",
+            "remove or pack (tar) what is not in use there, or measure fewer datasets at a time"
+            if is_packed(plan)
+            else "keep each dataset as one archive, which jobs unpack on their nodes: "
+            "--config data_form=packed, or remove what is not in use there",
         )
     elif not whole:
         yield Finding(
             f"{there:,} files in {site.scratch.folder} after {COUNTING_S} s of counting, and more",
-            f"at most {site.scratch.files:,}, the {new:,} images to come included",
+            f"at most {site.scratch.files:,}, the {new:,} files to come included",
             "see the whole number with pace-quota",
             note=True,
         )
@@ -114,12 +118,19 @@ def missing(plan: Plan) -> list[str]:
 
 
 def images_of(plan: Plan, name: str) -> int:
-    """Files that a dataset unpacks to."""
+    """Files that a dataset comes to in `data`."""
+    if is_packed(plan):
+        return PACKED
     source = plan.config["sources"][name]
     options = source.get("options") or {}
     if "count" in options:
         return int(options["count"])
     return images_of(plan, options["of"]) if "of" in options else IMAGES.get(source["layout"], 0)
+
+
+def is_packed(plan: Plan) -> bool:
+    """Whether each dataset is to be one archive."""
+    return plan.config.get("data_form") == "packed"
 
 
 def bytes_of(plan: Plan, name: str) -> int:

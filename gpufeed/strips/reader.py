@@ -58,7 +58,7 @@ class StripReader:
         self.size = manifest.image_size()
         self.strips: StripSet = open_strips(path, manifest, verify)
         self.backend = open_backend(device, threads, backend)
-        self.files = manifest.paths()
+        self.files = manifest.paths() if self.strips.left_over().size else []
         self.path = path
         self.let_go()
         self.pool = ThreadPoolExecutor(threads)

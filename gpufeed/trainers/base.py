@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 
 from gpufeed.loaders.base import Loader
+from gpufeed.loaders.rows import Rows
 from gpufeed.trainers.ranks import steps_in_epoch
 
 if TYPE_CHECKING:
@@ -66,17 +67,22 @@ class TrainResult:
 
 
 class Trainer(ABC):
-    """Made from a job; `prepare` does all that comes before the clock, `run` is what is timed."""
+    """Made from a job; `prepare` does all that comes before the clock, `run` is what is timed.
+
+    takes_rows: whether its steps may gather their batch by themselves (loaders/rows.py).
+    """
+
+    takes_rows: ClassVar[bool] = False
 
     def __init__(self, job: TrainJob):
         self.job = job
 
     @abstractmethod
-    def prepare(self, example: torch.Tensor) -> None:
+    def prepare(self, example: torch.Tensor | Rows) -> None:
         """Builds the optimiser and whatever compiles or warms up; the model's weights stay as they are.
 
         example: a batch with the shape and dtype of those that will come, on the device; its values do
-        not matter.
+        not matter. Rows where the trainer takes them and the loader has them.
         """
 
     @abstractmethod

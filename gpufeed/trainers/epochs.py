@@ -52,7 +52,7 @@ def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> N
 
     images: how many came. run_is_over: a run of `steps` may end before its epoch does.
     """
-    expected = len(job.loader.order())
+    expected = job.loader.share
     cut_short = job.steps is not None and run_is_over
     if images == expected or (cut_short and 0 < images < expected):
         return

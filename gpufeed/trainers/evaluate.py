@@ -50,7 +50,7 @@ def answers(
     not finite.
     """
     model.eval()
-    expected, labels, predicted = len(loader.order()), [], []
+    expected, labels, predicted = loader.share, [], []
     # float32 on the device (mps has no float64): at a million images its error is below 1e-3 of the mean
     loss = torch.zeros((), device=device)
     for batch in loader:

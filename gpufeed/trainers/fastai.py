@@ -70,7 +70,7 @@ class FastaiTrainer(Trainer):
         """An epoch of steps of both batch sizes with a Learner of its own, then the weights are put back."""
         job = self.job
         before = {name: tensor.clone() for name, tensor in job.model.state_dict().items()}
-        batches = Warmup(example, len(job.loader.order()) % len(example))
+        batches = Warmup(example, job.loader.share % len(example))
         with torch.random.fork_rng(devices=[job.device]):
             learner = make_learner(job, data_loaders(batches, len(batches), self.inputs, job.device), [])
             train_model(learner, 1, job)

@@ -5,6 +5,7 @@ Source: CUDA Graphs in the PyTorch notes, whole-network capture.
 
 import torch
 
+from gpufeed.loaders.rows import Rows
 from gpufeed.trainers.step import TrainStep
 
 
@@ -15,8 +16,11 @@ class GraphedStep:
     train the same weights with the same optimiser and scaler.
     """
 
-    def __init__(self, step: TrainStep, example: torch.Tensor):
-        """example: images of the shape and dtype to capture, on the device; the values do not matter."""
+    def __init__(self, step: TrainStep, example: torch.Tensor | Rows):
+        """example: images of the shape and dtype to capture, on the device; the values do not matter.
+
+        Of Rows the graph holds the store's address, and a batch brings its row numbers alone.
+        """
         self.step = step
         device, n = example.device, len(example)
         self.images = example.clone()
@@ -29,7 +33,7 @@ class GraphedStep:
             self.loss = step(self.images, self.labels, self.ids, self.epoch)
 
     def __call__(
-        self, images: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor, epoch: int
+        self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int
     ) -> torch.Tensor:
         """As TrainStep; the loss is a copy that the next replay leaves alone."""
         self.epoch.fill_(epoch)

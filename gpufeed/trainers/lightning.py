@@ -54,7 +54,7 @@ class LightningTrainer(Trainer):
         if job.device.type == "cuda":
             torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
         if job.device.type == "cuda" or job.compile:
-            warm_up(step, example, len(job.loader.order()) % len(example))
+            warm_up(step, example, job.loader.share % len(example))
         self.module = Module(job, step, self.recorder)
         self.batches = Batches(job.loader, self.recorder, example)
         self.data = Data(self.batches, step, self.recorder)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpufeed.loaders.base import Loader
+from gpufeed.loaders.rows import Rows
 from gpufeed.timing import synchronise
 from gpufeed.trainers.base import Trainer, TrainJob, TrainResult
 from gpufeed.trainers.checkpoints import KEY, heeding, random_state, set_random_state, stamp
@@ -29,12 +30,14 @@ class PlainTrainer(Trainer):
     On request the model is compiled, and the whole step captured as a CUDA graph; both work together.
     """
 
+    takes_rows = True
+
     def __init__(self, job: TrainJob):
         super().__init__(job)
-        self.images_in_epoch = len(job.loader.order())
+        self.images_in_epoch = job.loader.share
         self.rates = learning_rates(job.options, job.total_steps())
 
-    def prepare(self, example: torch.Tensor) -> None:
+    def prepare(self, example: torch.Tensor | Rows) -> None:
         job = self.job
         job.model.train()
         if job.channels_last:
@@ -77,7 +80,7 @@ class PlainTrainer(Trainer):
             for batch in batches:
                 recorder.arrived(batch)
                 set_learning_rate(self.train_step.optimiser, rate_at(self.rates, recorder.step))
-                loss = self.step(batch.images, batch.labels, batch.ids, recorder.epoch)
+                loss = self.step(batch.source, batch.labels, batch.ids, recorder.epoch)
                 recorder.trained(batch, loss)
                 if recorder.run_is_over():
                     break

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from gpufeed.devices import autocast
+from gpufeed.loaders.rows import Rows
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.optim import make_optimiser
 
@@ -28,9 +29,12 @@ class TrainStep:
         self.context = partial(autocast, job.device, job.precision)  # gives that of a forward pass
 
     def __call__(
-        self, images: torch.Tensor, labels: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
+        self, images: torch.Tensor | Rows, labels: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        """images uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment; labels, ids int64 (N,)."""
+        """images uint8 (N, H, W, 3), or float (N, 3, H, W) without an augment; labels, ids int64 (N,).
+
+        Rows of a store in place of images where the augment gathers.
+        """
         self.optimiser.zero_grad(set_to_none=True)
         inputs = self.inputs(images, ids, epoch)
         with self.context():
@@ -40,8 +44,12 @@ class TrainStep:
         self.scaler.update()
         return loss.detach()
 
-    def inputs(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
+    def inputs(
+        self, images: torch.Tensor | Rows, ids: torch.Tensor, epoch: int | torch.Tensor
+    ) -> torch.Tensor:
         """What the model gets: the augmented images, float (N, 3, H, W)."""
+        if isinstance(images, Rows):
+            return self.job.augment.gather(images.store, images.rows, ids, epoch)
         return images if self.job.augment is None else self.job.augment(images, ids, epoch)
 
     def loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
+from gpufeed.loaders.rows import Rows
 from gpufeed.timing import synchronise
 from gpufeed.trainers.recorder import forked_rng
 from gpufeed.trainers.step import Snapshot, TrainStep
@@ -26,7 +27,7 @@ def side_stream(device: torch.device) -> Iterator[None]:
     torch.cuda.current_stream(device).wait_stream(side)
 
 
-def warm_up(step: TrainStep, example: torch.Tensor, last: int) -> None:
+def warm_up(step: TrainStep, example: torch.Tensor | Rows, last: int) -> None:
     """Runs steps of both batch sizes of an epoch on a side stream, then puts the weights back.
 
     Libraries load, convolutions are searched, the model is compiled and the optimiser's state allocated

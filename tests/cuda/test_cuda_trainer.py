@@ -11,6 +11,8 @@ from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.devices import AMPERE, apply_precision
 from gpufeed.environment import environment
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.order import permutation
+from gpufeed.loaders.rows import Rows, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.registry import load
 from gpufeed.timing import Mark, synchronise
@@ -93,7 +95,8 @@ def trainer(tmp_path, loader=DeviceLoader, seed=0, **job) -> PlainTrainer:
     apply_precision(precision)
     defaults = {"augment": augment, "device": device, "precision": precision, "options": options, "epochs": 4}
     made = PlainTrainer(TrainJob(model=model, loader=source, **{**defaults, **job}))
-    made.prepare(torch.randint(256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=device))
+    images = torch.randint(256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8, device=device)
+    made.prepare(images if source.example() is None else source.example())
     return made
 
 
@@ -147,6 +150,47 @@ def test_a_graph_holds_every_augment_and_its_epoch(tmp_path, name):
         return losses(made.run())
 
     assert run(cuda_graphs=True) == pytest.approx(run(), rel=TOLERANCE["fp32"], abs=1e-3)
+
+
+class StoreLoader(StrictLoader):
+    """As its parent; a step that gathers gets rows of its store, in an order made on the device."""
+
+    def example(self):
+        return Rows(self.images, torch.arange(BATCH, device=self.request.device))
+
+    def epoch_batches(self, done):
+        rows = permutation(len(self.images), self.request.seed, self.epoch, self.request.device)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for part in rows.split(self.request.batch_size):
+                yield StoredBatch(Rows(self.images, part), self.labels[part], part, 0.0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_step_that_gathers_from_the_store_trains_the_same(tmp_path, graphs):
+    pytest.importorskip("triton")
+    options = {"crop_padding": 4, "salt_pepper": 0.02}
+    augment = load("augment", "fused")((0.5,) * 3, (0.25,) * 3, 1, options)
+    runs = {}
+    for loader in (DeviceLoader, StoreLoader):
+        made = trainer(tmp_path, loader=loader, augment=augment, cuda_graphs=graphs)
+        if loader is StoreLoader:
+            assert (made.step.images.store if graphs else made.job.loader.images) is made.job.loader.images
+        runs[loader] = losses(made.run())
+    assert runs[StoreLoader] == pytest.approx(runs[DeviceLoader], rel=TOLERANCE["fp32"], abs=1e-3)
+
+
+def test_the_order_of_an_epoch_is_the_same_on_the_device():
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [permutation(n, 2**63 + 5, 3, "cuda") for n in (1, 1000, 100_000)]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for order in found:
+        assert torch.equal(order.cpu(), permutation(len(order), 2**63 + 5, 3))
 
 
 def test_preparing_leaves_the_weights_as_they_were(tmp_path):

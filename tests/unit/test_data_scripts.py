@@ -55,7 +55,7 @@ def test_prepare_dataset(tmp_path):
         input=Named(archives=[]),
         params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4]),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
-        config={"max_quarantined_share": 0.0},
+        config={"max_quarantined_share": 0.0, "data_form": "folders"},
         threads=2,
         log=[str(tmp_path / "log")],
     )

@@ -12,7 +12,8 @@ from image_fixtures import MEAN, STD, request, write_cache, write_dataset, write
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.base import Batch, epoch_order
+from gpufeed.loaders.base import Batch
+from gpufeed.loaders.order import epoch_order
 from gpufeed.registry import DECODERS, LOADERS, load
 
 
@@ -248,6 +249,31 @@ def test_transfer_is_told_where_something_is_copied(case, make, device):
     else:
         torch.cuda.synchronize()
         assert all(batch.transfer.ms() > 0 for batch in batches)
+
+
+@every_pipeline
+def test_a_step_that_gathers_gets_the_same_batches(case, make):
+    """`ungathered` lets a loader say where its images are; whoever asks for the images gets them."""
+    for plain, other in zip(make(case), make(case, ungathered=True), strict=True):
+        found = other.source if isinstance(other.source, torch.Tensor) else other.source.gathered()
+        for images in (found, other.images):
+            assert images.shape == other.source.shape
+            assert torch.equal(images, plain.images)
+        assert torch.equal(other.labels, plain.labels)
+        assert torch.equal(other.ids, plain.ids)
+
+
+@every_pipeline
+def test_a_clone_keeps_its_images_and_a_part_is_its_first_ones(case, make):
+    for settings in ({}, {"ungathered": True}):
+        batches = iter(make(case, **settings))
+        batch = next(batches)
+        kept, images = batch.clone(), batch.images.clone()
+        list(batches)
+        assert torch.equal(kept.images, images)
+        part = kept.first(3)
+        assert torch.equal(part.images, images[:3])
+        assert (len(part.labels), part.ids.tolist()) == (3, kept.ids[:3].tolist())
 
 
 @every_loader

@@ -14,7 +14,7 @@ from image_fixtures import loader_threads, request, write_cache, write_dataset
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders import resident
 from gpufeed.loaders.ahead import BatchesAhead
-from gpufeed.loaders.base import epoch_order
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.overlap import OverlapLoader
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.loaders.samples import HostBatch, HostBatches

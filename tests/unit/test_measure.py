@@ -12,7 +12,9 @@ import torch
 from image_fixtures import write_dataset
 
 from gpufeed.cache import build
+from gpufeed.data import unpacked
 from gpufeed.data.manifest import Manifest
+from gpufeed.data.packed import pack
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, dataset_facts, measure
 from gpufeed.record import DOCUMENT, Record
@@ -101,6 +103,25 @@ def test_slow_parts_of_a_repeat_are_told_apart(run, monkeypatch):
     assert phases["compile_s"] >= 2 * slow
     assert phases["run_s"] + phases["load_s"] <= phases["wall_s"] - phases["compile_s"]
     assert not {"start_s", "import_s"} & set(quick)  # nobody took the time before the imports
+
+
+def test_unpacking_is_a_part_of_its_own_ahead_of_all_others(run, tmp_path, monkeypatch):
+    slow, settle = 1.0, unpacked.settle
+    monkeypatch.setenv(unpacked.VARIABLE, str(tmp_path / "node"))
+    monkeypatch.setattr(unpacked, "settle", lambda folder: (time.sleep(slow), settle(folder)))
+    assert "unpack_s" not in run()[0].phases
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/0.png").write_bytes(b"0")
+    pack(tmp_path, tmp_path / "packed")
+    record, _ = measure(toys.toy_cell(), 0, tmp_path / "packed/manifest.parquet", None, "login1")
+    DOCUMENT.check(asdict(record), tmp_path)
+    phases = record.phases
+    assert phases["unpack_s"] >= slow
+    parts = ("start_to_ready_s", "unpack_s", "load_s", "compile_s", "run_s", "evaluation_s")
+    assert sum(phases[name] for name in parts) <= phases["wall_s"]
+    assert phases["setup_s"] <= phases["load_s"] + phases["compile_s"]
+    again, _ = measure(toys.toy_cell(), 0, tmp_path / "packed/manifest.parquet", None, "login1")
+    assert 0 <= again.phases["unpack_s"] < slow
 
 
 def test_a_record_tells_of_broken_files_and_of_its_cache(tmp_path):

@@ -36,6 +36,19 @@ def test_parts_are_means_that_add_up_to_the_whole(tmp_path):
     )
 
 
+def test_unpacking_has_a_column_where_a_dataset_was_packed(tmp_path):
+    paths = made.write(tmp_path, told(made.record(made.cell("overlap"))))
+    assert "Unpack" not in [part.title for part in phases.section(*read(paths))["parts"]]
+    paths += made.write(tmp_path, told(made.record(made.cell("dataloader_sync")), unpack_s=1.5))
+    found = phases.section(*read(paths))
+    place = [part.title for part in found["parts"]].index("Unpack")
+    assert [part.title for part in found["parts"]][place - 1 : place + 2] == ["Import", "Unpack", "Load"]
+    seconds = {row["label"]: row["seconds"] for row in found["rows"]}
+    assert (seconds["overlap"][place], seconds["dataloader_sync"][place]) == ("0", "1.50")
+    assert seconds["overlap"][-1] == "2.50"
+    assert seconds["dataloader_sync"][-1] == "1.00"  # what is left of the whole
+
+
 def test_records_of_older_versions_have_no_such_part(tmp_path):
     assert phases.section(*read([])) is None
     paths = made.write_speeds(tmp_path, made.cell("overlap"), [100, 110])

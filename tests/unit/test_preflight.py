@@ -263,9 +263,17 @@ def test_too_many_files_for_scratch(found, site):
     for number in range(400):
         (site.scratch.folder / f"{number}.txt").touch()
     said = found(storage.file_count, config=images(601), datasets=["made"])
-    assert f"400 files in {site.scratch.folder}, 601 images to come" in said
+    assert f"400 files in {site.scratch.folder}, 601 files to come" in said
     assert "at most 1,000 files" in said
+    assert "--config data_form=packed" in said
     assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
+    packed = images(600) | {"data_form": "packed"}
+    assert found(storage.file_count, config=packed, datasets=["made"]) == ""
+    for number in range(598):
+        (site.scratch.folder / f"more-{number}.txt").touch()
+    said = found(storage.file_count, config=packed, datasets=["made"])
+    assert f"998 files in {site.scratch.folder}, 3 files to come" in said
+    assert "data_form" not in said
 
 
 def test_counting_ends(tmp_path):

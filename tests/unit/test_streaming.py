@@ -20,8 +20,8 @@ from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders import dali
 from gpufeed.loaders.ahead import Ahead
-from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.files import FileReader
+from gpufeed.loaders.order import epoch_order
 from gpufeed.registry import DECODERS, LOADERS, load
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]

@@ -9,7 +9,7 @@ from test_strips_set import dataset
 from gpufeed.decode.pillow import rgb
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders import strips as module
-from gpufeed.loaders.base import epoch_order
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.strips import StripsLoader
 from gpufeed.strips.build import build
 

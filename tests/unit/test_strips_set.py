@@ -61,14 +61,16 @@ ROOT = Path(__file__).parents[2]
 JOINABLE = ("colour", "444", "grayscale", "smaller")
 
 
-def dataset(root: Path, kinds: list[str], splits: tuple[str, ...] = ("train",)) -> Manifest:
-    """One file for each of `kinds`, in order; splits take turns."""
+def dataset(
+    root: Path, kinds: list[str], splits: tuple[str, ...] = ("train",), folder: str = "."
+) -> Manifest:
+    """One file for each of `kinds` in a folder of `root`, in order; splits take turns."""
     rows = []
     for id, kind in enumerate(kinds):
-        path = root / f"{id}.jpg"
+        path = root / folder / f"{id}.jpg"
         path.write_bytes(FILES[kind](id))
         side = {"smaller": 16, "odd size": 31}.get(kind, 32)
-        rows.append((path.name, 0, splits[id % len(splits)], side, side, 3))
+        rows.append((str(path.relative_to(root)), 0, splits[id % len(splits)], side, side, 3))
     table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
     manifest = Manifest(root, DatasetInfo("mixed", "synthetic", ["one"], splits[-1], MEAN, STD), table)
     manifest.write()

@@ -78,6 +78,17 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
 
 
 @pytest.mark.long
+def test_a_packed_dataset_is_made_unpacked_and_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUFEED_UNPACK", str(tmp_path / "node"))
+    done = train_in(tmp_path, *TINY, "data_form=packed", "loader=dataloader_sync", "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/model.pt").exists()
+    (manifest,) = tmp_path.glob("data/*/manifest.parquet")
+    files = [path.name for path in manifest.parent.iterdir() if not path.name.startswith(".")]
+    assert sorted(files) == ["images.json", "images.tar", "manifest.parquet"]
+    assert len(list((tmp_path / "node").rglob("*.jpg"))) == 60
+
+
 def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(tmp_path):
     done = train_in(tmp_path, *TINY, "trainer=plain")
     assert done.returncode == 0, done.stderr
@@ -135,7 +146,7 @@ def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
 
 
 def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
-    values = {"data_folder": "data", "archives": [], "max_quarantined_share": 0.0}
+    values = {"data_folder": "data", "data_form": "folders", "archives": [], "max_quarantined_share": 0.0}
     for name in ("strips", "nobody"):
         with pytest.raises(GpufeedError) as error:
             shelf_of({**values, "cache_decoder": name})

@@ -1,8 +1,10 @@
 """Holds a loader against the reference and writes the verdict, which is final if it passed."""
 
 import sys
+from pathlib import Path
 
 from gpufeed import attempts, leases, orphan
+from gpufeed.data.unpacked import bring
 from gpufeed.gate.task import Task
 from gpufeed.gate.watch import watched
 from gpufeed.log import job_log
@@ -23,6 +25,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )
+        if task.cache is None:  # here, where no loader is taken for stuck meanwhile
+            bring(Path(task.manifest).parent)
         # no thread may run when the gate forks: what ends this process with Snakemake is asked while it waits
         own = (job.threads, job.resources.get("shares", 1), orphan.family())
         leases.take(1, job.params.device, *own)

@@ -19,6 +19,7 @@ if __name__ == "__main__":  # worker processes may import this file again
             max_quarantined_share=job.config["max_quarantined_share"],
             workers=job.threads,
             resize=tuple(job.params.resize) if job.params.resize else None,
+            form=job.config["data_form"],
         )
         log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
         log.info("quarantined: %d", len(manifest.info.quarantined))

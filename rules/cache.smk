@@ -8,9 +8,9 @@ def read_by(wildcards):
 
 
 def files_read(wildcards):
-    """The files of a cell or a gate whose loader reads any; strips may have left some over."""
+    """The files of a cell or a gate whose loader reads any; strips may have left some over, shards have not."""
     dataset, loader = read_by(wildcards)
-    return [] if LOADERS[loader].reads == "cache" else files_of(dataset)
+    return [] if LOADERS[loader].reads in ("cache", "shards") else files_of(dataset)
 
 
 def cache_of(wildcards):

@@ -10,6 +10,7 @@ def shards_of(wildcards):
 rule build_shards:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=lambda wildcards: files_of(wildcards.dataset),
     output:
         index=f"{DATA}/{{dataset}}/shards/shards.json",
     log:

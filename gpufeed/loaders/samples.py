@@ -44,7 +44,8 @@ class Samples(Dataset):
 
     def __init__(self, request: LoadRequest):
         manifest = request.manifest
-        self.root = manifest.files_root()
+        # a reader of shards has every file in them: the name is for errors, and nothing is to be unpacked
+        self.root = manifest.files_root() if request.shards is None else manifest.root
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
         self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize

@@ -19,7 +19,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.peers import imported
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate
 from gpufeed.loaders.transfer import copied, empty_batch
@@ -66,13 +67,13 @@ class WebDatasetLoader(Loader):
     def order(self) -> np.ndarray:
         return self.plan.order(self.epoch)
 
-    def begin(self) -> Iterator[Batch]:
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
         # nobody waits for `order` here: it takes 3 us a sample, and the workers shuffle by themselves
-        return self._batches(self.next_batch * self.request.batch_size)
+        return self._batches(done * self.request.batch_size)
 
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         """order: what is left of `order()`."""
-        return self._batches(len(self.plan.share(self.epoch)) - len(order))
+        return self._batches(self.share - len(order))
 
     def _batches(self, skipped: int) -> Iterator[Batch]:
         r = self.request

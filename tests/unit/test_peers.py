@@ -21,7 +21,7 @@ from gpufeed.decode.pillow import rgb
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.gate.pixels import pixel_source
 from gpufeed.loaders import spdl, webdataset
-from gpufeed.loaders.base import epoch_order
+from gpufeed.loaders.order import epoch_order
 from gpufeed.registry import load
 from gpufeed.shards.store import open_shards, read_info
 

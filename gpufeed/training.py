@@ -18,6 +18,7 @@ from torch import nn
 from gpufeed import gpu, ops
 from gpufeed.compiling import require_compiler
 from gpufeed.data.manifest import Manifest
+from gpufeed.data.packed import is_packed
 from gpufeed.data.unpacked import bring
 from gpufeed.ddp.files import Call
 from gpufeed.ddp.group import check_world, place_in_group
@@ -253,9 +254,8 @@ def made_ready(
     if verdict is not None:
         check_same(gate, verdict, "device", place.device.type)
     samples, seed = Manifest.read(manifest), cell.seed + repeat
-    unpack_s = (
-        bring(samples.root) if reads_files(samples, stores) else None
-    )  # nothing that follows waits for it
+    # here, so that nothing that is timed waits for it
+    unpack_s = bring(samples.root) if is_packed(samples.root) and reads_files(samples, stores) else None
     torch.manual_seed(seed)
     apply_precision(place.precision)
     gpu.forget_peak(place.device)

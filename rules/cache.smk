@@ -1,24 +1,6 @@
 # Manifest -> one uint8 tensor file of all its images.
 
 
-def read_by(wildcards):
-    """(dataset, loader) behind a path, of a cell or of a gate."""
-    place = wildcards if hasattr(wildcards, "loader") else cell_of(wildcards)
-    return place.dataset, place.loader
-
-
-def files_read(wildcards):
-    """The files of a cell or a gate whose loader reads any; strips may have left some over, shards have not."""
-    dataset, loader = read_by(wildcards)
-    return [] if LOADERS[loader].reads in ("cache", "shards") else files_of(dataset)
-
-
-def cache_of(wildcards):
-    dataset, loader = read_by(wildcards)
-    cache = f"{DATA}/{dataset}/cache/{config['cache_decoder']}.npy"
-    return cache if LOADERS[loader].reads == "cache" else []
-
-
 def strips_for_cache(wildcards):
     return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
 

@@ -22,14 +22,8 @@ def settings_of_ceilings(wildcards):
 
 rule measure_ceilings:
     input:
+        unpack(needs_of),
         cell=ancient(CELL_FILE),
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
-        gate=gate_of,
-        extension=extension_of,
     output:
         ceilings=f"{RESULTS}/ceilings/{{experiment}}/{{cell}}.json",
     log:

@@ -52,12 +52,8 @@ def gates_of(experiment):
 
 rule gate:
     input:
-        manifest=f"{DATA}/{{dataset}}/manifest.parquet",
-        files=files_read,
+        unpack(data_of),
         reference=f"{DATA}/{{dataset}}/cache/pillow.npy",
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
     output:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:

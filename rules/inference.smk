@@ -44,14 +44,10 @@ rule export_model:
 
 rule quantise_model:
     input:
+        unpack(data_of),
         cell=ancient(CELL_FILE),
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
     output:
         quantised=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised.json",
         files=directory(f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised"),
@@ -74,17 +70,13 @@ rule quantise_model:
 
 rule measure_inference:
     input:
+        unpack(data_of),
         cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
         quantised=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised.json",
         quantised_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/quantised",
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
     output:
         inference=f"{RESULTS}/inference/{{experiment}}/{{cell}}.json",
     log:

@@ -8,14 +8,8 @@ def attempt_of(wildcards):
 
 rule measure_cell:
     input:
+        unpack(needs_of),
         cell=ancient(CELL_FILE),
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
-        gate=gate_of,
-        extension=extension_of,
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",

@@ -24,14 +24,8 @@ def files_asked_about(wildcards):
 
 rule train_model:
     input:
+        unpack(needs_of),
         cell=ancient(CELL_FILE),
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
-        gate=gate_of,
-        extension=extension_of,
     output:
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         about=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.json",
@@ -55,13 +49,9 @@ rule train_model:
 
 rule evaluate_model:
     input:
+        unpack(data_of),
         cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
-        manifest=lambda wildcards: f"{DATA}/{cell_of(wildcards).dataset}/manifest.parquet",
-        files=files_read,
-        cache=cache_of,
-        strips=strips_of,
-        shards=shards_of,
     output:
         evaluation=f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
     log:

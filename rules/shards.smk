@@ -2,11 +2,6 @@
 # which was stopped has finished stay beside it for the next one.
 
 
-def shards_of(wildcards):
-    dataset, loader = read_by(wildcards)
-    return f"{DATA}/{dataset}/shards/shards.json" if LOADERS[loader].reads == "shards" else []
-
-
 rule build_shards:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",

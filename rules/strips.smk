@@ -1,11 +1,6 @@
 # Manifest -> strips of its JPEG files, and a list of those that cannot be joined.
 
 
-def strips_of(wildcards):
-    dataset, loader = read_by(wildcards)
-    return f"{DATA}/{dataset}/strips/strips.bin" if LOADERS[loader].reads == "strips" else []
-
-
 rule build_strips:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",

@@ -1,10 +1,6 @@
 # Manifest -> one uint8 tensor file of all its images.
 
 
-def strips_for_cache(wildcards):
-    return f"{DATA}/{wildcards.dataset}/strips/strips.bin" if wildcards.decoder == "strips" else []
-
-
 rule build_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",

@@ -1,16 +1,5 @@
 # C++ and CUDA sources -> the library of bias-GELU, for models whose activation it is.
 
-from gpufeed.models.vit_options import BY_EXTENSION
-
-EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
-ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
-
-
-def extension_of(wildcards):
-    """The library of a cell whose model's activation is a kernel of ours."""
-    activation = cell_of(wildcards).hyper["model"].get("activation")
-    return EXTENSION if activation in BY_EXTENSION else []
-
 
 rule build_extension:
     output:

@@ -1,11 +1,6 @@
 # One cell, one repeat, one fresh process -> one record.
 
 
-def attempt_of(wildcards):
-    """Which attempt the record comes from."""
-    return attempt_at(f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{wildcards.repeat}.json")
-
-
 rule measure_cell:
     input:
         unpack(needs_of),

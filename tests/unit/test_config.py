@@ -222,7 +222,7 @@ def test_an_experiment_cannot_have_the_name_of_a_rule(name):
 
 
 def test_every_rule_of_the_workflow_is_a_reserved_name():
-    text = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "rules").glob("*.smk")])
+    text = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "rules").rglob("*.smk")])
     rules = set(re.findall(r"^(?:rule|checkpoint) (\w+):", text, re.MULTILINE))
     assert "measure_cell" in rules
     assert rules <= set(RULES)

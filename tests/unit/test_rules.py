@@ -9,7 +9,7 @@ from gpufeed.config import RULES
 
 
 def test_the_names_that_no_experiment_may_bear_are_those_of_the_rules():
-    files = (REPOSITORY / "Snakefile", *sorted((REPOSITORY / "rules").glob("*.smk")))
+    files = (REPOSITORY / "Snakefile", *sorted((REPOSITORY / "rules").rglob("*.smk")))
     written = Counter(
         re.findall(
             r"^(?:rule|checkpoint) (\w+):", "\n".join(file.read_text() for file in files), re.MULTILINE

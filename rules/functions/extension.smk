@@ -1,0 +1,12 @@
+# The library of bias-GELU, and which cells need it.
+
+from gpufeed.models.vit_options import BY_EXTENSION
+
+EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
+ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
+
+
+def extension_of(wildcards):
+    """The library of a cell whose model's activation is a kernel of ours."""
+    activation = cell_of(wildcards).hyper["model"].get("activation")
+    return EXTENSION if activation in BY_EXTENSION else []

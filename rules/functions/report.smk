@@ -1,0 +1,78 @@
+# What the report says of the plan, and what it waits for.
+
+from dataclasses import asdict
+
+from gpufeed.impact import planned_impact
+
+CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
+
+
+def impact_of(experiment):
+    """The impact table of an experiment as plain data; None if it has none."""
+    impact = planned_impact(config, experiment, PLAN.cells[experiment].values())
+    return impact and asdict(impact)
+
+
+def plan_info():
+    """What the report says of the plan: titles, questions, cells, and what was left out."""
+    return {
+        "experiments": {
+            name: {
+                "title": config["experiments"][name]["title"],
+                "question": config["experiments"][name]["question"],
+                "repeats": repeats_so_far(name),
+                "cells": list(cells),
+                "gates": gates_of(name),
+                "builds": ["-".join(run) for run in BUILDS[name].runs] if name in BUILDS else [],
+                "kernels": kernels_in_report(name),
+                "impact": impact_of(name),
+                "models": KEPT[name],
+                "inference": IN_USE[name],
+                "ceilings": LIMITED[name],
+                "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
+            }
+            for name, cells in PLAN.cells.items()
+        },
+        "left_out": [
+            {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
+            for left in PLAN.left_out
+        ],
+        "command": " ".join(["snakemake {target} --cores 8 --resources gpu=1", *CONFIGFILES]),
+    }
+
+
+def parts_of(experiments):
+    """Everything that the report of these experiments waits for."""
+    for experiment in experiments:
+        yield from records_of(experiment)
+        yield from map(gate_path, gates_of(experiment))
+        if experiment in BUILDS:
+            yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
+        for table in ("cells", "batches"):
+            yield f"{RESULTS}/tables/{experiment}/{table}.csv"
+        for figure in ("throughput", "breakdown", "workers"):
+            yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
+        if sweep_settings(config, experiment):
+            yield f"{RESULTS}/tables/{experiment}/decoders.csv"
+            yield f"{RESULTS}/figures/{experiment}/crossover.svg"
+            yield f"{RESULTS}/figures/{experiment}/decoding.svg"
+        if kernel_settings(config, experiment):
+            yield f"{RESULTS}/kernels/{experiment}.json"
+        for cell in KEPT[experiment]:
+            kept = f"{RESULTS}/models/{experiment}/{cell}"
+            yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
+            if files_to_predict(config, experiment):
+                yield f"{kept}/predictions.csv"
+        if IN_USE[experiment]:
+            yield from inferences_of(experiment)
+            yield f"{RESULTS}/tables/{experiment}/inference.csv"
+            yield f"{RESULTS}/figures/{experiment}/inference.svg"
+        if LIMITED[experiment]:
+            yield from ceilings_of(experiment)
+            yield f"{RESULTS}/tables/{experiment}/ceilings.csv"
+            yield f"{RESULTS}/figures/{experiment}/ceilings.svg"
+
+
+def scope_of(wildcards):
+    """report.html is of everything in `run`, report-NAME.html of one experiment."""
+    return [wildcards.scope[1:]] if wildcards.scope else config["run"]

@@ -296,7 +296,7 @@ def test_the_sentences_say_who_wins_at_which_width():
     )
 
 
-@hypothesis_settings(deadline=None, max_examples=25)  # each draws a figure
+@hypothesis_settings(max_examples=25)  # each draws a figure
 @given(
     st.dictionaries(
         st.tuples(

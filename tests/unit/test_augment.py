@@ -47,7 +47,7 @@ def test_normalise_against_float64():
     torch.testing.assert_close(out.double(), expected.permute(0, 3, 1, 2), atol=1e-5, rtol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 10**6),
@@ -112,7 +112,7 @@ def test_draws_are_even():
     assert abs(flip.float().mean() - 0.5) < 0.01
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(U32, U32)
 def test_ints_and_tensors_draw_alike(state, value):
     assert draws.fold(state, value) == draws.fold(torch.tensor(state), torch.tensor(value)).item()

@@ -40,7 +40,7 @@ def test_philox_gives_the_published_answers(counter, key, answer):
     assert " ".join(f"{word.item():08x}" for word in words) == answer
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 2**64 - 1),
     epoch=st.integers(0, 10**6),

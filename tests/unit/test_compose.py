@@ -204,7 +204,7 @@ VALUES = st.one_of(
 
 
 @given(VALUES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_values_come_through_hydras_grammar_as_they_are(value):
     if isinstance(value, str) and ("${" in value or "\\" in value or '"' in value):
         return  # interpolations and quotes have a grammar of their own; no option is such a text
@@ -216,7 +216,7 @@ def test_values_come_through_hydras_grammar_as_they_are(value):
 
 
 @given(st.floats(1e-12, 1e6), st.text(max_size=20), st.integers(1, 512))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_cells_file_gives_back_the_whole_cell(tmp_path_factory, rate, text, workers):
     path = tmp_path_factory.mktemp("cells") / "cell.yaml"
     hyper = {"model": {"channels": [1, 2]}, "trainer": {"learning_rate": rate}, "augment": {}}

@@ -6,7 +6,7 @@ import re
 import pytest
 import yaml
 from config_fixtures import ROOT, merged
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpufeed.config import (
@@ -325,7 +325,6 @@ TYPES = {
 }  # fmt: skip
 
 
-@settings(deadline=None)
 @given(blocks(), st.sampled_from(DEVICES) | WRONG)
 def test_any_block_gives_a_plan_of_typed_cells_or_an_error_in_three_parts(block, device):
     config = {**small({}), "device": device}

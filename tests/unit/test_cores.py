@@ -41,7 +41,7 @@ def test_one_thread_of_each_core_comes_first(tmp_path, monkeypatch, lists, allow
     assert apart(allowed) == order
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), threads=st.integers(1, 4), count=st.integers(1, 6))
 def test_as_many_physical_cores_as_there_are(tmp_path_factory, data, threads, count):
     with pytest.MonkeyPatch.context() as monkeypatch:

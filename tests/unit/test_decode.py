@@ -70,7 +70,7 @@ def test_decompression_bomb_is_a_reason(monkeypatch):
     assert "DecompressionBombError" in outcome.reason
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(["PNG", "JPEG", "GIF", "BMP"]))
 def test_damaged_files_never_crash(data, format):
     damaged = bytearray(encode(PHOTO, format))

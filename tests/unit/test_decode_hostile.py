@@ -83,7 +83,7 @@ def test_what_a_decoder_says_it_takes_it_decodes_itself(decoder):
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), format=st.sampled_from(["JPEG", "PNG"]))
 @pytest.mark.parametrize("name", DECODERS)
 def test_damaged_files_never_crash_nor_harm_their_neighbours(name, data, format):

@@ -141,7 +141,7 @@ def test_every_true_loader_passes(dataset, loader, changes):
     assert one.device == "cpu"
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), train=st.integers(1, 40), batch_size=st.integers(1, 50), size=st.integers(1, 9))
 def test_true_loaders_pass_and_wrong_ones_fail_whatever_the_sizes(
     tmp_path_factory, data, train, batch_size, size

@@ -66,7 +66,7 @@ def test_mean_and_std_are_those_of_the_gray_training_pixels(given_images, tmp_pa
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**32 - 1), st.integers(1, 256))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_looks_are_numpys_mean_and_std(count, seed, highest):
     images = np.random.default_rng(seed).integers(0, highest, (count, 2, 3), dtype=np.uint8)
     looks = measured(images)

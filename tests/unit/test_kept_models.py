@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.config import ROOT, planned
@@ -103,7 +103,6 @@ answers = st.integers(1, 9).flatmap(
 
 
 @given(answers)
-@settings(deadline=None)
 def test_sums_of_any_matrix(found):
     classes, pairs = found
     labels, predicted = np.array(pairs).T

@@ -142,7 +142,7 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
 
 
-@hypothesis_settings(deadline=None, max_examples=15)  # each writes records and draws a figure
+@hypothesis_settings(max_examples=15)  # each writes records and draws a figure
 @given(
     st.dictionaries(
         st.tuples(st.sampled_from(["", *FORMS]), st.sampled_from(["resident", "overlap", "replay"])),

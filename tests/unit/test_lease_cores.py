@@ -65,7 +65,7 @@ def test_a_share_stays_in_one_processor(monkeypatch):
     assert split(range(8), 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     threads=st.sampled_from([1, 2, 4]),
     packages=st.sampled_from([1, 2]),

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch.cuda
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from lease_fixtures import parts, planted, uuid
 
@@ -87,7 +87,6 @@ entry = st.one_of(st.integers(-3, 6).map(str), st.from_regex(r"\A[0-9]{1,2}[a-z]
 name = st.one_of(st.sampled_from([gpu.uuid for gpu in FOUR]), st.from_regex(r"\AGPU-0000000[0-5]\Z"))
 
 
-@settings(deadline=None)
 @given(
     mask=st.one_of(st.lists(entry, max_size=5), st.lists(st.one_of(name, entry), min_size=1)).map(",".join)
 )

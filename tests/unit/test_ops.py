@@ -156,7 +156,7 @@ def test_the_number_of_threads_changes_no_bit(shape):
     layout=st.sampled_from(["whole", "transposed", "every other", "expanded"]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_shape_and_layout_is_as_the_reference(shape, dtype, wide_bias, form, layout, seed):
     x = random(*shape, dtype=dtype, seed=seed)
     if layout == "transposed":

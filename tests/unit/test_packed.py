@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from data_fixtures import REPOSITORY, files_below, files_of_at_most
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import write_dataset
 from test_strips_set import dataset as strips_dataset
@@ -99,6 +99,7 @@ def as_stage(folder: Path, files: dict[tuple[str, ...], bytes]) -> Path:
 
 
 @given(files=FILES)
+@settings(max_examples=40)
 def test_any_names_and_contents_come_back_and_the_archive_is_always_the_same(tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("any")
     pack(as_stage(folder / "a", files), folder / "one")

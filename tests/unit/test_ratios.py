@@ -40,19 +40,19 @@ def assert_mirrored(there, back):
         assert back.log_interval == tuple(-value for value in reversed(there.log_interval))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(rates, rates), max_size=12))
 def test_swapping_the_sides_of_pairs_inverts_the_verdict(found):
     assert_mirrored(paired_ratio(found), paired_ratio([(b, a) for a, b in found]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(samples, samples)
 def test_swapping_two_samples_inverts_the_verdict(first, second):
     assert_mirrored(unpaired_ratio(first, second), unpaired_ratio(second, first))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(samples)
 def test_nothing_is_faster_than_itself(values):
     for found in (paired_ratio(zip(values, values, strict=True)), unpaired_ratio(values, values)):
@@ -61,7 +61,7 @@ def test_nothing_is_faster_than_itself(values):
             assert found.median == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(rates, rates), max_size=12), st.randoms(use_true_random=False))
 def test_order_and_missing_values_change_nothing(found, shuffler: random.Random):
     missing = [(None, 1.0), (1.0, None), (math.nan, 2.0), (2.0, math.nan)]
@@ -72,7 +72,7 @@ def test_order_and_missing_values_change_nothing(found, shuffler: random.Random)
     assert repr(unpaired_ratio(shuffled, second)) == repr(unpaired_ratio(first, second))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(rates, rates), min_size=ENOUGH_FOR_INTERVAL, max_size=12))
 def test_order_of_the_numbers_of_a_ratio(found):
     for one in (paired_ratio(found), unpaired_ratio(*zip(*found, strict=True))):

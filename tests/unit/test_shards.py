@@ -64,7 +64,7 @@ def test_the_same_bytes_by_any_number_of_processes_and_others_for_another_seed(m
     assert a != c
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 30), st.integers(1, 40), st.integers(1, 5000))
 def test_any_number_of_shards_holds_each_sample_once(tmp_path_factory, samples, least, most_bytes):
     root = tmp_path_factory.mktemp("any")

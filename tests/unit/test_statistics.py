@@ -33,7 +33,7 @@ def test_missing_values_do_not_count():
     assert math.isnan(empty["median"])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(numbers, min_size=ENOUGH_FOR_INTERVAL, max_size=12))
 def test_order_of_the_numbers(values):
     s = summarise(values)

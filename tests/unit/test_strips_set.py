@@ -87,7 +87,7 @@ def path(tmp_path):
     return tmp_path / "strips" / "strips.bin"
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kinds=st.lists(st.sampled_from(list(FILES)), min_size=1, max_size=20),
     images_per_strip=st.integers(1, 6),
@@ -307,7 +307,7 @@ def test_script(manifest, path, tmp_path):
     assert "left over: 1, not a JPEG file" in text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_damage_stays_in_its_own_image(tmp_path_factory, data):
     """Whatever is changed in one file, its neighbours keep their pixels, and it has its own or a reason."""

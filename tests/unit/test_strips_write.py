@@ -48,7 +48,7 @@ def pair(data: list[bytes], fancy: bool) -> tuple[np.ndarray, np.ndarray]:
     return decode(join([parse(file) for file in data]), fancy).reshape(alone.shape), alone
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     subsampling=st.sampled_from(SUBSAMPLINGS),
     count=st.integers(1, 20),

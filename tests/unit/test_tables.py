@@ -81,7 +81,7 @@ def test_a_partly_failed_cell_counts_what_finished_and_says_why(tmp_path):
     assert pd.isna(table.loc["resident", "images_per_s"])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.one_of(st.binary(max_size=200), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(
     lambda value: json.dumps(value).encode()
 )))  # fmt: skip

@@ -216,7 +216,7 @@ def test_wrong_options_stop_the_plan(text, found):
 SMALL = st.integers(1, 40)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(SMALL, SMALL, st.floats(0.01, 8), st.sampled_from(vit_options.ACTIVATIONS), st.integers(1, 9))
 def test_what_the_check_accepts_can_be_made_and_run(width, heads, ratio, activation, patch):
     options = {**OPTIONS_OF, "width": width, "heads": heads, "mlp_ratio": ratio, "activation": activation}

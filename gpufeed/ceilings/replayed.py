@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.replay import repeated
 
@@ -19,6 +17,3 @@ class Replayed(Loader):
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         size = self.request.batch_size
         return repeated(self.batch, self.share - done * size, size)
-
-    def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        return repeated(self.batch, len(order), self.request.batch_size)

@@ -1,7 +1,6 @@
 """What a loader is: the contract that tests/unit/test_loader_contract.py holds every one to."""
 
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -83,7 +82,7 @@ class NoStage(Exception):
     """A stage of a loader's work that cannot be taken out; the message is a sentence that says why."""
 
 
-class Loader(ABC):
+class Loader:
     """Iterating once is one epoch: every sample once, in `order`, the last batch smaller if need be.
 
     Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
@@ -115,22 +114,23 @@ class Loader(ABC):
                 "use fewer devices or a larger dataset",
             )
 
-    def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
+    def open(self) -> None:
         """Acquires what an epoch needs. Called once, before the first epoch."""
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Releases it; safe to call twice and after an error."""
 
-    @abstractmethod
-    def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        """The batches of `order` (sample ids, int64), request.batch_size at a time.
-
-        A generator: whoever ends the epoch early closes it.
-        """
-
     def epoch_batches(self, done: int) -> Iterator[Batch]:
-        """The batches of the present epoch but for the first `done`, as `batches` of `order`."""
+        """The batches of the present epoch but for the first `done`.
+
+        A generator: whoever ends the epoch early closes it. A loader that needs no order from the host has
+        its own; all others have `batches`.
+        """
         return self.batches(self.order()[done * self.request.batch_size :])
+
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
+        raise NotImplementedError(f"{type(self).__name__} has neither epoch_batches nor batches")
 
     def example(self) -> "Rows | None":
         """What stands for a first batch of an open loader whose steps gather by themselves; else None."""

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.order import epoch_order
@@ -35,9 +33,6 @@ class ReplayLoader(Loader):
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         size = self.request.batch_size
         return repeated(self.batch, self.share - done * size, size)
-
-    def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        return repeated(self.batch, len(order), self.request.batch_size)
 
 
 def repeated(whole: Batch, samples: int, size: int) -> Iterator[Batch]:

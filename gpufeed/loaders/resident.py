@@ -11,7 +11,6 @@ from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.order import permutation
 from gpufeed.loaders.rows import Rows, StoredBatch
-from gpufeed.loaders.transfer import send
 from gpufeed.memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
@@ -56,20 +55,13 @@ class ResidentLoader(Loader):
         r, begin = self.request, time.perf_counter()
         n = len(self.split_ids)
         rows = permutation(n, r.seed, self.epoch, r.device) if r.shuffle else torch.arange(n, device=r.device)
-        return self._gathered(rows[r.rank :: r.world_size][done * r.batch_size :].contiguous(), begin)
-
-    def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        begin = time.perf_counter()
-        return self._gathered(send(np.searchsorted(self.split_ids, order), self.request.device), begin)
-
-    def _gathered(self, rows: torch.Tensor, begin: float) -> Iterator[Batch]:
-        """Batches of these rows of the split, int64 on the device; begin: when the first was asked for."""
-        labels, ids, size = self.labels[rows], self.ids[rows], self.request.batch_size
+        rows = rows[r.rank :: r.world_size][done * r.batch_size :].contiguous()
+        labels, ids, size = self.labels[rows], self.ids[rows], r.batch_size
         for chosen, own_labels, own_ids in zip(
             *(part.split(size) for part in (rows, labels, ids)), strict=True
         ):
             source = Rows(self.images, chosen)
-            if self.request.ungathered:
+            if r.ungathered:
                 yield StoredBatch(source, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
             else:
                 images = source.gathered()

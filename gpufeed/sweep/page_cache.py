@@ -7,10 +7,12 @@ import contextlib
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Iterable
 
 from gpufeed.decode.files import PIECE
 
+TRIES, PAUSE_S = 4, 0.1
 COLD = 0.9  # share of the pages that must be out for a pass to count as cold
 
 
@@ -40,9 +42,17 @@ def evict(paths: Iterable[str]) -> None:
 
 
 def make_cold(paths: list[str]) -> float:
-    """Evicts the files and returns the share of pages that are out; raises Refused if too few are."""
-    evict(paths)
-    share = evicted_share(paths)
+    """Evicts the files and returns the share of pages that are out; raises Refused if too few are.
+
+    Pages that another core has just read or written stay until it lets go of them: it asks a few times.
+    """
+    share = None
+    for _ in range(TRIES):
+        evict(paths)
+        share = evicted_share(paths)
+        if share is None or share >= COLD:
+            break
+        time.sleep(PAUSE_S)
     if share is None:
         raise Refused(
             "This system does not tell which pages of a file are in memory, so cold was not measured."

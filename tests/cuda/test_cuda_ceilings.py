@@ -50,10 +50,10 @@ class ThrottledCopies(SyncLoader):
 class StrictReplayed(Replayed):
     """Inside an epoch any wait for the device raises."""
 
-    def batches(self, order):
+    def epoch_batches(self, done):
         try:
             torch.cuda.set_sync_debug_mode("error")
-            yield from super().batches(order)
+            yield from super().epoch_batches(done)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 

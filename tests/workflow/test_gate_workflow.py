@@ -17,8 +17,8 @@ from gpufeed.loaders.resident import ResidentLoader
 class Planted(ResidentLoader):
     """resident with every label shifted by one, from the second epoch on."""
 
-    def batches(self, order):
-        for batch in super().batches(order):
+    def epoch_batches(self, done):
+        for batch in super().epoch_batches(done):
             yield replace(batch, labels=(batch.labels + 1) % 3) if self.epoch else batch
 '''
 RIGHT, WRONG = "gpufeed.loaders.resident:ResidentLoader", "gpufeed.loaders.planted:Planted"

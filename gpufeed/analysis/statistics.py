@@ -29,7 +29,9 @@ def summarise(values: Iterable[float], seed: int = 0) -> dict[str, float]:
         return summary
     summary |= {"median": float(np.median(sample)), "min": float(sample.min()), "max": float(sample.max())}
     if sample.size >= ENOUGH_FOR_INTERVAL:
-        summary["ci95_low"], summary["ci95_high"] = _interval(sample, seed)
+        # a percentile between two equal values may come out a rounding beyond them
+        low, high = np.clip(_interval(sample, seed), sample.min(), sample.max())
+        summary |= {"ci95_low": float(low), "ci95_high": float(high)}
     return summary
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from data_fixtures import REPOSITORY
-from ops_fixtures import gpus, program, stack, written
+from ops_fixtures import gpus, program, said_elsewhere, stack, written
 
 from gpufeed import ops
 from gpufeed.attempts import attempt
@@ -112,17 +112,9 @@ def test_a_build_is_described_and_can_be_loaded(tmp_path):
     about = json.loads((tmp_path / "out/gpufeed_ops.json").read_text())
     assert (about["torch"], about["cuda"], about["sources"]) == (torch.__version__, None, sources.digest())
     code = f"from gpufeed import ops; print(ops.load({str(built.library)!r}), ops.status('cuda'))"
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert done.stdout.count("extension") >= 1
-    assert "built for the CPU alone" in done.stdout
+    said = said_elsewhere(code, tmp_path)
+    assert said.count("extension") >= 1
+    assert "built for the CPU alone" in said
 
 
 @pytest.fixture

@@ -1,14 +1,10 @@
 """Which library of the extension a process loads, and what is said where there is none."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
-from data_fixtures import REPOSITORY
-from ops_fixtures import program, written
+from ops_fixtures import program, said_elsewhere, written
 
 from gpufeed import ops
 from gpufeed.errors import GpufeedError
@@ -138,14 +134,5 @@ def test_a_node_that_can_build_nothing_uses_the_reference(process, node, monkeyp
 
 def test_importing_the_ops_builds_and_loads_nothing(tmp_path):
     code = "import torch, gpufeed.models.mlp, gpufeed.ops; print(hasattr(torch.ops.gpufeed, 'bias_gelu'))"
-    environment = {**os.environ, "TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    assert done.stdout.strip() == "False"
+    assert said_elsewhere(code, tmp_path, TORCH_EXTENSIONS_DIR=str(tmp_path)).strip() == "False"
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.samples import STUCK_S
 
 DEPTH = 2  # items that wait; one more may be in the thread's hands
@@ -175,7 +175,7 @@ def hand_over(batch: Batch, done: "torch.cuda.Event", consumer: "torch.cuda.Stre
         tensor.record_stream(consumer)  # allocated on the side stream, used on this one
 
 
-class AheadLoader(Loader):
+class AheadLoader(OrderedLoader):
     """A loader whose batches are made by a thread, on CUDA on a side stream, while the device computes.
 
     On devices other than CUDA the same code runs without streams.

@@ -1,6 +1,7 @@
 """What a loader is: the contract that tests/unit/test_loader_contract.py holds every one to."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -82,7 +83,7 @@ class NoStage(Exception):
     """A stage of a loader's work that cannot be taken out; the message is a sentence that says why."""
 
 
-class Loader:
+class Loader(ABC):
     """Iterating once is one epoch: every sample once, in `order`, the last batch smaller if need be.
 
     Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
@@ -114,23 +115,18 @@ class Loader:
                 "use fewer devices or a larger dataset",
             )
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
         """Acquires what an epoch needs. Called once, before the first epoch."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Releases it; safe to call twice and after an error."""
 
+    @abstractmethod
     def epoch_batches(self, done: int) -> Iterator[Batch]:
-        """The batches of the present epoch but for the first `done`.
+        """The batches of the present epoch but for the first `done`, request.batch_size samples each.
 
-        A generator: whoever ends the epoch early closes it. A loader that needs no order from the host has
-        its own; all others have `batches`.
+        A generator: whoever ends the epoch early closes it.
         """
-        return self.batches(self.order()[done * self.request.batch_size :])
-
-    def batches(self, order: np.ndarray) -> Iterator[Batch]:
-        """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
-        raise NotImplementedError(f"{type(self).__name__} has neither epoch_batches nor batches")
 
     def example(self) -> "Rows | None":
         """What stands for a first batch of an open loader whose steps gather by themselves; else None."""
@@ -205,3 +201,14 @@ class Loader:
 
     def __exit__(self, *exc) -> None:
         self.close()
+
+
+class OrderedLoader(Loader):
+    """A loader that takes the order of an epoch from the host."""
+
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        return self.batches(self.order()[done * self.request.batch_size :])
+
+    @abstractmethod
+    def batches(self, order: np.ndarray) -> Iterator[Batch]:
+        """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""

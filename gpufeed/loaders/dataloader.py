@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.samples import HostBatches
 from gpufeed.loaders.transfer import copied
 
 
-class SyncLoader(Loader):
+class SyncLoader(OrderedLoader):
     """Reads, decodes and copies each batch when it is asked for."""
 
     no_decoding = None

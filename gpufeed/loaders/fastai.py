@@ -10,7 +10,7 @@ import torch
 from fastai.data.core import TfmdDL
 
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, end_workers, to_device, told
 from gpufeed.processes import garbage_kept
 
@@ -50,7 +50,7 @@ class ManifestDL(TfmdDL):
         return batch
 
 
-class FastaiLoader(Loader):
+class FastaiLoader(OrderedLoader):
     """The batches of ManifestDL, copied when they are asked for."""
 
     no_decoding = None

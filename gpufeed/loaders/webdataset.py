@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.peers import imported
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate
@@ -30,7 +30,7 @@ BUFFER, INITIAL = 1000, 100  # samples that webdataset shuffles among, and that 
 NONE = np.empty(0, dtype=np.int64)
 
 
-class WebDatasetLoader(Loader):
+class WebDatasetLoader(OrderedLoader):
     """Every epoch has all samples once; ranks read every shard and decode their own samples alone.
 
     The bytes of the shards are verified by the equivalence gate, once; in an epoch the names of samples are.

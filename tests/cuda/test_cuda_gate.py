@@ -19,7 +19,7 @@ from gpufeed.cache import build
 from gpufeed.data.synthetic import reorganise
 from gpufeed.errors import Skip
 from gpufeed.gate.verdict import Verdict
-from gpufeed.loaders.base import Batch, Loader
+from gpufeed.loaders.base import Batch, OrderedLoader
 from gpufeed.loaders.transfer import send
 from gpufeed.registry import DECODERS, LOADERS
 from gpufeed.strips.backends import BACKENDS, open_backend
@@ -60,7 +60,7 @@ def wrong_loaders(monkeypatch):
     )
 
 
-class OneBuffer(Loader):
+class OneBuffer(OrderedLoader):
     """Copies every batch into the same memory on a stream of its own, without waiting for its readers.
 
     The readers' stream has other work before each batch, as a model that trains gives it.

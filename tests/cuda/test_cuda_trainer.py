@@ -10,7 +10,7 @@ import torch
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.devices import AMPERE, apply_precision
 from gpufeed.environment import environment
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.order import permutation
 from gpufeed.loaders.rows import Rows, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
@@ -40,7 +40,7 @@ OPTIONS = {
 }
 
 
-class DeviceLoader(Loader):
+class DeviceLoader(OrderedLoader):
     """All images on the device, gathered batch by batch. Inside an epoch any wait for the device raises."""
 
     strict = False

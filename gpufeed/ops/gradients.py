@@ -17,6 +17,7 @@ def register() -> None:
     torch.library.register_fake("gpufeed::bias_gelu_backward", fake_bias_gelu_backward)
     torch.library.register_fake("gpufeed::linear_bias_gelu", fake_linear_bias_gelu)
     torch.library.register_fake("gpufeed::column_sum", fake_column_sum)
+    torch.library.register_fake("gpufeed::decode_jpegs", fake_decode_jpegs)
     torch.library.register_autograd("gpufeed::bias_gelu", bias_gelu, setup_context=keep_x_and_bias)
     torch.library.register_autograd("gpufeed::linear_bias_gelu", linear_bias_gelu, setup_context=keep_linear)
     torch.library.register_autograd("gpufeed::column_sum", column_sum, setup_context=keep_shape)
@@ -38,6 +39,11 @@ def fake_linear_bias_gelu(x, weight, bias):
 
 def fake_column_sum(x):
     return x.new_empty(x.shape[-1:])
+
+
+def fake_decode_jpegs(data, offsets, tables, height, width, components, horizontal, vertical, fancy):
+    count = offsets.shape[0] - 1
+    return data.new_empty((count, height, width, 3)), data.new_empty((count,))
 
 
 def keep_x_and_bias(ctx, inputs, output):

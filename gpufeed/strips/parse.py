@@ -36,6 +36,7 @@ SAMPLINGS = {(1, 1): "4:4:4", (2, 1): "4:2:2", (1, 2): "4:4:0", (2, 2): "4:2:0",
 BLOCK = 8  # pixels a side
 MAX_DC_CATEGORY = 11  # 8-bit baseline
 MAX_MCUS = 0xFFFF  # a restart interval has 16 bits
+PARTIAL_MCUS = "its sides are not whole MCUs"
 HEAD = Struct(">H")
 FRAME = Struct(">BHHB")  # precision, height, width, components
 
@@ -85,7 +86,7 @@ class Kind:
     def mcus(self) -> int:
         """Minimum coded units of one image."""
         height, width = self.mcu
-        return (self.height // height) * (self.width // width)
+        return -(-self.height // height) * -(-self.width // width)
 
     @property
     def blocks(self) -> int:
@@ -112,14 +113,17 @@ class Header:
     adobe_transform: int | None = None
 
 
-def parse(data: bytes) -> Jpeg:
+def parse(data: bytes, whole_mcus: bool = True) -> Jpeg:
     """Takes a whole file apart; raises Refused, with the reason, for all that a strip cannot hold.
 
     Accepted: baseline Huffman coding of 8 bits, one scan of one (grayscale) or three (YCbCr) components,
-    sides that are whole MCUs, no restart intervals, nothing after the end of the image.
+    sides that are whole MCUs unless whole_mcus is False, no restart intervals, nothing after the end of the
+    image.
     """
     end = header_end(data)
     kind = kind_of(data[:end])
+    if whole_mcus and (kind.height % kind.mcu[0] or kind.width % kind.mcu[1]):
+        raise Refused(PARTIAL_MCUS)
     return Jpeg(kind, entropy(data, end, kind))
 
 
@@ -240,8 +244,8 @@ def describe(header: Header, scan: bytes) -> Kind:
     )
     check_components(components, header)
     kind = Kind(height, width, components, *used_tables(components, header))
-    if not height or not width or height % kind.mcu[0] or width % kind.mcu[1]:
-        raise Refused("its sides are not whole MCUs")
+    if not height or not width:
+        raise Refused(PARTIAL_MCUS)
     if kind.mcus > MAX_MCUS:
         raise Refused("more MCUs than a restart interval can have")
     return kind

@@ -7,4 +7,7 @@ TORCH_LIBRARY(gpufeed, library) {
       "bias_gelu_backward(Tensor grad, Tensor x, Tensor? bias, str approximate) -> (Tensor dx, Tensor dbias)");
   library.def("linear_bias_gelu(Tensor x, Tensor weight, Tensor bias) -> (Tensor out, Tensor aux)");
   library.def("column_sum(Tensor x) -> Tensor");
+  library.def(
+      "decode_jpegs(Tensor data, Tensor offsets, Tensor tables, int height, int width, int components, int horizontal, "
+      "int vertical, bool fancy) -> (Tensor images, Tensor faults)");
 }

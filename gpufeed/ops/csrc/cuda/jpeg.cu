@@ -1,0 +1,200 @@
+// Baseline JPEGs in four kernels: stuffing out (a warp an image), entropy decoding (a thread an image), inverse DCT (eight
+// threads a block of 8 x 8), upsampling and colour (a thread four pixels). Images of a call share their tables.
+
+#include "jpeg_launch.h"
+
+namespace gpufeed::jpeg {
+namespace {
+
+constexpr int WARP = 32;
+constexpr unsigned ALL = 0xffffffffu;
+
+// Where an image's words begin: at its own bytes, two words later for each image before it, so that each has room to be
+// filled up with zeros.
+__host__ __device__ __forceinline__ int64_t first_word(int64_t offset, int64_t image) {
+  return (offset + 3) / 4 + 2 * image;
+}
+
+constexpr int UNSTUFF_WARPS = 8, AHEAD = 4;  // images of a thread block; loads on their way at once
+
+__global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
+    unstuff_kernel(const uint8_t* __restrict__ data, int64_t bytes, const int64_t* __restrict__ offsets, int64_t count,
+                   uint32_t* __restrict__ words, uint32_t* __restrict__ lengths, uint8_t* __restrict__ faults) {
+  const int64_t image = int64_t(blockIdx.x) * UNSTUFF_WARPS + threadIdx.x / WARP;
+  const int lane = threadIdx.x % WARP;
+  if (image >= count) return;
+  const int64_t start = offsets[image], end = offsets[image + 1];
+  if (start < 0 || start > end || end > bytes || end - start > MOST_BYTES) {
+    if (lane == 0) lengths[image] = 0, faults[image] = BAD_PLACE;
+    return;
+  }
+  const uint8_t* const from = data + start;
+  const uint32_t length = uint32_t(end - start);
+  uint8_t* const to = reinterpret_cast<uint8_t*>(words + first_word(start, image));
+  uint32_t written = 0, before = 0;
+  bool marker = false;
+  for (uint32_t base = 0; base < length; base += WARP * AHEAD) {
+    uint32_t byte[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      const uint32_t place = base + i * WARP + lane;
+      byte[i] = place < length ? from[place] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) {
+      const bool inside = base + i * WARP + lane < length;
+      uint32_t left = __shfl_up_sync(ALL, byte[i], 1);
+      if (lane == 0) left = before;
+      before = __shfl_sync(ALL, byte[i], WARP - 1);
+      const bool follows = inside && left == 0xff;
+      marker |= follows && byte[i] != 0;
+      const bool kept = inside && !follows;  // what follows and is no stuffing is a fault
+      const unsigned mask = __ballot_sync(ALL, kept);
+      if (kept) to[written + __popc(mask & ((1u << lane) - 1))] = uint8_t(byte[i]);
+      written += __popc(mask);
+    }
+  }
+  if (length > 0) marker |= from[length - 1] == 0xff;
+  marker = __any_sync(ALL, marker);
+  if (lane < 4) to[written + lane] = 0;
+  if (lane == 0) lengths[image] = written, faults[image] = marker ? BAD_MARKER : NO_FAULT;
+}
+
+// One warp, since images differ in length: a thread block holds its place until the last of its images is done.
+__global__ void __launch_bounds__(WARP)
+    entropy_kernel(const Tables* __restrict__ tables, Shape shape, const uint32_t* __restrict__ words,
+                   const uint32_t* __restrict__ lengths, const int64_t* __restrict__ offsets, int64_t first,
+                   int64_t count, int16_t* __restrict__ coefficients, uint8_t* __restrict__ faults) {
+  __shared__ alignas(16) Huffman huffman[4];
+  constexpr int PIECES = sizeof(huffman) / sizeof(uint4);
+  const uint4* const from = reinterpret_cast<const uint4*>(tables->huffman);
+  for (int i = threadIdx.x; i < PIECES; i += WARP) reinterpret_cast<uint4*>(huffman)[i] = from[i];
+  __syncthreads();
+  const int64_t place = int64_t(blockIdx.x) * WARP + threadIdx.x, image = first + place;
+  if (place >= count || faults[image] != NO_FAULT) return;
+  faults[image] = decode_entropy(huffman, shape, words + first_word(offsets[image], image), lengths[image],
+                                 coefficients + place * shape.blocks() * BLOCK);
+}
+
+__constant__ const uint8_t ZIGZAG[BLOCK] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                                            12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                                            35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                                            58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+
+constexpr int DCT_BLOCKS = 32, LINES = 8, PITCH = 9;  // rows of nine words: columns and rows each in banks of their own
+
+__global__ void __launch_bounds__(DCT_BLOCKS* LINES)
+    dct_kernel(const Tables* __restrict__ tables, Shape shape, const int16_t* __restrict__ coefficients,
+               uint8_t* __restrict__ planes) {
+  __shared__ int32_t work[DCT_BLOCKS][LINES * PITCH];
+  __shared__ uint16_t divisors[3][BLOCK];
+  __shared__ uint8_t natural[BLOCK];  // in `work`, of each coefficient of the zigzag order
+  if (threadIdx.x < 3 * BLOCK) divisors[0][threadIdx.x] = tables->quantisation[0][threadIdx.x];
+  if (threadIdx.x < BLOCK) natural[threadIdx.x] = ZIGZAG[threadIdx.x] / 8 * PITCH + ZIGZAG[threadIdx.x] % 8;
+  __syncthreads();
+  const int blocks = shape.blocks(), own = threadIdx.x / LINES, line = threadIdx.x % LINES;
+  const int block = blockIdx.x * DCT_BLOCKS + own;
+  const bool inside = block < blocks;  // all threads stay, since warps are synchronised
+  const int64_t start = (int64_t(blockIdx.y) * blocks + (inside ? block : 0)) * BLOCK;
+  const Place place = place_of(shape, inside ? block : 0);
+  int32_t* const mine = work[own];
+  union {
+    uint4 word;
+    int16_t value[8];
+  } loaded;
+  loaded.word = *reinterpret_cast<const uint4*>(coefficients + start + line * 8);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int k = line * 8 + i;
+    mine[natural[k]] = int32_t(loaded.value[i]) * divisors[place.component][k];
+  }
+  __syncwarp();
+  int32_t x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = mine[i * PITCH + line];
+  inverse_dct<COLUMN_SHIFT>(x);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) mine[i * PITCH + line] = x[i];
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = mine[line * PITCH + i];
+  inverse_dct<ROW_SHIFT>(x);
+  uint32_t half[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) half[i / 4] |= uint32_t(clamped(x[i] + 128)) << (8 * (i % 4));
+  uint8_t* const to = planes + int64_t(blockIdx.y) * blocks * BLOCK + place.start + line * place.pitch;
+  if (inside) *reinterpret_cast<uint2*>(to) = make_uint2(half[0], half[1]);
+}
+
+constexpr int COLOUR_THREADS = 256, PIXELS = 4;
+
+__global__ void __launch_bounds__(COLOUR_THREADS)
+    colour_kernel(Shape shape, const uint8_t* __restrict__ planes, const uint8_t* __restrict__ faults, bool fancy,
+                  uint8_t* __restrict__ images) {
+  const int across = (shape.width + PIXELS - 1) / PIXELS;
+  const int64_t place = int64_t(blockIdx.x) * COLOUR_THREADS + threadIdx.x;
+  const int y = int(place / across), x = int(place - int64_t(y) * across) * PIXELS;
+  if (y >= shape.height) return;
+  const uint8_t* const own = planes + int64_t(blockIdx.y) * shape.blocks() * BLOCK;
+  uint8_t* const to = images + ((int64_t(blockIdx.y) * shape.height + y) * shape.width + x) * 3;
+  uint32_t word[3] = {0, 0, 0};
+  if (faults[blockIdx.y] == NO_FAULT) {
+#pragma unroll
+    for (int i = 0; i < PIXELS; ++i) {
+      // beyond the right side are samples of the last MCU, which are computed and not written
+      const Rgb pixel = pixel_of(shape, own, x + i, y, fancy);
+      const int bit = i * 24;
+      const uint64_t value = uint64_t(pixel.r | pixel.g << 8 | pixel.b << 16) << (bit % 32);
+      word[bit / 32] |= uint32_t(value);
+      if (bit / 32 + 1 < 3) word[bit / 32 + 1] |= uint32_t(value >> 32);
+    }
+  }
+  if (shape.width % PIXELS == 0) {
+#pragma unroll
+    for (int i = 0; i < 3; ++i) reinterpret_cast<uint32_t*>(to)[i] = word[i];
+    return;
+  }
+  const int count = min(PIXELS, shape.width - x) * 3;
+#pragma unroll
+  for (int i = 0; i < PIXELS * 3; ++i) {
+    if (i < count) to[i] = uint8_t(word[i / 4] >> (8 * (i % 4)));
+  }
+}
+
+unsigned pieces(int64_t work, int64_t each) { return unsigned((work + each - 1) / each); }
+
+// Images first to first + count, whose stuffing is out
+cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, int64_t count, bool fancy,
+                        uint8_t* images, uint8_t* faults, cudaStream_t stream) {
+  const int blocks = in.shape.blocks();
+  const cudaError_t cleared =
+      cudaMemsetAsync(work.coefficients, 0, size_t(count) * blocks * BLOCK * sizeof(int16_t), stream);
+  if (cleared != cudaSuccess) return cleared;
+  entropy_kernel<<<pieces(count, WARP), WARP, 0, stream>>>(in.tables, in.shape, work.words, work.lengths, in.offsets,
+                                                           first, count, work.coefficients, faults);
+  const dim3 dct(pieces(blocks, DCT_BLOCKS), unsigned(count));
+  dct_kernel<<<dct, DCT_BLOCKS * LINES, 0, stream>>>(in.tables, in.shape, work.coefficients, work.planes);
+  const int64_t quads = int64_t(in.shape.height) * pieces(in.shape.width, PIXELS);
+  const dim3 colour(pieces(quads, COLOUR_THREADS), unsigned(count));
+  colour_kernel<<<colour, COLOUR_THREADS, 0, stream>>>(
+      in.shape, work.planes, faults + first, fancy, images + first * in.shape.height * in.shape.width * 3);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+int64_t unstuffed_bytes(int64_t bytes, int64_t count) { return first_word(bytes, count) * 4 + 16; }
+
+cudaError_t decode(const Coded& in, const Workspace& work, bool fancy, uint8_t* images, uint8_t* faults,
+                   cudaStream_t stream) {
+  unstuff_kernel<<<pieces(in.count, UNSTUFF_WARPS), WARP * UNSTUFF_WARPS, 0, stream>>>(
+      in.data, in.bytes, in.offsets, in.count, work.words, work.lengths, faults);
+  for (int64_t first = 0; first < in.count; first += work.images) {
+    const int64_t count = in.count - first < work.images ? in.count - first : work.images;
+    const cudaError_t error = decode_some(in, work, first, count, fancy, images, faults, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace gpufeed::jpeg

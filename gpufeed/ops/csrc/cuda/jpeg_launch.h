@@ -1,0 +1,43 @@
+// Launches of the kernels of jpeg.cu, without torch. Every pointer is to device memory; nothing waits.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "../jpeg.h"
+
+namespace gpufeed::jpeg {
+
+// N images as they come: bytes of all, and where each begins and the last ends. tables: of sizeof(Tables), at a
+// multiple of 16.
+struct Coded {
+  const uint8_t* data;
+  int64_t bytes;
+  const int64_t* offsets;  // (count + 1)
+  int64_t count;
+  const Tables* tables;
+  Shape shape;
+};
+
+// What decoding needs beside. words: unstuffed_bytes, at a multiple of 4; lengths (count); coefficients and planes:
+// blocks * 64 of each of `images` images, at a multiple of 16, which are decoded at a time.
+struct Workspace {
+  uint32_t* words;
+  uint32_t* lengths;
+  int16_t* coefficients;
+  uint8_t* planes;
+  int64_t images;
+};
+
+// Bytes of Workspace::words
+int64_t unstuffed_bytes(int64_t bytes, int64_t count);
+
+// The most images that Workspace may name
+constexpr int64_t MOST_IMAGES = 65535;
+
+// images (count, height, width, 3), at a multiple of 4; faults (count). The stream is of the current device.
+cudaError_t decode(const Coded& in, const Workspace& work, bool fancy, uint8_t* images, uint8_t* faults,
+                   cudaStream_t stream);
+
+}  // namespace gpufeed::jpeg

@@ -1,0 +1,259 @@
+// Baseline JPEG, one image at a time: what the CPU and CUDA forms share, so that both give the same bytes.
+//
+// Entropy coding by ITU-T T.81, annex F. The inverse DCT is that of C. Loeffler, A. Ligtenberg and G. Moschytz,
+// Practical fast 1-D DCT algorithms with 11 multiplications, ICASSP 1989, in fixed point with the precision of
+// libjpeg's "islow": constants of 13 bits, two bits more between the passes. Upsampling and colour round as
+// libjpeg-turbo's do, plain (chroma repeated) or "fancy" (weights 3 and 1). All of it is integer arithmetic.
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define GPUFEED_BOTH __host__ __device__ __forceinline__
+#else
+#define GPUFEED_BOTH inline
+#endif
+
+namespace gpufeed::jpeg {
+
+constexpr int LOOKUP_BITS = 11;              // codes of that length or less are found in one step
+constexpr int LONGEST = 16;                  // bits of a code
+constexpr int FIRST_LONGER = LONGEST - LOOKUP_BITS;
+constexpr int BLOCK = 64;                    // coefficients of a block, 8 x 8
+constexpr int MOST_DC = 2047;                // of 8-bit samples
+constexpr int64_t MOST_BYTES = 1 << 28;      // of one image, so that its bits are counted in 32 bits
+constexpr int64_t MOST_BLOCKS = 1 << 20;     // of one image
+constexpr int64_t MOST_SIDE = 65535;
+
+// What is wrong with an image; its pixels are 0 then.
+enum Fault : uint8_t {
+  NO_FAULT = 0,
+  BAD_PLACE = 1,   // its offsets do not fall in the buffer, in order
+  BAD_MARKER = 2,  // a marker inside the coded bytes
+  BAD_CODE = 3,    // bits that are no code of the table
+  BAD_RUN = 4,     // zeros beyond the last coefficient
+  CUT_OFF = 5,     // it needs more bytes than it has
+  LEFT_OVER = 6,   // whole bytes are left at its end
+  BAD_DC = 7,      // a mean that no 8-bit samples have
+};
+
+// One Huffman table. An entry is length | run << 5 | size << 9, or 0 for bits that are no code.
+// Codes longer than LOOKUP_BITS: of length n if the next 16 bits are below limit[n - LOOKUP_BITS - 1], and then at
+// their first n bits + offset in symbols. They begin at limit[FIRST_LONGER].
+struct Huffman {
+  uint16_t lookup[1 << LOOKUP_BITS];
+  uint16_t limit[8];
+  uint16_t offset[8];
+  uint16_t symbols[256];
+};
+
+// DC and AC of the first component, DC and AC of the others; divisors in zigzag order. gpufeed/ops/jpeg.py makes it.
+struct Tables {
+  Huffman huffman[4];
+  uint16_t quantisation[3][BLOCK];
+};
+static_assert(sizeof(Tables) % 16 == 0 && sizeof(Huffman) % 16 == 0, "copied in words of 16 bytes");
+
+// Of one image. components: 1 or 3; h, v: samples of brightness for one of colour, along a row and a column.
+struct Shape {
+  int height, width, components, h, v;
+
+  GPUFEED_BOTH int mcus_across() const { return (width + 8 * h - 1) / (8 * h); }
+  GPUFEED_BOTH int mcus_down() const { return (height + 8 * v - 1) / (8 * v); }
+  GPUFEED_BOTH int luma_blocks() const { return h * v; }  // of an MCU
+  GPUFEED_BOTH int mcu_blocks() const { return components == 1 ? 1 : h * v + 2; }
+  GPUFEED_BOTH int blocks() const { return mcus_across() * mcus_down() * mcu_blocks(); }
+  GPUFEED_BOTH int colour_width() const { return (width + h - 1) / h; }  // samples that the image has
+  GPUFEED_BOTH int colour_height() const { return (height + v - 1) / v; }
+};
+
+// 32 bits from `shift` (0 to 31) on
+GPUFEED_BOTH uint32_t window(uint32_t high, uint32_t low, uint32_t shift) {
+#ifdef __CUDA_ARCH__
+  return __funnelshift_l(low, high, shift);
+#else
+  return uint32_t((uint64_t(high) << 32 | low) << shift >> 32);
+#endif
+}
+
+GPUFEED_BOTH uint32_t big_endian(uint32_t word) {
+#ifdef __CUDA_ARCH__
+  return __byte_perm(word, 0, 0x0123);
+#else
+  return word >> 24 | (word >> 8 & 0xff00) | (word << 8 & 0xff0000) | word << 24;
+#endif
+}
+
+// The entry of a code that is longer than LOOKUP_BITS; 0 if there is none.
+GPUFEED_BOTH uint32_t longer_code(const Huffman& table, uint32_t bits) {
+  if ((bits >> 16) < table.limit[FIRST_LONGER]) return 0;
+  for (int length = LOOKUP_BITS + 1; length <= LONGEST; ++length) {
+    const int place = length - LOOKUP_BITS - 1;
+    if ((bits >> 16) < table.limit[place]) {
+      return table.symbols[((bits >> (32 - length)) + table.offset[place]) & 255];
+    }
+  }
+  return 0;
+}
+
+// Decodes one image's coded bytes, without stuffing, into coefficients: int16 (blocks, 64) in the order of the scan
+// and in zigzag, of which only those that are not 0 are written. words: the bytes as they are in memory, aligned and
+// filled up with zeros to a whole word. Reads no further, and writes nothing beyond the blocks.
+GPUFEED_BOTH uint8_t decode_entropy(const Huffman* tables, Shape shape, const uint32_t* words, uint32_t bytes,
+                                    int16_t* coefficients) {
+  const uint32_t count = (bytes + 3) / 4;
+  const int luma = shape.luma_blocks(), each = shape.mcu_blocks();
+  const int16_t* const end = coefficients + int64_t(shape.blocks()) * BLOCK;
+  uint32_t at = 0, shift = 0;  // the first bit not used yet
+  uint32_t high = count > 0 ? big_endian(words[0]) : 0;
+  uint32_t low = count > 1 ? big_endian(words[1]) : 0;
+  uint32_t ahead = count > 2 ? words[2] : 0;  // turned when it is needed, so that nobody waits for it here
+  int dc0 = 0, dc1 = 0, dc2 = 0;
+  int block = 0;  // of its MCU
+  int k = 0;      // the next coefficient of its block
+  const Huffman* own = tables;
+  // One code a turn, whatever it is: threads of a warp stay together though their blocks differ in length.
+  while (coefficients != end) {
+    const Huffman& table = own[k != 0];
+    uint32_t bits = window(high, low, shift);
+    uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
+    if (entry == 0) {
+      entry = longer_code(table, bits);
+      if (entry == 0) return at >= count ? CUT_OFF : BAD_CODE;
+    }
+    const uint32_t length = entry & 31, run = entry >> 5 & 15, size = entry >> 9 & 15;
+    bits <<= length;
+    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative
+    int value = int(bits >> 1 >> (31 - size)) - (int32_t(bits) < 0 ? 0 : (1 << size) - 1);
+    shift += length + size;
+    if (shift >= 32) {
+      shift -= 32;
+      high = low;
+      low = big_endian(ahead);
+      if (++at > count) return CUT_OFF;
+      ahead = at + 2 < count ? words[at + 2] : 0;
+    }
+    if (k == 0) {
+      const int component = block < luma ? 0 : block - luma + 1;
+      value += component == 0 ? dc0 : component == 1 ? dc1 : dc2;
+      if (component == 0) dc0 = value;
+      if (component == 1) dc1 = value;
+      if (component == 2) dc2 = value;
+      if (value > MOST_DC || value < -MOST_DC - 1) return BAD_DC;
+      coefficients[0] = int16_t(value);
+      k = 1;
+    } else if (size == 0) {
+      k = run == 15 ? k + 16 : BLOCK;  // sixteen zeros, or the end of the block
+      if (k > BLOCK) return BAD_RUN;
+    } else {
+      k += run;
+      if (k >= BLOCK) return BAD_RUN;
+      coefficients[k++] = int16_t(value);
+    }
+    if (k == BLOCK) {
+      k = 0;
+      coefficients += BLOCK;
+      if (++block == each) block = 0;
+      own = tables + (block < luma ? 0 : 2);
+    }
+  }
+  const uint32_t used = at * 32 + shift;
+  if (used > bytes * 8) return CUT_OFF;
+  return bytes * 8 - used >= 8 ? LEFT_OVER : NO_FAULT;
+}
+
+// Where a block of the scan stands in the planes of its image, which lie one behind the other: brightness, then both
+// colours, each in whole MCUs. start: its first sample; pitch: samples of a row.
+struct Place {
+  int component, start, pitch;
+};
+
+GPUFEED_BOTH Place place_of(Shape shape, int block) {
+  const int each = shape.mcu_blocks(), across = shape.mcus_across();
+  const int mcu = block / each, part = block - mcu * each;
+  const int down = mcu / across, right = mcu - down * across;
+  const int luma = shape.luma_blocks();
+  if (part < luma) {
+    const int y = part / shape.h, x = part - y * shape.h, pitch = across * shape.h * 8;
+    return {0, (down * shape.v + y) * 8 * pitch + (right * shape.h + x) * 8, pitch};
+  }
+  const int component = part - luma + 1, pitch = across * 8;
+  const int plane = across * shape.mcus_down() * BLOCK;  // samples of a colour
+  return {component, plane * (luma + component - 1) + down * 8 * pitch + right * 8, pitch};
+}
+
+// Eight values through the inverse transform, each 2^(13 - SHIFT) times what it would be, rounded. Sums wrap around as
+// unsigned ones do: no coefficients of 8-bit samples come near that.
+template <int SHIFT>
+GPUFEED_BOTH void inverse_dct(int32_t (&x)[8]) {
+  using U = uint32_t;
+  const U x0 = x[0], x1 = x[1], x2 = x[2], x3 = x[3], x4 = x[4], x5 = x[5], x6 = x[6], x7 = x[7];
+  // constants times 2^13; even part: a rotation by 3 pi / 8
+  const U turn = (x2 + x6) * U(4433);
+  const U even2 = turn - x6 * U(15137), even3 = turn + x2 * U(6270);
+  const U even0 = (x0 + x4) << 13, even1 = (x0 - x4) << 13;
+  const U sum0 = even0 + even3, sum3 = even0 - even3, sum1 = even1 + even2, sum2 = even1 - even2;
+  // odd part
+  const U both = (x7 + x3 + x5 + x1) * U(9633);
+  const U near7 = (x7 + x1) * U(7373), near5 = (x5 + x3) * U(20995);
+  const U far73 = both - (x7 + x3) * U(16069), far51 = both - (x5 + x1) * U(3196);
+  const U odd0 = x7 * U(2446) - near7 + far73;
+  const U odd1 = x5 * U(16819) - near5 + far51;
+  const U odd2 = x3 * U(25172) - near5 + far73;
+  const U odd3 = x1 * U(12299) - near7 + far51;
+  constexpr U half = U(1) << (SHIFT - 1);
+  x[0] = int32_t(sum0 + odd3 + half) >> SHIFT;
+  x[7] = int32_t(sum0 - odd3 + half) >> SHIFT;
+  x[1] = int32_t(sum1 + odd2 + half) >> SHIFT;
+  x[6] = int32_t(sum1 - odd2 + half) >> SHIFT;
+  x[2] = int32_t(sum2 + odd1 + half) >> SHIFT;
+  x[5] = int32_t(sum2 - odd1 + half) >> SHIFT;
+  x[3] = int32_t(sum3 + odd0 + half) >> SHIFT;
+  x[4] = int32_t(sum3 - odd0 + half) >> SHIFT;
+}
+
+constexpr int COLUMN_SHIFT = 13 - 2, ROW_SHIFT = 13 + 2 + 3;
+
+GPUFEED_BOTH int clamped(int value) { return value < 0 ? 0 : value > 255 ? 255 : value; }
+
+GPUFEED_BOTH int within(int place, int count) { return place < 0 ? 0 : place >= count ? count - 1 : place; }
+
+// One colour's sample for pixel (x, y). Fancy smooths only what libjpeg-turbo smooths: 4:2:2 and 4:2:0 of more than two
+// samples a row, and 4:4:0.
+GPUFEED_BOTH int colour_at(Shape shape, const uint8_t* plane, int pitch, int x, int y, bool fancy) {
+  const int cx = x / shape.h, cy = y / shape.v, width = shape.colour_width(), height = shape.colour_height();
+  const uint8_t* near = plane + cy * pitch;
+  const bool across = fancy && shape.h == 2 && width > 2;
+  const bool down = fancy && shape.v == 2 && (across || shape.h == 1);
+  if (!across && !down) return near[cx];
+  const int beside = within(cx + (x % 2 ? 1 : -1), width);
+  if (!down) return (3 * near[cx] + near[beside] + (x % 2 ? 2 : 1)) >> 2;
+  const uint8_t* far = plane + within(cy + (y % 2 ? 1 : -1), height) * pitch;
+  if (!across) return (3 * near[cx] + far[cx] + (y % 2 ? 2 : 1)) >> 2;
+  return (3 * (3 * near[cx] + far[cx]) + 3 * near[beside] + far[beside] + (x % 2 ? 7 : 8)) >> 4;
+}
+
+struct Rgb {
+  uint8_t r, g, b;
+};
+
+// ITU-T T.871 (JFIF), with the weights times 2^16
+GPUFEED_BOTH Rgb rgb_of(int y, int cb, int cr) {
+  cb -= 128;
+  cr -= 128;
+  const int r = (91881 * cr + 32768) >> 16, b = (116130 * cb + 32768) >> 16;
+  const int g = (-22554 * cb - 46802 * cr + 32768) >> 16;
+  return {uint8_t(clamped(y + r)), uint8_t(clamped(y + g)), uint8_t(clamped(y + b))};
+}
+
+// Pixel (x, y) from the planes of an image
+GPUFEED_BOTH Rgb pixel_of(Shape shape, const uint8_t* planes, int x, int y, bool fancy) {
+  const int across = shape.mcus_across();
+  const int value = planes[y * across * shape.h * 8 + x];
+  if (shape.components == 1) return {uint8_t(value), uint8_t(value), uint8_t(value)};
+  const int plane = across * shape.mcus_down() * BLOCK, pitch = across * 8;
+  const uint8_t* blue = planes + int64_t(plane) * shape.luma_blocks();
+  return rgb_of(value, colour_at(shape, blue, pitch, x, y, fancy), colour_at(shape, blue + plane, pitch, x, y, fancy));
+}
+
+}  // namespace gpufeed::jpeg

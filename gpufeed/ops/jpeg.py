@@ -1,0 +1,98 @@
+"""decode_jpegs: many baseline JPEGs of one size and one set of tables, from their coded bytes to RGB."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+# as csrc/jpeg.h
+LOOKUP_BITS, LONGEST = 11, 16
+HUFFMAN = np.dtype([("lookup", "u2", 1 << LOOKUP_BITS), ("limit", "u2", 8), ("offset", "u2", 8), ("symbols", "u2", 256)])
+TABLES = np.dtype([("huffman", HUFFMAN, 4), ("quantisation", "u2", (3, 64))])
+MOST_AC_SIZE = 10  # bits of a coefficient of 8-bit samples; T.81, table F.2
+MOST_DC_SIZE = 11
+FAULTS = (
+    None,
+    "its offsets do not lie in the buffer",
+    "a marker inside its coded bytes",
+    "bits that are no code of its table",
+    "zeros beyond a block's last coefficient",
+    "fewer coded bytes than it needs",
+    "coded bytes are left over",
+    "a block's mean is out of range",
+)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """What the images of one call share.
+
+    tables: int16, flat, as csrc/jpeg.h lays them out (`tables_of`). components: 1 (grayscale) or 3 (YCbCr).
+    horizontal, vertical: samples of brightness for one of colour, (1, 1), (2, 1), (2, 2), (1, 2) or (4, 1).
+    """
+
+    height: int
+    width: int
+    components: int
+    horizontal: int
+    vertical: int
+    tables: torch.Tensor
+
+    def to(self, device: torch.device) -> "Coding":
+        """The same with its tables on a device."""
+        return Coding(**{**vars(self), "tables": self.tables.to(device)})
+
+
+def decode_jpegs(
+    data: torch.Tensor, offsets: torch.Tensor, coding: Coding, fancy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(images uint8 (N, H, W, 3), faults uint8 (N,)) of N images, by the extension, which must be loaded.
+
+    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; offsets: int64
+    (N + 1,), where each begins and the last ends; coding.tables: on the same device. Waits for nothing. An image
+    with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo does it by
+    default, else repeated; either way the bytes are those of libjpeg-turbo's integer ("islow") decoder.
+    Raises ValueError or TypeError for tensors and shapes that are not these.
+    """
+    shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
+    return torch.ops.gpufeed.decode_jpegs(data, offsets, coding.tables, *shape, fancy)
+
+
+def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:
+    """Tables in the extension's form: int16, flat.
+
+    huffman: DC and AC of the first component, then, if there are others, DC and AC of those, each 16 counts and
+    the symbols. quantisation: of each component, 64 bytes in zigzag order.
+    """
+    found = np.zeros((), TABLES)
+    for place, table in enumerate(huffman):
+        fill_huffman(found["huffman"][place], table, dc=place % 2 == 0)
+    for place, table in enumerate(quantisation):
+        found["quantisation"][place] = np.frombuffer(table, np.uint8)
+    return torch.from_numpy(np.frombuffer(found.tobytes(), np.int16).copy())
+
+
+def fill_huffman(to: np.ndarray, table: bytes, dc: bool) -> None:
+    """One table, from its counts and symbols; source: T.81, annex C, for the codes."""
+    symbols = [entry(symbol, dc) for symbol in table[16:]]
+    code = first = 0
+    for length, count in enumerate(table[:16], start=1):
+        for place, (run, size) in enumerate(symbols[first : first + count], start=first):
+            if size is not None:
+                to["symbols"][place] = value = length | run << 5 | size << 9
+                if length <= LOOKUP_BITS:
+                    start = (code + place - first) << (LOOKUP_BITS - length)
+                    to["lookup"][start : start + (1 << (LOOKUP_BITS - length))] = value
+        if length == LOOKUP_BITS:
+            to["limit"][LONGEST - LOOKUP_BITS] = (code + count) << (LONGEST - length)
+        if length > LOOKUP_BITS:
+            to["limit"][length - LOOKUP_BITS - 1] = (code + count) << (LONGEST - length)
+            to["offset"][length - LOOKUP_BITS - 1] = (first - code) % 2**16
+        code, first = (code + count) << 1, first + count
+
+
+def entry(symbol: int, dc: bool) -> tuple[int, int | None]:
+    """(run, size) of a symbol; size None if 8-bit samples have no such coefficient."""
+    run, size = (0, symbol) if dc else (symbol >> 4, symbol & 15)
+    return run, None if size > (MOST_DC_SIZE if dc else MOST_AC_SIZE) else size

@@ -73,6 +73,7 @@ DECODERS = {
     "torchvision_cuda": DecoderEntry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"),
     "dali_gpu": DecoderEntry("gpufeed.decode.dali_gpu:DaliGpuDecoder", device="cuda"),
     "nvimgcodec": DecoderEntry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder", device="cuda"),
+    "cuda_jpeg": DecoderEntry("gpufeed.decode.cuda_jpeg:CudaJpegDecoder", device="cuda"),
 }
 
 LOADERS = {

@@ -21,6 +21,7 @@ FAULTS = (
     "fewer coded bytes than it needs",
     "coded bytes are left over",
     "a block's mean is out of range",
+    "its coefficients are out of range",
 )
 
 

@@ -123,7 +123,7 @@ def test_missing_package_is_a_sentence(name, monkeypatch):
     assert (name == "pillow") == (not decoder.needs)
 
 
-@pytest.mark.parametrize("name", ["torchvision_cuda", "dali_gpu", "nvimgcodec"])
+@pytest.mark.parametrize("name", ["torchvision_cuda", "dali_gpu", "nvimgcodec", "cuda_jpeg"])
 def test_missing_gpu_is_a_sentence(name, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Skip, match=f"Decoder {name} needs a CUDA GPU"):

@@ -21,6 +21,9 @@ constexpr int LONGEST = 16;                  // bits of a code
 constexpr int FIRST_LONGER = LONGEST - LOOKUP_BITS;
 constexpr int BLOCK = 64;                    // coefficients of a block, 8 x 8
 constexpr int MOST_DC = 2047;                // of 8-bit samples
+// Of a coefficient, and of what the first pass of the transform makes of it; 8-bit samples stay below an eighth of it.
+// Beyond, the decoders of libjpeg-turbo for several processors differ among themselves.
+constexpr int MOST_VALUE = 16383;
 constexpr int64_t MOST_BYTES = 1 << 28;      // of one image, so that its bits are counted in 32 bits
 constexpr int64_t MOST_BLOCKS = 1 << 20;     // of one image
 constexpr int64_t MOST_SIDE = 65535;
@@ -35,6 +38,7 @@ enum Fault : uint8_t {
   CUT_OFF = 5,     // it needs more bytes than it has
   LEFT_OVER = 6,   // whole bytes are left at its end
   BAD_DC = 7,      // a mean that no 8-bit samples have
+  BAD_RANGE = 8,   // coefficients that no 8-bit samples have
 };
 
 // One Huffman table. An entry is length | run << 5 | size << 9, or 0 for bits that are no code.
@@ -182,8 +186,10 @@ GPUFEED_BOTH Place place_of(Shape shape, int block) {
   return {component, plane * (luma + component - 1) + down * 8 * pitch + right * 8, pitch};
 }
 
-// Eight values through the inverse transform, each 2^(13 - SHIFT) times what it would be, rounded. Sums wrap around as
-// unsigned ones do: no coefficients of 8-bit samples come near that.
+GPUFEED_BOTH bool too_large(int value) { return value > MOST_VALUE || value < -MOST_VALUE; }
+
+// Eight values through the inverse transform, each 2^(13 - SHIFT) times what it would be, rounded. Unsigned, so that
+// values that are too large, whose image is a fault anyway, wrap around.
 template <int SHIFT>
 GPUFEED_BOTH void inverse_dct(int32_t (&x)[8]) {
   using U = uint32_t;

@@ -36,18 +36,28 @@ inline uint8_t unstuff(const uint8_t* from, uint32_t& length, std::vector<uint32
   return before == 0xff ? BAD_MARKER : NO_FAULT;
 }
 
-inline void block_to_samples(const int16_t* coefficients, const uint16_t* quantisation, uint8_t* to, int pitch) {
+// false if its coefficients are too large
+inline bool block_to_samples(const int16_t* coefficients, const uint16_t* quantisation, uint8_t* to, int pitch) {
   int32_t work[8][8], line[8];
-  for (int k = 0; k < BLOCK; ++k) work[ZIGZAG[k] / 8][ZIGZAG[k] % 8] = int32_t(coefficients[k]) * quantisation[k];
+  bool large = false;
+  for (int k = 0; k < BLOCK; ++k) {
+    const int32_t value = int32_t(coefficients[k]) * quantisation[k];
+    large |= too_large(value);
+    work[ZIGZAG[k] / 8][ZIGZAG[k] % 8] = value;
+  }
   for (int column = 0; column < 8; ++column) {
     for (int i = 0; i < 8; ++i) line[i] = work[i][column];
     inverse_dct<COLUMN_SHIFT>(line);
-    for (int i = 0; i < 8; ++i) work[i][column] = line[i];
+    for (int i = 0; i < 8; ++i) {
+      large |= too_large(line[i]);
+      work[i][column] = line[i];
+    }
   }
   for (int row = 0; row < 8; ++row) {
     inverse_dct<ROW_SHIFT>(work[row]);
     for (int i = 0; i < 8; ++i) to[row * pitch + i] = uint8_t(clamped(work[row][i] + 128));
   }
+  return !large;
 }
 
 // Decodes one image into uint8 (height, width, 3), or fills that with 0 and says what is wrong.
@@ -61,14 +71,16 @@ inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* fr
   if (fault == NO_FAULT) {
     fault = decode_entropy(tables.huffman, shape, scratch.words.data(), length, scratch.coefficients.data());
   }
+  for (int block = 0; block < blocks && fault == NO_FAULT; ++block) {
+    const Place place = place_of(shape, block);
+    if (!block_to_samples(scratch.coefficients.data() + size_t(block) * BLOCK, tables.quantisation[place.component],
+                          scratch.planes.data() + place.start, place.pitch)) {
+      fault = BAD_RANGE;
+    }
+  }
   if (fault != NO_FAULT) {
     std::memset(to, 0, size_t(shape.height) * shape.width * 3);
     return fault;
-  }
-  for (int block = 0; block < blocks; ++block) {
-    const Place place = place_of(shape, block);
-    block_to_samples(scratch.coefficients.data() + size_t(block) * BLOCK, tables.quantisation[place.component],
-                     scratch.planes.data() + place.start, place.pitch);
   }
   for (int y = 0; y < shape.height; ++y) {
     for (int x = 0; x < shape.width; ++x, to += 3) {

@@ -85,7 +85,7 @@ constexpr int DCT_BLOCKS = 32, LINES = 8, PITCH = 9;  // rows of nine words: col
 
 __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
     dct_kernel(const Tables* __restrict__ tables, Shape shape, const int16_t* __restrict__ coefficients,
-               uint8_t* __restrict__ planes) {
+               uint8_t* __restrict__ planes, uint8_t* __restrict__ faults) {
   __shared__ int32_t work[DCT_BLOCKS][LINES * PITCH];
   __shared__ uint16_t divisors[3][BLOCK];
   __shared__ uint8_t natural[BLOCK];  // in `work`, of each coefficient of the zigzag order
@@ -98,6 +98,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   const int64_t start = (int64_t(blockIdx.y) * blocks + (inside ? block : 0)) * BLOCK;
   const Place place = place_of(shape, inside ? block : 0);
   int32_t* const mine = work[own];
+  bool large = false;
   union {
     uint4 word;
     int16_t value[8];
@@ -106,7 +107,9 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int k = line * 8 + i;
-    mine[natural[k]] = int32_t(loaded.value[i]) * divisors[place.component][k];
+    const int32_t value = int32_t(loaded.value[i]) * divisors[place.component][k];
+    large |= too_large(value);
+    mine[natural[k]] = value;
   }
   __syncwarp();
   int32_t x[8];
@@ -114,7 +117,12 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   for (int i = 0; i < 8; ++i) x[i] = mine[i * PITCH + line];
   inverse_dct<COLUMN_SHIFT>(x);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) mine[i * PITCH + line] = x[i];
+  for (int i = 0; i < 8; ++i) {
+    large |= too_large(x[i]);
+    mine[i * PITCH + line] = x[i];
+  }
+  // another fault is the one to be told: its coefficients are a part of the image's
+  if (large && faults[blockIdx.y] == NO_FAULT) faults[blockIdx.y] = BAD_RANGE;
   __syncwarp();
 #pragma unroll
   for (int i = 0; i < 8; ++i) x[i] = mine[line * PITCH + i];
@@ -173,7 +181,8 @@ cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, i
   entropy_kernel<<<pieces(count, WARP), WARP, 0, stream>>>(in.tables, in.shape, work.words, work.lengths, in.offsets,
                                                            first, count, work.coefficients, faults);
   const dim3 dct(pieces(blocks, DCT_BLOCKS), unsigned(count));
-  dct_kernel<<<dct, DCT_BLOCKS * LINES, 0, stream>>>(in.tables, in.shape, work.coefficients, work.planes);
+  dct_kernel<<<dct, DCT_BLOCKS * LINES, 0, stream>>>(in.tables, in.shape, work.coefficients, work.planes,
+                                                           faults + first);
   const int64_t quads = int64_t(in.shape.height) * pieces(in.shape.width, PIXELS);
   const dim3 colour(pieces(quads, COLOUR_THREADS), unsigned(count));
   colour_kernel<<<colour, COLOUR_THREADS, 0, stream>>>(

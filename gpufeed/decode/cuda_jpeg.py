@@ -56,9 +56,7 @@ class CudaJpegDecoder(DeviceDecoder):
         """(images, faults) of a group, queued on the current stream."""
         from gpufeed.ops.jpeg import decode_jpegs
 
-        data, offsets = (
-            part.to(self.device, non_blocking=True) for part in joined(group.coded, pinned=True)
-        )
+        data, offsets = (part.to(self.device, non_blocking=True) for part in joined(group.coded, pinned=True))
         return decode_jpegs(data, offsets, coding_of(group.kind, self.device))
 
     def version(self) -> str:

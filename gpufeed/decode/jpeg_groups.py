@@ -1,4 +1,4 @@
-"""Baseline JPEGs in groups that share size, sampling and tables, as the extension's decode_jpegs takes them."""
+"""Baseline JPEGs in groups that share size, sampling and tables, as decode_jpegs takes them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ def grouped(files: Sequence[bytes]) -> list[Group]:
 
 
 def can_code(kind: Kind) -> bool:
-    """Whether decode_jpegs has a form for it: both colours by the same Huffman tables, as everybody writes them."""
+    """Whether decode_jpegs takes it: both colours by the same Huffman tables, as everybody writes them."""
     return len({(part.dc_table, part.ac_table) for part in kind.components[1:]}) <= 1
 
 

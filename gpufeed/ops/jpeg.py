@@ -8,7 +8,9 @@ import torch
 
 # as csrc/jpeg.h
 LOOKUP_BITS, LONGEST = 11, 16
-HUFFMAN = np.dtype([("lookup", "u2", 1 << LOOKUP_BITS), ("limit", "u2", 8), ("offset", "u2", 8), ("symbols", "u2", 256)])
+HUFFMAN = np.dtype(
+    [("lookup", "u2", 1 << LOOKUP_BITS), ("limit", "u2", 8), ("offset", "u2", 8), ("symbols", "u2", 256)]
+)
 TABLES = np.dtype([("huffman", HUFFMAN, 4), ("quantisation", "u2", (3, 64))])
 MOST_AC_SIZE = 10  # bits of a coefficient of 8-bit samples; T.81, table F.2
 MOST_DC_SIZE = 11
@@ -50,10 +52,11 @@ def decode_jpegs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(images uint8 (N, H, W, 3), faults uint8 (N,)) of N images, by the extension, which must be loaded.
 
-    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; offsets: int64
-    (N + 1,), where each begins and the last ends; coding.tables: on the same device. Waits for nothing. An image
-    with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo does it by
-    default, else repeated; either way the bytes are those of libjpeg-turbo's integer ("islow") decoder.
+    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; offsets:
+    int64 (N + 1,), ascending, where each begins and the last ends; coding.tables: on the same device. Waits
+    for nothing. An image with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as
+    libjpeg-turbo does it by default, else repeated; either way the bytes are those of libjpeg-turbo's
+    integer ("islow") decoder.
     Raises ValueError or TypeError for tensors and shapes that are not these.
     """
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
@@ -63,8 +66,8 @@ def decode_jpegs(
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:
     """Tables in the extension's form: int16, flat.
 
-    huffman: DC and AC of the first component, then, if there are others, DC and AC of those, each 16 counts and
-    the symbols. quantisation: of each component, 64 bytes in zigzag order.
+    huffman: DC and AC of the first component, then, if there are others, DC and AC of those, each 16 counts
+    and the symbols. quantisation: of each component, 64 bytes in zigzag order.
     """
     found = np.zeros((), TABLES)
     for place, table in enumerate(huffman):

@@ -1,4 +1,4 @@
-"""decode_jpegs on the CPU, whose arithmetic is that of the CUDA kernels: libjpeg-turbo's pixels, or a fault."""
+"""decode_jpegs on the CPU, with the CUDA kernels' arithmetic: libjpeg-turbo's pixels, or a fault."""
 
 import zipfile
 
@@ -142,7 +142,9 @@ def test_offsets_outside_of_the_buffer_are_a_fault(offsets):
 
 def test_no_images_are_no_images():
     coding = coding_of(parse(encoded("4:2:0", picture(32, 48, 0))).kind, CPU)
-    images, faults = decode_jpegs(torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), coding)
+    images, faults = decode_jpegs(
+        torch.empty(0, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64), coding
+    )
     assert images.shape == (0, 32, 48, 3)
     assert faults.shape == (0,)
 
@@ -187,7 +189,14 @@ def test_groups_hold_each_file_once_and_leave_out_what_is_not_baseline():
     names = [None, *hostile_files(), None, None]
     inside = {names[place] for place in places}
     assert {"gray JPEG", "4:2:0 JPEG of odd sides", "1x1 JPEG", "EXIF-rotated JPEG"} <= inside
-    assert not inside & {"progressive JPEG", "CMYK JPEG", "RGB JPEG", "JPEG with restart markers", "PNG", "text"}
+    assert not inside & {
+        "progressive JPEG",
+        "CMYK JPEG",
+        "RGB JPEG",
+        "JPEG with restart markers",
+        "PNG",
+        "text",
+    }
     for group in groups:
         for place, coded in zip(group.places, group.coded, strict=True):
             assert parse(files[place], whole_mcus=False).entropy == coded

@@ -4,7 +4,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from hostile_fixtures import available, saved
+from hostile_fixtures import available, saved, told
 
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.registry import DECODERS
@@ -37,12 +37,18 @@ def mosaics(files) -> list[bytes]:
     ]
 
 
+def by_whom(name: str, kind: str) -> set[str]:
+    """Who decodes them: half of the mosaics are progressive, which not every decoder takes."""
+    left = kind == "mosaics" and told()["progressive JPEG"][name] == "pillow"
+    return {name, "pillow"} if left else {name}
+
+
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("kind", ["files", "mosaics"])
 def test_within_the_stated_tolerance(name, kind, request):
     decoder, encoded = available(name), request.getfixturevalue(kind)
     decoded, reference = decoder.decode(encoded), PillowDecoder().decode(encoded)
-    assert {outcome.decoder for outcome in decoded.outcomes} == {name}
+    assert {outcome.decoder for outcome in decoded.outcomes} == by_whom(name, kind)
     pairs = zip(decoded.images, reference.images, strict=True)
     wrong = [sentence for found, right in pairs if (sentence := decoder.tolerance.exceeded(found, right))]
     assert wrong == []

@@ -41,8 +41,8 @@ def fake_column_sum(x):
     return x.new_empty(x.shape[-1:])
 
 
-def fake_decode_jpegs(data, offsets, tables, height, width, components, horizontal, vertical, fancy):
-    count = offsets.shape[0] - 1
+def fake_decode_jpegs(data, starts, ends, tables, height, width, components, horizontal, vertical, fancy):
+    count = starts.shape[0]
     return data.new_empty((count, height, width, 3)), data.new_empty((count,))
 
 

@@ -16,7 +16,7 @@ MOST_AC_SIZE = 10  # bits of a coefficient of 8-bit samples; T.81, table F.2
 MOST_DC_SIZE = 11
 FAULTS = (
     None,
-    "its offsets do not lie in the buffer",
+    "its start and end do not lie in the buffer",
     "a marker inside its coded bytes",
     "bits that are no code of its table",
     "zeros beyond a block's last coefficient",
@@ -50,17 +50,23 @@ class Coding:
 def decode_jpegs(
     data: torch.Tensor, offsets: torch.Tensor, coding: Coding, fancy: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """`decode_between` without gaps; offsets: int64 (N + 1,), where each image begins and the last ends."""
+    return decode_between(data, offsets[:-1], offsets[1:], coding, fancy)
+
+
+def decode_between(
+    data: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, coding: Coding, fancy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(images uint8 (N, H, W, 3), faults uint8 (N,)) of N images, by the extension, which must be loaded.
 
-    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; offsets:
-    int64 (N + 1,), ascending, where each begins and the last ends; coding.tables: on the same device. Waits
-    for nothing. An image with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as
-    libjpeg-turbo does it by default, else repeated; either way the bytes are those of libjpeg-turbo's
-    integer ("islow") decoder.
+    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; starts, ends:
+    int64 (N,), ascending, where each begins and ends; coding.tables: on the same device. Waits for nothing.
+    An image with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo
+    does it by default, else repeated; either way the bytes are those of its integer ("islow") decoder.
     Raises ValueError or TypeError for tensors and shapes that are not these.
     """
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
-    return torch.ops.gpufeed.decode_jpegs(data, offsets, coding.tables, *shape, fancy)
+    return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy)
 
 
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:

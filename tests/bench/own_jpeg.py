@@ -9,7 +9,8 @@ A pass is all images; its bytes are in the page cache at its start (a mapped fil
 device at its end. own: the bytes go through pinned memory, the next batch while the last is decoded.
 own_pinned: they are in pinned memory already. own_kernels: they are on the device, on its own clock.
 own_by_contract: the registered decoder, whole files taken apart each time. Strips: as the loader decodes
-them, without its bookkeeping. Prints one line of JSON, images a second each, and writes it to RESULT.
+them, without its bookkeeping, by the engines and by our kernels (strips_cuda_jpeg). Prints one line of JSON,
+images a second each, and writes it to RESULT.
 """
 
 import argparse
@@ -232,7 +233,7 @@ def contestants(
         yield "own_pinned", size, own.images, own.from_pinned
         yield "own_kernels", size, own.images, own.kernels
         yield "own_kernels_plain", size, own.images, lambda own=own: own.kernels(fancy=False)
-    for name in ("nvimgcodec", "torchvision_cuda"):
+    for name in ("nvimgcodec", "torchvision_cuda", "cuda_jpeg"):
         for size in sizes:
             try:
                 strips = Strips(name, groups, size, folder)

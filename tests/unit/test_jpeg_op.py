@@ -13,7 +13,7 @@ from jpeg_fixtures import SAMPLINGS, by_op, damaged, encoded, picture, turbo
 from gpufeed import ops
 from gpufeed.decode.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decode.pillow import rgb
-from gpufeed.ops.jpeg import FAULTS, decode_jpegs
+from gpufeed.ops.jpeg import FAULTS, decode_between, decode_jpegs
 from gpufeed.strips.parse import Refused, parse
 
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def test_offsets_outside_of_the_buffer_are_a_fault(offsets):
     whole = parse(encoded("4:2:0", picture(32, 32, 60)))
     data, _ = joined([whole.entropy])
     images, faults = decode_jpegs(data, torch.tensor(offsets), coding_of(whole.kind, CPU))
-    assert faults.tolist() == [REASONS["its offsets do not lie in the buffer"]]
+    assert faults.tolist() == [REASONS["its start and end do not lie in the buffer"]]
     assert not images.any()
 
 
@@ -152,12 +152,12 @@ def test_no_images_are_no_images():
 def test_what_the_op_does_not_take_is_told():
     whole = parse(encoded("4:2:0", picture(32, 32, 0)))
     (data, offsets), coding = joined([whole.entropy]), coding_of(whole.kind, CPU)
-    with pytest.raises(TypeError, match="found: offsets of Int; expected: Long"):
+    with pytest.raises(TypeError, match="found: starts of Int; expected: Long"):
         decode_jpegs(data, offsets.int(), coding)
     with pytest.raises(ValueError, match="found: data of shape"):
         decode_jpegs(data[None], offsets, coding)
-    with pytest.raises(ValueError, match="found: no offsets"):
-        decode_jpegs(data, offsets[:0], coding)
+    with pytest.raises(ValueError, match="found: 1 starts and 2 ends"):
+        decode_between(data, offsets[:1], offsets, coding)
     for wrong, said in (
         ({"tables": coding.tables[:-1]}, "found: tables of"),
         ({"horizontal": 3}, "sampled 3 x 2"),
@@ -171,11 +171,11 @@ def test_what_the_op_does_not_take_is_told():
 def test_torch_finds_nothing_wrong_with_the_op():
     for sampling in ("4:2:0", "grayscale"):
         whole = parse(encoded(sampling, picture(16, 32, 9)))
-        coding = coding_of(whole.kind, CPU)
+        coding, (data, offsets) = coding_of(whole.kind, CPU), joined([whole.entropy] * 2)
         shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
         torch.library.opcheck(
             torch.ops.gpufeed.decode_jpegs.default,
-            (*joined([whole.entropy] * 2), coding.tables, *shape, True),
+            (data, offsets[:-1], offsets[1:].clone(), coding.tables, *shape, True),
         )
 
 

@@ -19,14 +19,15 @@ inline void check_vector(const at::Tensor& tensor, const char* name, at::ScalarT
   check_device(tensor, name, data);
 }
 
-// data uint8 (bytes), offsets int64 (N + 1), tables int16, all flat and on one device
-inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& offsets, const at::Tensor& tables,
-                                      int64_t height, int64_t width, int64_t components, int64_t h, int64_t v) {
+// data uint8 (bytes), starts and ends int64 (N), tables int16, all flat and on one device
+inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& starts, const at::Tensor& ends,
+                                      const at::Tensor& tables, int64_t height, int64_t width, int64_t components, int64_t h, int64_t v) {
   check_vector(data, "data", at::kByte, data);
-  check_vector(offsets, "offsets", at::kLong, data);
+  check_vector(starts, "starts", at::kLong, data);
+  check_vector(ends, "ends", at::kLong, data);
   check_vector(tables, "tables", at::kShort, data);
-  TORCH_CHECK_VALUE(offsets.numel() > 0, "found: no offsets; expected: one more than there are images; what to do: ",
-                    "pass [0] for no images");
+  TORCH_CHECK_VALUE(starts.numel() == ends.numel(), "found: ", std::to_string(starts.numel()), " starts and ",
+                    std::to_string(ends.numel()), " ends; expected: one of each an image; what to do: pass both whole");
   TORCH_CHECK_VALUE(tables.nbytes() == sizeof(jpeg::Tables), "found: tables of ", std::to_string(tables.nbytes()),
                     " bytes; expected: ", std::to_string(sizeof(jpeg::Tables)),
                     "; what to do: make them by gpufeed.ops.jpeg.tables_of");

@@ -11,24 +11,23 @@
 namespace gpufeed {
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at::Tensor& offsets,
-                                                const at::Tensor& tables, int64_t height, int64_t width,
+std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at::Tensor& starts,
+                                                const at::Tensor& ends, const at::Tensor& tables, int64_t height, int64_t width,
                                                 int64_t components, int64_t h, int64_t v, bool fancy) {
-  const jpeg::Shape shape = check_decode_jpegs(data, offsets, tables, height, width, components, h, v);
-  const int64_t count = offsets.numel() - 1, bytes = data.numel(), size = height * width * 3;
+  const jpeg::Shape shape = check_decode_jpegs(data, starts, ends, tables, height, width, components, h, v);
+  const int64_t count = starts.numel(), bytes = data.numel(), size = height * width * 3;
   at::Tensor images = at::empty({count, height, width, 3}, data.options());
   at::Tensor faults = at::empty({count}, data.options());
   const uint8_t* from = data.const_data_ptr<uint8_t>();
-  const int64_t* places = offsets.const_data_ptr<int64_t>();
+  const int64_t *first = starts.const_data_ptr<int64_t>(), *last = ends.const_data_ptr<int64_t>();
   const auto& coding = *reinterpret_cast<const jpeg::Tables*>(tables.const_data_ptr<int16_t>());
   uint8_t* to = images.mutable_data_ptr<uint8_t>();
   uint8_t* fault = faults.mutable_data_ptr<uint8_t>();
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     jpeg::Scratch scratch;
     for (int64_t i = begin; i < end; ++i) {
-      if (jpeg::lies_inside(places, i, bytes)) {
-        fault[i] = jpeg::decode_image(coding, shape, from + places[i], places[i + 1] - places[i], fancy, to + i * size,
-                                      scratch);
+      if (jpeg::lies_inside(first[i], last[i], bytes)) {
+        fault[i] = jpeg::decode_image(coding, shape, from + first[i], last[i] - first[i], fancy, to + i * size, scratch);
       } else {
         fault[i] = jpeg::BAD_PLACE;
         std::memset(to + i * size, 0, size);

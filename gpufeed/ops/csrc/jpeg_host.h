@@ -91,10 +91,4 @@ inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* fr
   return NO_FAULT;
 }
 
-// Whether image i of `offsets` lies in a buffer of so many bytes
-inline bool lies_inside(const int64_t* offsets, int64_t i, int64_t bytes) {
-  const int64_t start = offsets[i], end = offsets[i + 1];
-  return start >= 0 && start <= end && end <= bytes && end - start <= MOST_BYTES;
-}
-
 }  // namespace gpufeed::jpeg

@@ -8,6 +8,6 @@ TORCH_LIBRARY(gpufeed, library) {
   library.def("linear_bias_gelu(Tensor x, Tensor weight, Tensor bias) -> (Tensor out, Tensor aux)");
   library.def("column_sum(Tensor x) -> Tensor");
   library.def(
-      "decode_jpegs(Tensor data, Tensor offsets, Tensor tables, int height, int width, int components, int horizontal, "
-      "int vertical, bool fancy) -> (Tensor images, Tensor faults)");
+      "decode_jpegs(Tensor data, Tensor starts, Tensor ends, Tensor tables, int height, int width, int components, "
+      "int horizontal, int vertical, bool fancy) -> (Tensor images, Tensor faults)");
 }

@@ -1,4 +1,4 @@
-"""What decodes strips: the CPU's cores, nvImageCodec or torchvision; one module each, and the choice."""
+"""What decodes strips: the CPU's cores, nvImageCodec, torchvision or our kernels; and the choice."""
 
 import logging
 from importlib import import_module
@@ -12,6 +12,7 @@ from gpufeed.strips.backends.base import StripBackend
 BACKENDS = {
     "nvimgcodec": "gpufeed.strips.backends.nvimgcodec:NvImageCodecStrips",
     "torchvision_cuda": "gpufeed.strips.backends.torchvision_cuda:TorchvisionStrips",
+    "cuda_jpeg": "gpufeed.strips.backends.cuda_jpeg:CudaJpegStrips",
     "cpu": "gpufeed.strips.backends.cpu:CpuStrips",
 }
 log = logging.getLogger("gpufeed")

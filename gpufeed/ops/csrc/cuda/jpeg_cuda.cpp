@@ -23,13 +23,13 @@ at::Tensor aligned(const at::Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0 ? tensor : tensor.clone();
 }
 
-std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at::Tensor& offsets,
-                                                const at::Tensor& tables_, int64_t height, int64_t width,
+std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at::Tensor& starts,
+                                                const at::Tensor& ends, const at::Tensor& tables_, int64_t height, int64_t width,
                                                 int64_t components, int64_t h, int64_t v, bool fancy) {
-  const jpeg::Shape shape = check_decode_jpegs(data, offsets, tables_, height, width, components, h, v);
+  const jpeg::Shape shape = check_decode_jpegs(data, starts, ends, tables_, height, width, components, h, v);
   const c10::cuda::CUDAGuard guard(data.device());
   const at::Tensor tables = aligned(tables_);
-  const int64_t count = offsets.numel() - 1, samples = int64_t(shape.blocks()) * jpeg::BLOCK;
+  const int64_t count = starts.numel(), samples = int64_t(shape.blocks()) * jpeg::BLOCK;
   at::Tensor images = at::empty({count, height, width, 3}, data.options());
   at::Tensor faults = at::empty({count}, data.options());
   if (count == 0) return {images, faults};
@@ -39,7 +39,7 @@ std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at
   const at::Tensor coefficients = at::empty({most * samples}, data.options().dtype(at::kShort));
   const at::Tensor planes = at::empty({most * samples}, data.options());
   const jpeg::Coded in{data.const_data_ptr<uint8_t>(), data.numel(),
-                       offsets.const_data_ptr<int64_t>(), count,
+                       starts.const_data_ptr<int64_t>(), ends.const_data_ptr<int64_t>(), count,
                        reinterpret_cast<const jpeg::Tables*>(tables.const_data_ptr<int16_t>()), shape};
   const jpeg::Workspace work{reinterpret_cast<uint32_t*>(words.data_ptr<uint8_t>()),
                              reinterpret_cast<uint32_t*>(lengths.data_ptr<int32_t>()),

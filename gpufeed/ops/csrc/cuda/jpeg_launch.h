@@ -9,12 +9,13 @@
 
 namespace gpufeed::jpeg {
 
-// N images as they come: bytes of all, and where each begins and the last ends. tables: of sizeof(Tables), at a
-// multiple of 16.
+// N images as they come: bytes of all, and where each begins and ends, one behind the other. tables: of sizeof(Tables),
+// at a multiple of 16.
 struct Coded {
   const uint8_t* data;
   int64_t bytes;
-  const int64_t* offsets;  // (count + 1)
+  const int64_t* starts;  // (count)
+  const int64_t* ends;    // (count)
   int64_t count;
   const Tables* tables;
   Shape shape;

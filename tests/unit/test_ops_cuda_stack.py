@@ -25,7 +25,7 @@ import json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from gpufeed import ops
 ops.load(sys.argv[1])
-names = ("bias_gelu", "bias_gelu_backward", "linear_bias_gelu", "column_sum")
+names = ("bias_gelu", "bias_gelu_backward", "linear_bias_gelu", "column_sum", "decode_jpegs")
 kernels = [
     [name, key]
     for name in names

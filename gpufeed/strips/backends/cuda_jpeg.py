@@ -16,9 +16,8 @@ from gpufeed.strips.store import Strip
 from gpufeed.strips.write import RESTARTS, RST0, segment
 
 END = 2  # bytes of a marker, as between images and at a strip's end
-HEAD = (
-    4096  # bytes in which a strip's header ends: four Huffman tables of 256 symbols and all else take 2,000
-)
+PIECE = 4 * 2**20  # bytes that are copied to the device while the next are joined
+HEAD = 4096  # bytes in which a strip's header ends: four tables of 256 symbols and all else take 2,000
 
 
 class CudaJpegStrips(StripBackend):
@@ -104,9 +103,15 @@ class CudaJpegStrips(StripBackend):
         if len(self.staged) < ends[-1]:
             self.staged = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=True)
         self.copied.synchronize()  # the last call's bytes are out of it
-        staged = self.staged[: int(ends[-1])]
-        torch.cat(coded, out=staged)
-        data = staged.to(self.device, non_blocking=True)
+        data = torch.empty(int(ends[-1]), dtype=torch.uint8, device=self.device)
+        first = 0
+        for last in range(1, len(ends)):
+            if last + 1 < len(ends) and ends[last] - ends[first] < PIECE:
+                continue
+            here = slice(int(ends[first]), int(ends[last]))
+            torch.cat(coded[first:last], out=self.staged[here])
+            data[here].copy_(self.staged[here], non_blocking=True)
+            first = last
         self.copied.record(torch.cuda.current_stream(self.device))
         return data, ends
 

@@ -89,8 +89,9 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   __shared__ int32_t work[DCT_BLOCKS][LINES * PITCH];
   __shared__ uint16_t divisors[3][BLOCK];
   __shared__ uint8_t natural[BLOCK];  // in `work`, of each coefficient of the zigzag order
-  if (threadIdx.x < 3 * BLOCK) divisors[0][threadIdx.x] = tables->quantisation[0][threadIdx.x];
-  if (threadIdx.x < BLOCK) natural[threadIdx.x] = ZIGZAG[threadIdx.x] / 8 * PITCH + ZIGZAG[threadIdx.x] % 8;
+  const int component = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
+  if (component < 3) divisors[component][k] = tables->quantisation[component][k];
+  if (component == 0) natural[k] = ZIGZAG[k] / 8 * PITCH + ZIGZAG[k] % 8;
   __syncthreads();
   const int blocks = shape.blocks(), own = threadIdx.x / LINES, line = threadIdx.x % LINES;
   const int block = blockIdx.x * DCT_BLOCKS + own;
@@ -106,10 +107,9 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   loaded.word = *reinterpret_cast<const uint4*>(coefficients + start + line * 8);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int k = line * 8 + i;
-    const int32_t value = int32_t(loaded.value[i]) * divisors[place.component][k];
+    const int32_t value = int32_t(loaded.value[i]) * divisors[place.component][line * 8 + i];
     large |= too_large(value);
-    mine[natural[k]] = value;
+    mine[natural[line * 8 + i]] = value;
   }
   __syncwarp();
   int32_t x[8];

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from hostile_fixtures import photo, saved
-from image_fixtures import request, write_cache, write_files, write_strips
+from image_fixtures import request, write_cache, write_files, write_shards, write_strips
 from PIL import Image
 
 # The contract's tests run again here, with the `dataset` and `device` fixtures of this module.
@@ -52,6 +52,7 @@ def dataset(tmp_path_factory):
     info = replace(manifest.info, classes=[f"class {label}" for label in range(5)])
     manifest = Manifest(manifest.root, info, pd.DataFrame(table))
     write_strips(manifest)
+    write_shards(manifest)
     return manifest, write_cache(manifest)
 
 

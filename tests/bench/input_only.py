@@ -19,7 +19,7 @@ from gpufeed.loaders.rows import Rows
 from gpufeed.timing import Mark, synchronise
 
 MEAN, STD = (0.48, 0.45, 0.40), (0.28, 0.27, 0.28)
-OPTIONS = {"crop_padding": 4, "brightness": 0.2, "contrast": 0.2, "salt_pepper": 0.02}
+OPTIONS = {"crop_padding": 4, "brightness": 0.2, "contrast": 0.2, "salt_pepper": 0.02, "dtype": "float16"}
 CUDA = torch.device("cuda")
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     shape = (images, given.side, given.side, 3)
     store = torch.randint(256, shape, dtype=torch.uint8, device=CUDA)
     feed = Feed(store, given.batch_size)
-    bytes_moved = store.numel() * (1 + 2)
+    bytes_moved = store.numel() * (1 + feed.images.element_size())
     # a copy reads and writes: half the bytes each
     source = torch.empty(bytes_moved // 2, dtype=torch.uint8, device=CUDA)
     target = torch.empty_like(source)

@@ -1,4 +1,4 @@
-"""Adds config/ to a wheel, and the bias-GELU extension where it can be compiled.
+"""Adds config/ to a wheel, and the gpufeed.ops extension where it can be compiled.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
 pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
@@ -13,7 +13,7 @@ from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
-WITHOUT = "gpufeed is installed without its bias-GELU extension, which is compiled at its first use: {}."
+WITHOUT = "gpufeed is installed without its gpufeed.ops extension, which is compiled at its first use: {}."
 
 
 class BuildWithExtension(build_py):

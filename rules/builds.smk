@@ -5,6 +5,7 @@ rule measure_build:
     input:
         manifest=lambda wildcards: f"{DATA}/{BUILDS[wildcards.experiment].dataset}/manifest.parquet",
         files=lambda wildcards: files_of(BUILDS[wildcards.experiment].dataset),
+        extension=extension_of_decoder,
     output:
         f"{RESULTS}/builds/{{experiment}}/{{decoder}}-{{cores}}.json",
     log:
@@ -22,8 +23,8 @@ rule measure_build:
         counts=lambda wildcards: BUILDS[wildcards.experiment].counts,
         attempt=attempt_of_build,
         code=lambda wildcards: digest(
-            *("build_time.py", "processes.py", "heap.py"),
-            *("cache/*.py", "decode/*.py", "strips/**/*.py"),
+            *("build_time.py", "processes.py", "heap.py", "cache/*.py", "strips/*.py"),
+            *code_of_decoder(wildcards.decoder),
         ),
     script:
         "../workflow/scripts/measure_build.py"

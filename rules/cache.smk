@@ -6,6 +6,7 @@ rule build_cache:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
         files=lambda wildcards: files_of(wildcards.dataset),
         strips=strips_for_cache,
+        extension=extension_of_decoder,
     output:
         cache=f"{DATA}/{{dataset}}/cache/{{decoder}}.npy",
         info=f"{DATA}/{{dataset}}/cache/{{decoder}}.json",
@@ -23,8 +24,8 @@ rule build_cache:
         decoder=lambda wildcards: wildcards.decoder,
         device=lambda wildcards: config["device"] if wildcards.decoder == "strips" else None,
         code=lambda wildcards: digest(
-            *("cache/*.py", "decode/*.py", "data/resize.py"),
-            *("strips/**/*.py",) * (wildcards.decoder == "strips"),
+            *("cache/*.py", "data/resize.py"),
+            *code_of_decoder(wildcards.decoder),
         ),
     script:
         "../workflow/scripts/build_cache.py"

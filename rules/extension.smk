@@ -1,4 +1,4 @@
-# C++ and CUDA sources -> the library of bias-GELU, for models whose activation it is.
+# C++ and CUDA sources -> the library of our kernels, for models and decoders that use it.
 
 
 rule build_extension:

@@ -6,6 +6,7 @@ rule measure_decoder:
         unpack(manifests_of_sweep),
         files=lambda wildcards: [path for name in sweep_of(wildcards)["datasets"] for path in files_of(name)],
         strips=strips_of_sweep,
+        extension=extension_of_decoder,
     output:
         f"{RESULTS}/sweeps/{{experiment}}/{{decoder}}.json",
     log:
@@ -24,9 +25,9 @@ rule measure_decoder:
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json"
         ),
         code=lambda wildcards: digest(
-            *("sweep/*.py", "decode/*.py", "data/manifest.py", "heap.py"),
+            *("sweep/*.py", "data/manifest.py", "heap.py"),
             *("loaders/dali_reader.py",) * wildcards.decoder.startswith("dali"),
-            *("strips/**/*.py",) * (wildcards.decoder in STRIP_SETS),
+            *code_of_decoder(wildcards.decoder),
         ),
     script:
         "../workflow/scripts/measure_decoder.py"

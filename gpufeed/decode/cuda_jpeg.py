@@ -5,7 +5,7 @@ import torch
 from gpufeed.decode.base import EXACT
 from gpufeed.decode.device import DeviceDecoder
 from gpufeed.decode.header import JPEG_KINDS
-from gpufeed.decode.jpeg_groups import Group, coding_of, grouped, joined
+from gpufeed.decode.jpeg_groups import Group, code_digest, coding_of, grouped, joined
 from gpufeed.errors import Skip
 
 
@@ -60,6 +60,4 @@ class CudaJpegDecoder(DeviceDecoder):
         return decode_jpegs(data, offsets, coding_of(group.kind, self.device))
 
     def version(self) -> str:
-        from gpufeed.ops import sources
-
-        return f"{self.name} {sources.digest()}"
+        return f"{self.name} {code_digest()}"

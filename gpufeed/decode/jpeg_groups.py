@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from gpufeed import code
 from gpufeed.ops.jpeg import Coding, tables_of
 from gpufeed.strips.parse import Kind, Refused, parse
 
@@ -66,6 +67,13 @@ def coding_of(kind: Kind, device: torch.device) -> Coding:
         tables_of(tables, divisors),
     )
     return coding.to(device)
+
+
+def code_digest() -> str:
+    """12 hex digits that change with whatever decides the pixels: kernels, tables, and who is in a group."""
+    return code.digest(
+        "ops/csrc/**/*.[ch]*", "ops/compiling.py", "ops/jpeg.py", "decode/jpeg_groups.py", "strips/parse.py"
+    )
 
 
 def joined(coded: Sequence[bytes], pinned: bool = False) -> tuple[torch.Tensor, torch.Tensor]:

@@ -244,6 +244,6 @@ def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> 
         found = " ".join(error.found.splitlines()[:2])  # which compilers, and the first that they say
         said = f"found {found}; the log has the rest; {OTHER_COMPILER}."
         if planned.toolkit is None:
-            return nothing_built(folder, f"The bias-GELU extension could not be built: {said}")
+            return nothing_built(folder, f"The gpufeed.ops extension could not be built: {said}")
     sentence = f"The extension has no CUDA kernels: {said}"
     return build_what_compiles(Plan(planned.cxx, sentence=sentence), folder, jobs)

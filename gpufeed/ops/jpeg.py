@@ -65,6 +65,8 @@ def decode_between(
     does it by default, else repeated; either way the bytes are those of its integer ("islow") decoder.
     Raises ValueError or TypeError for tensors and shapes that are not these.
     """
+    if data.is_cuda:  # the tables may have been made on another stream, and be dropped at any time
+        coding.tables.record_stream(torch.cuda.current_stream(data.device))
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
     return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy)
 

@@ -89,7 +89,7 @@ def lacking(device: torch.device, about: About) -> str | None:
     if device.type == "cpu":
         return None
     if device.type != "cuda":
-        return f"The bias-GELU extension has kernels for cpu and cuda, and the device is {device.type}."
+        return f"The gpufeed.ops extension has kernels for cpu and cuda, and the device is {device.type}."
     if about.cuda is None:
         return about.lack()
     if not torch.cuda.is_available():
@@ -98,7 +98,7 @@ def lacking(device: torch.device, about: About) -> str | None:
     if runs_on(capability, about.architectures):
         return None
     return (
-        f"The bias-GELU extension was built for compute capability {', '.join(about.architectures)}, and "
+        f"The gpufeed.ops extension was built for compute capability {', '.join(about.architectures)}, and "
         f"this GPU has {capability[0]}.{capability[1]}: build it again with TORCH_CUDA_ARCH_LIST naming both."
     )
 
@@ -134,7 +134,7 @@ def find() -> None:
         log.exception("the extension could not be built")
         found = first_line(error).removeprefix("found: ")
         current.sentence = (
-            f"The bias-GELU extension could not be built (found {found}): "
+            f"The gpufeed.ops extension could not be built (found {found}): "
             "the log has what the compilers said."
         )
     else:
@@ -153,7 +153,7 @@ def built_just_in_time() -> Path:
     if refusal(library):
         with one_builder(library):
             if refusal(library):
-                log.warning("compiling the bias-GELU extension into %s, once: about a minute", folder)
+                log.warning("compiling the gpufeed.ops extension into %s, once: about a minute", folder)
                 build(folder)
     return library
 
@@ -173,5 +173,5 @@ def take(library: Path, about: About | None, sentence: str | None) -> None:
             sentence = f"{library} cannot be loaded on this node ({why}): {BUILD_AGAIN}."
         else:
             gradients.register()
-            log.info("bias-GELU extension: %s", library)
+            log.info("gpufeed.ops extension: %s", library)
     current.library, current.about, current.sentence = (None if sentence else library), about, sentence

@@ -39,7 +39,7 @@ def cxx() -> str:
     found = (
         f"CXX is {named}, which is no program here" if named else "neither c++ nor g++ nor clang++ is found"
     )
-    raise Skip(f"The bias-GELU extension needs a C++ compiler, and {found}: install g++ or set CXX.")
+    raise Skip(f"The gpufeed.ops extension needs a C++ compiler, and {found}: install g++ or set CXX.")
 
 
 def ninja() -> Path:
@@ -48,7 +48,7 @@ def ninja() -> Path:
     beside = str(Path(sys.executable).parent)
     found = shutil.which("ninja") or shutil.which("ninja", path=beside)
     if found is None:
-        raise Skip("The bias-GELU extension is compiled by ninja, which this node lacks: pip install ninja.")
+        raise Skip("The gpufeed.ops extension needs ninja, which this node lacks: pip install ninja.")
     return Path(found)
 
 

@@ -187,7 +187,7 @@ def read_segment(header: Header, marker: int, body: bytes) -> None:
 
 def read_application(header: Header, marker: int, body: bytes) -> None:
     """The colour space, by the two markers that libjpeg reads; metadata are left behind."""
-    if marker == APP0 and len(body) >= 12 and body.startswith(b"JFIF\0"):
+    if marker == APP0 and len(body) >= 14 and body.startswith(b"JFIF\0"):
         header.jfif = True
     elif marker == APP14 and len(body) >= 12 and body.startswith(b"Adobe"):
         header.adobe_transform = body[11]
@@ -245,7 +245,7 @@ def describe(header: Header, scan: bytes) -> Kind:
     check_components(components, header)
     kind = Kind(height, width, components, *used_tables(components, header))
     if not height or not width:
-        raise Refused(PARTIAL_MCUS)
+        raise Refused("no height or no width")
     if kind.mcus > MAX_MCUS:
         raise Refused("more MCUs than a restart interval can have")
     return kind

@@ -2,6 +2,7 @@
 
 from gpufeed.kernels.plan import AUGMENT
 from gpufeed.registry import MODELS, source_file
+from gpufeed.sweep.plan import STRIP_SETS
 
 
 def code_of_layout(wildcards):
@@ -40,6 +41,13 @@ def code_of_loader(loader):
     if loader == "spdl":
         modules += ("loaders/peers.py", "decode/files.py", "decode/header.py", "decode/tally.py")
     return modules
+
+
+def code_of_decoder(decoder):
+    """The modules that decide what a decoder decodes; the library is an input."""
+    strips = ("strips/**/*.py",) if decoder in STRIP_SETS else ()
+    ours = ("ops/jpeg.py", "strips/parse.py") if decoder == "cuda_jpeg" else ()
+    return ("decode/*.py", *strips, *ours)
 
 
 def code_of_training(wildcards):

@@ -1,4 +1,4 @@
-# The library of bias-GELU, and which cells need it.
+# The library of our C++ and CUDA kernels, and who needs it.
 
 from gpufeed.models.vit_options import BY_EXTENSION
 
@@ -10,3 +10,8 @@ def extension_of(wildcards):
     """The library of a cell whose model's activation is a kernel of ours."""
     activation = cell_of(wildcards).hyper["model"].get("activation")
     return EXTENSION if activation in BY_EXTENSION else []
+
+
+def extension_of_decoder(wildcards):
+    """The library for a job that decodes by it."""
+    return EXTENSION if wildcards.decoder == "cuda_jpeg" else []

@@ -1,6 +1,5 @@
 # Sweeps over decoders.
 
-from gpufeed.sweep.plan import STRIP_SETS
 from gpufeed.sweep.plan import settings as sweep_settings
 
 

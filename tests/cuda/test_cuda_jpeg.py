@@ -138,6 +138,27 @@ def test_the_current_stream_is_the_one_that_is_used():
     assert wrong_beside_a_busy_stream(make, expected, 200) == 0
 
 
+def test_tables_that_are_dropped_while_another_stream_reads_them():
+    whole = parse(encoded("4:2:0", picture(64, 64, 60)))
+    data, offsets = (part.to(CUDA) for part in joined([whole.entropy] * 64))
+    expected, _ = decode_jpegs(data, offsets, coding_of(whole.kind, CUDA))
+    side = torch.cuda.Stream()
+    for _ in range(20):
+        coding_of.cache_clear()
+        coding = coding_of(whole.kind, CUDA)  # made on the current stream
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(1_000_000)
+            images, faults = decode_jpegs(data, offsets, coding)
+        size = coding.tables.numel()
+        coding_of.cache_clear()
+        del coding
+        torch.full((size,), -1, dtype=torch.int16, device=CUDA)  # takes the memory if it is free
+        torch.cuda.synchronize()
+        assert not faults.any()
+        assert torch.equal(images, expected)
+
+
 def test_the_decoder_fills_a_batch_of_both_kinds_and_leaves_the_rest_to_pillow():
     decoder = available("cuda_jpeg")
     colour, gray = encoded("4:2:0", picture(48, 64, 20)), encoded("grayscale", picture(48, 64, 20))

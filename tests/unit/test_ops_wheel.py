@@ -1,4 +1,4 @@
-"""What pip installs of the bias-GELU extension, with torch in the build and without."""
+"""What pip installs of the gpufeed.ops extension, with torch in the build and without."""
 
 import os
 import subprocess

@@ -29,6 +29,7 @@ FRAME = b"\xff\xc0\x00\x11\x08\x00\x20\x00\x20\x03\x01\x22\x00\x02\x11\x01\x03\x
 SCAN = b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00"
 APP14 = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
 JFIF = GOOD[2:20]
+SHORT_JFIF = JFIF[:3] + bytes([JFIF[3] - 2]) + JFIF[4:-2]  # without the sides of a thumbnail
 
 
 @pytest.mark.parametrize(
@@ -114,8 +115,8 @@ REFUSALS = {
     "cmyk": (jpeg(mode="CMYK"), "one nor three"),
     "odd size": (jpeg(PHOTO[:30]), "whole MCUs"),
     "8 rows of 4:2:0": (jpeg(PHOTO[:24], subsampling="4:2:0"), "whole MCUs"),
-    "no height": (replaced(GOOD, FRAME, frame(height=0)), "whole MCUs"),
-    "no width": (replaced(GOOD, FRAME, frame(width=0)), "whole MCUs"),
+    "no height": (replaced(GOOD, FRAME, frame(height=0)), "no height or no width"),
+    "no width": (replaced(GOOD, FRAME, frame(width=0)), "no height or no width"),
     "huge": (replaced(GOOD, FRAME, frame(height=65520, width=65520)), "more MCUs"),
     "large for its bytes": (replaced(GOOD, FRAME, frame(height=2048, width=2048)), "too few bytes"),
     "sampling 0": (replaced(GOOD, FRAME, frame(first=0x00)), "sampling factors"),
@@ -129,6 +130,14 @@ REFUSALS = {
     "rgb by names": (
         replaced(
             replaced(replaced(GOOD, JFIF, b""), FRAME, FRAME[:10] + b"R\x22\x00G\x11\x01B\x11\x01"),
+            SCAN,
+            SCAN[:5] + b"R\x00G\x11B\x11" + SCAN[-3:],
+        ),
+        "no marker names",
+    ),
+    "rgb by names, after a JFIF segment too short for libjpeg": (
+        replaced(
+            replaced(replaced(GOOD, JFIF, SHORT_JFIF), FRAME, FRAME[:10] + b"R\x22\x00G\x11\x01B\x11\x01"),
             SCAN,
             SCAN[:5] + b"R\x00G\x11B\x11" + SCAN[-3:],
         ),

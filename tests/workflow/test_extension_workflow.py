@@ -40,6 +40,13 @@ def records(flow) -> dict[str, dict]:
     return {record["cell"]["hyper"]["model"]["activation"]: record for record in found}
 
 
+def test_who_decodes_by_it_waits_for_it(prepared):
+    flow = prepared(CONFIG)
+    for decoder, waits in (("cuda_jpeg", True), ("simplejpeg", False)):
+        said = flow.run("-n", f"data/synthetic/cache/{decoder}.npy")
+        assert ("rule build_extension" in said) == waits
+
+
 def test_skipped_without_a_compiler_then_built_and_taken_by_the_cells_that_need_it(prepared, monkeypatch):
     flow = prepared(CONFIG)
     monkeypatch.setenv("CXX", "no-such-compiler")

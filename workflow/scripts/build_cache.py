@@ -12,6 +12,10 @@ if __name__ == "__main__":  # worker processes may import this file again
     with job_log(snakemake.log[0]) as log:  # noqa: F821
         job = snakemake  # noqa: F821
         leases.take(takes_gpu(job.params.decoder), job.params.device or "auto", runs=orphan.family())
+        if job.input.get("extension"):
+            from gpufeed import ops  # with torch
+
+            ops.load(job.input.extension)
         manifest = Manifest.read(job.input.manifest)
         path, threads = Path(job.output.cache), job.threads
         if strips := job.input.get("strips"):

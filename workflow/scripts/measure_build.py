@@ -14,6 +14,10 @@ if __name__ == "__main__":  # worker processes may import this file again
         job = snakemake  # noqa: F821
         orphan.end_with()
         leases.take(takes_gpu(job.wildcards.decoder))
+        if job.input.get("extension"):
+            from gpufeed import ops  # with torch
+
+            ops.load(job.input.extension)
         times = measure_build(
             job.input.manifest,
             job.wildcards.experiment,

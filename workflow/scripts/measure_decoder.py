@@ -14,6 +14,10 @@ if __name__ == "__main__":
         job = snakemake  # noqa: F821
         orphan.end_with()
         leases.take(1, job.params.device)
+        if job.input.get("extension"):
+            from gpufeed import ops  # with torch
+
+            ops.load(job.input.extension)
         datasets = job.params.settings["datasets"]
         strips = job.input.get("strips") or []
         sweep = measure_decoder(

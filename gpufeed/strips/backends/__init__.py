@@ -12,21 +12,23 @@ from gpufeed.strips.backends.base import StripBackend
 BACKENDS = {
     "nvimgcodec": "gpufeed.strips.backends.nvimgcodec:NvImageCodecStrips",
     "torchvision_cuda": "gpufeed.strips.backends.torchvision_cuda:TorchvisionStrips",
-    "cuda_jpeg": "gpufeed.strips.backends.cuda_jpeg:CudaJpegStrips",
     "cpu": "gpufeed.strips.backends.cpu:CpuStrips",
+    "cuda_jpeg": "gpufeed.strips.backends.cuda_jpeg:CudaJpegStrips",
 }
+BY_NAME = ("cuda_jpeg",)  # taken only where it is asked for: it may have to be compiled first
 log = logging.getLogger("gpufeed")
 
 
 def open_backend(device: torch.device, threads: int, name: str | None = None) -> StripBackend:
-    """The named backend, or the first that this node can run for `device`.
+    """The named backend, or the first that this node can run for `device`, but for those of BY_NAME.
 
     threads: cores that it may use. Raises Skip with the reason if a named one cannot run here, and
     GpufeedError for a name that there is not.
     """
     if name is not None:
         return backend_class(name)(device, threads)
-    for candidate in BACKENDS if device.type == "cuda" else ["cpu"]:
+    candidates = [name for name in BACKENDS if name not in BY_NAME]
+    for candidate in candidates if device.type == "cuda" else ["cpu"]:
         try:
             return backend_class(candidate)(device, threads)
         except Skip as skip:

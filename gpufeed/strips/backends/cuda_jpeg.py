@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpufeed.decode.base import EXACT
-from gpufeed.decode.jpeg_groups import can_code, coding_of
+from gpufeed.decode.jpeg_groups import can_code, code_digest, coding_of
 from gpufeed.errors import Skip
 from gpufeed.strips.backends.base import StripBackend, rows_of
 from gpufeed.strips.parse import DRI, SOF0, Kind, Refused, header_end, kind_of
@@ -116,9 +116,7 @@ class CudaJpegStrips(StripBackend):
         return data, ends
 
     def version(self) -> str:
-        from gpufeed.ops import sources
-
-        return f"strips by {self.name} {sources.digest()}"
+        return f"strips by {self.name} {code_digest()}"
 
 
 def markers(data: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ PARTS = {
     "transfer_ms": ("transfer: copy to the device", style.SKY, ".."),
     "train_ms": ("train: work on the batch", style.GREEN, ""),
 }
+LIKE_CEILING = "≈ ceiling"  # one line, as high as a bar
 NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet."
 
 
@@ -87,14 +88,17 @@ def has_sweep(cells: pd.DataFrame) -> bool:
 
 
 def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
-    """The tasks with at least one pipeline, each shortened to what fits and sorted for reading."""
+    """The tasks with something to compare, each shortened to what fits and sorted for reading.
+
+    One pipeline alone, without a ceiling, is compared with nothing: drawn only where there is nothing else.
+    """
     panels = []
     for rows in tables.tasks(cells):
         ours = _shorten(tables.pipelines(rows))
         if len(ours):
             ours = ours.sort_values("images_per_s", ascending=False)
             panels.append(ours.assign(label=wording.labels(ours)))
-    return panels
+    return [rows for rows in panels if len(rows) > 1 or rows["ceiling_images_per_s"].notna().any()] or panels
 
 
 def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +160,10 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
     """The numbers of a bar in words, on its right, out of the ceiling's way."""
     words = wording.count(row["images_per_s"])
-    if told := verdicts.short_ceiling(row).replace("the ceiling", "ceiling"):
+    told = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
+    if row["against_ceiling"] == "not distinguishable":
+        told = LIKE_CEILING
+    if told:
         words += " (" + textwrap.fill(told, 20) + ")"
     axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
 
@@ -168,6 +175,8 @@ def _throughput_legend(cells: pd.DataFrame) -> list:
     bounds = ours["ceiling_n_repeats"].dropna()
     if len(bounds):
         name = f"ceiling: compute only (replay), median over n = {_counts(bounds)}, band: range"
+        if (ours["against_ceiling"] == "not distinguishable").any():
+            name += f"\n{LIKE_CEILING}: not distinguishable from it"
         handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))
     return handles
 

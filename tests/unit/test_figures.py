@@ -38,6 +38,15 @@ def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
     assert sorted(point[0] for point in whisker) == [100, 180]
 
 
+def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
+    paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
+    assert len(figures.throughput(tables.cells(records.read_records(paths))).axes) == 2
+    paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
+    (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
+    assert "batch 64" in axis.get_title(loc="left")
+
+
 def test_breakdown_adds_up_to_the_total(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=100), [1000], wait_share=0.5)
     axis = figures.breakdown(tables.cells(records.read_records(paths))).axes[0]

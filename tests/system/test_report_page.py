@@ -143,10 +143,12 @@ def planted(folder: Path) -> Path:
 
 
 def published(folder: Path) -> Path:
-    """A report on the records in the repository."""
+    """A report on the records in the repository, of experiments with enough cells to sort and filter."""
     results, ids = ROOT / "results/reference/h200", {}
-    for cell in sorted(results.glob("records/*/*")):
-        ids.setdefault(cell.parent.name, []).append(cell.name)
+    for experiment in sorted(results.glob("records/*")):
+        cells = sorted(cell.name for cell in experiment.iterdir())
+        if len(cells) > 5:
+            ids[experiment.name] = cells
     publish.report(results, list(ids), made.plan_info(ids), folder / "report.html")
     return folder / "report.html"
 

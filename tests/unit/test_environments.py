@@ -1,14 +1,11 @@
 """Every package and version that envs/ names can still be had, together, from the package index."""
 
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
+from uv_fixtures import pinned_uv
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
@@ -17,9 +14,7 @@ EXTRAS = ["--extra", "inference", "--extra", "tracking", "--extra", "peers"]
 
 def resolved(*options: object, text: str | None = None) -> set[str]:
     """The lines to which uv resolves requirements; nothing is installed, and no earlier answer is kept."""
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    if not os.access(uv, os.X_OK):
-        pytest.skip("needs uv, which make setup installs")
+    uv = pinned_uv()
     command = [uv, "pip", "compile", "--quiet", "--refresh", *PLAIN, *map(str, options)]
     done = subprocess.run(command, input=text, cwd=REPOSITORY, capture_output=True, text=True)
     if done.returncode and any(said in done.stderr for said in ("error sending request", "Failed to fetch")):

@@ -104,8 +104,11 @@ def cifar_archive() -> bytes:
     return buffer.getvalue()
 
 
+ENOUGH = 5 * 16384
+
+
 class SlowServer(http.server.ThreadingHTTPServer):
-    """Serves one archive with ranges; slowly, until `fast` is set."""
+    """Serves one archive with ranges; stops after ENOUGH bytes, until `fast` is set."""
 
     def __init__(self, body: bytes):
         super().__init__(("127.0.0.1", 0), SlowHandler)
@@ -127,13 +130,13 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         self.end_headers()
         for at in range(start, len(body), 16384):
+            while at >= start + ENOUGH and not self.server.fast:
+                time.sleep(0.05)
             try:
                 self.wfile.write(body[at : at + 16384])
                 self.wfile.flush()
             except OSError:
                 return
-            if not self.server.fast:
-                time.sleep(0.2)
 
     def log_message(self, *args):
         pass

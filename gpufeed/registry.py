@@ -21,6 +21,7 @@ class Entry:
 @dataclass(frozen=True)
 class DecoderEntry(Entry):
     device: str = "any"  # any | cuda
+    extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ DECODERS = {
     "torchvision_cuda": DecoderEntry("gpufeed.decode.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"),
     "dali_gpu": DecoderEntry("gpufeed.decode.dali_gpu:DaliGpuDecoder", device="cuda"),
     "nvimgcodec": DecoderEntry("gpufeed.decode.nvimgcodec:NvImageCodecDecoder", device="cuda"),
-    "cuda_jpeg": DecoderEntry("gpufeed.decode.cuda_jpeg:CudaJpegDecoder", device="cuda"),
+    "cuda_jpeg": DecoderEntry("gpufeed.decode.cuda_jpeg:CudaJpegDecoder", device="cuda", extension=True),
 }
 
 LOADERS = {
@@ -184,6 +185,11 @@ def fetch(kind: str, name: str) -> Any:
 def takes_gpu(decoder: str) -> bool:
     """Whether a decoder decodes on a GPU where there is one."""
     return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+
+def takes_extension(decoder: str) -> bool:
+    """Whether a decoder, or a reader of strips, decodes by the library of gpufeed.ops."""
+    return decoder in DECODERS and DECODERS[decoder].extension
 
 
 def source_file(kind: str, name: str) -> str:

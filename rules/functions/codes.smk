@@ -1,7 +1,7 @@
 # Which modules a job runs, as a digest: an edit of one of them runs the job again.
 
 from gpufeed.kernels.plan import AUGMENT
-from gpufeed.registry import MODELS, source_file
+from gpufeed.registry import MODELS, source_file, takes_extension
 from gpufeed.sweep.plan import STRIP_SETS
 
 
@@ -46,7 +46,7 @@ def code_of_loader(loader):
 def code_of_decoder(decoder):
     """The modules that decide what a decoder decodes; the library is an input."""
     strips = ("strips/**/*.py",) if decoder in STRIP_SETS else ()
-    ours = ("ops/jpeg.py", "strips/parse.py") if decoder == "cuda_jpeg" else ()
+    ours = ("ops/jpeg.py", "strips/parse.py") if takes_extension(decoder) else ()
     return ("decode/*.py", *strips, *ours)
 
 

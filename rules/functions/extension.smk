@@ -1,6 +1,7 @@
 # The library of our C++ and CUDA kernels, and who needs it.
 
 from gpufeed.models.vit_options import BY_EXTENSION
+from gpufeed.registry import takes_extension
 
 EXTENSION = f"{RESULTS}/extension/gpufeed_ops.so"
 ABOUT_EXTENSION = f"{RESULTS}/extension/gpufeed_ops.json"
@@ -14,4 +15,4 @@ def extension_of(wildcards):
 
 def extension_of_decoder(wildcards):
     """The library for a job that decodes by it."""
-    return EXTENSION if wildcards.decoder == "cuda_jpeg" else []
+    return EXTENSION if takes_extension(wildcards.decoder) else []

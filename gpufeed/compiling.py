@@ -1,4 +1,4 @@
-"""Whether torch.compile can work on this node: it makes C++ for the CPU, and Triton kernels for a GPU."""
+"""How torch.compile works, and whether it can here: it makes C++ for the CPU, and Triton kernels for a GPU."""
 
 import importlib.util
 import os
@@ -10,6 +10,12 @@ import torch
 from gpufeed.augment.toolchain import lacking
 from gpufeed.errors import Skip
 
+# Inductor's options: products chosen as by mode="max-autotune", without lists of candidates on the terminal
+MAX_AUTOTUNE = {
+    "max_autotune_gemm": True,
+    "autotune_num_choices_displayed": 0,
+    "max_autotune_report_choices_stats": False,
+}
 VOLTA = (7, 0)  # first compute capability that Triton compiles for
 
 

@@ -28,6 +28,7 @@ LATER = (
     ("devices", 1),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
+    ("hyper", "trainer", "max_autotune", False),
 )
 
 
@@ -195,6 +196,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
             f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
             "graph can hold, so cuda_graphs must be false"
         )
+    if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
+        return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
     if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:
         return (
             f"augment {cell.augment} resizes training images alone, and {cell.model} has positions for one "

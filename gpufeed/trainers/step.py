@@ -5,6 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from gpufeed.compiling import MAX_AUTOTUNE
 from gpufeed.devices import autocast
 from gpufeed.loaders.rows import Rows
 from gpufeed.trainers.base import TrainJob
@@ -22,7 +23,8 @@ class TrainStep:
     def __init__(self, job: TrainJob):
         self.job = job
         # two shapes an epoch, each compiled as it is: a graph for any batch size would be slower in both
-        self.model = torch.compile(job.model, dynamic=False) if job.compile else job.model
+        options = MAX_AUTOTUNE if job.options.get("max_autotune") else None
+        self.model = torch.compile(job.model, dynamic=False, options=options) if job.compile else job.model
         self.optimiser = make_optimiser(job.model.parameters(), job.options, job.device, job.cuda_graphs)
         self.scaler = torch.amp.GradScaler(job.device.type, enabled=job.precision == "fp16")
         self.criterion = nn.CrossEntropyLoss(label_smoothing=float(job.options["label_smoothing"]))

@@ -1,5 +1,6 @@
 """Compiled training: compiled before the clock, learning the same, and skipped without a compiler."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from torch._dynamo import reset
 
 from gpufeed import compiling
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.experiment import Cell, impossible
+from gpufeed.experiment import Cell, impossible, impossible_as_composed
 from gpufeed.measure import measure
 from gpufeed.models.vit import VisionTransformer
 
@@ -60,6 +61,29 @@ def test_a_compiled_model_trains_as_one_that_is_not(tmp_path, shapes, precision)
     trainer = toy_trainer(tmp_path, epochs=3, precision=precision, compile=True)
     assert losses(trainer) == pytest.approx(plain, rel=1e-5)
     assert not any(name.startswith("_orig_mod") for name in trainer.job.model.state_dict())
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_products_are_autotuned_where_that_is_asked_for(tmp_path, monkeypatch, asked):
+    seen = []
+
+    def compile_(model, **settings):
+        seen.append(settings["options"])
+        return REAL(model, dynamic=False, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    toy_trainer(tmp_path, compile=True, options={"max_autotune": asked}).run()
+    assert seen == [compiling.MAX_AUTOTUNE if asked else None]
+
+
+def test_every_option_of_autotuning_is_one_of_inductors():
+    REAL(torch.nn.Linear(2, 2), options=compiling.MAX_AUTOTUNE)  # raises for a name that it does not know
+
+
+def test_autotuning_without_compiling_is_refused_with_a_sentence():
+    cell = Cell("toys", "toy", "resident", hyper={"trainer": {"max_autotune": True}})
+    assert "compile must be true" in impossible_as_composed(cell)
+    assert impossible_as_composed(replace(cell, compile=True)) is None
 
 
 def toy_vit(activation="gelu"):

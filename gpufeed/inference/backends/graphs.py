@@ -7,17 +7,12 @@ from dataclasses import replace
 
 import torch
 
+from gpufeed.compiling import MAX_AUTOTUNE
 from gpufeed.errors import Skip
 from gpufeed.inference.backends import compiled, eager
 from gpufeed.inference.base import Ready, Run, Setting
 
 WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune no convolution
-# products as mode="max-autotune" chooses them, without its lists of candidates on the terminal
-AUTOTUNED = {
-    "max_autotune_gemm": True,
-    "autotune_num_choices_displayed": 0,
-    "max_autotune_report_choices_stats": False,
-}
 
 
 def prepare(setting: Setting) -> Ready:
@@ -41,7 +36,7 @@ def prepare_autotuned(setting: Setting) -> Ready:
     without a CUDA GPU.
     """
     require(setting.device)
-    ready = compiled.prepare(setting, AUTOTUNED)
+    ready = compiled.prepare(setting, MAX_AUTOTUNE)
     return replace(ready, run=Captured(ready.run, setting.images))
 
 

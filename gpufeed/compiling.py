@@ -1,4 +1,4 @@
-"""How torch.compile works, and whether it can here: it makes C++ for the CPU, and Triton kernels for a GPU."""
+"""How torch.compile works, and whether it can here: it makes C++ for the CPU and Triton kernels for a GPU."""
 
 import importlib.util
 import os

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #ifdef __CUDACC__
 #define GPUFEED_BOTH __host__ __device__ __forceinline__
@@ -73,7 +74,6 @@ struct Shape {
   GPUFEED_BOTH int mcu_blocks() const { return components == 1 ? 1 : h * v + 2; }
   GPUFEED_BOTH int blocks() const { return mcus_across() * mcus_down() * mcu_blocks(); }
   GPUFEED_BOTH int colour_width() const { return (width + h - 1) / h; }  // samples that the image has
-  GPUFEED_BOTH int colour_height() const { return (height + v - 1) / v; }
 };
 
 // 32 bits from `shift` (0 to 31) on
@@ -229,42 +229,106 @@ GPUFEED_BOTH int clamped(int value) { return value < 0 ? 0 : value > 255 ? 255 :
 
 GPUFEED_BOTH int within(int place, int count) { return place < 0 ? 0 : place >= count ? count - 1 : place; }
 
-// One colour's sample for pixel (x, y). Fancy smooths only what libjpeg-turbo smooths: 4:2:2 and 4:2:0 of more than two
-// samples a row, and 4:4:0.
-GPUFEED_BOTH int colour_at(Shape shape, const uint8_t* plane, int pitch, int x, int y, bool fancy) {
-  const int cx = x / shape.h, cy = y / shape.v, width = shape.colour_width(), height = shape.colour_height();
-  const uint8_t* near = plane + cy * pitch;
-  const bool across = fancy && shape.h == 2 && width > 2;
-  const bool down = fancy && shape.v == 2 && (across || shape.h == 1);
-  if (!across && !down) return near[cx];
-  const int beside = within(cx + (x % 2 ? 1 : -1), width);
-  if (!down) return (3 * near[cx] + near[beside] + (x % 2 ? 2 : 1)) >> 2;
-  const uint8_t* far = plane + within(cy + (y % 2 ? 1 : -1), height) * pitch;
-  if (!across) return (3 * near[cx] + far[cx] + (y % 2 ? 2 : 1)) >> 2;
-  return (3 * (3 * near[cx] + far[cx]) + 3 * near[beside] + far[beside] + (x % 2 ? 7 : 8)) >> 4;
+// How many samples of brightness stand for one of colour, known to the compiler
+template <int H_, int V_>
+struct Sampling {
+  static constexpr int H = H_, V = V_;
+};
+
+// work(Sampling<H, V>()) for the sampling that a shape has
+template <class Work>
+inline auto by_sampling(Shape shape, Work work) {
+  if (shape.h == 4) return work(Sampling<4, 1>());
+  if (shape.h == 2) return shape.v == 2 ? work(Sampling<2, 2>()) : work(Sampling<2, 1>());
+  return shape.v == 2 ? work(Sampling<1, 2>()) : work(Sampling<1, 1>());
+}
+
+// Whether colours are smoothed: of all that is fancy only what libjpeg-turbo smooths, which is 4:2:2 and 4:2:0 of more
+// than two samples a row, and 4:4:0.
+inline bool smooths(Shape shape, bool fancy) {
+  return fancy && (shape.h == 2 ? shape.colour_width() > 2 : shape.h == 1 && shape.v == 2);
+}
+
+constexpr int SPAN = 8;                   // pixels of a row that are made together, the first at a multiple of 8
+constexpr int SPAN_WORDS = SPAN * 3 / 4;  // of 32 bits, as RGB
+
+// COUNT samples from an address that is a multiple of COUNT, in one access
+template <int COUNT>
+GPUFEED_BOTH void load(const uint8_t* from, int (&to)[COUNT]) {
+  uint8_t bytes[COUNT];
+  std::memcpy(bytes, __builtin_assume_aligned(from, COUNT), COUNT);
+  for (int i = 0; i < COUNT; ++i) to[i] = bytes[i];
+}
+
+// One colour's samples for the pixels of the span at (x, y); beyond the right side, whatever is there.
+template <class Of>
+GPUFEED_BOTH void colours_at(Shape shape, const uint8_t* plane, int pitch, int x, int y, bool smooth, int (&to)[SPAN]) {
+  constexpr int H = Of::H, V = Of::V, COUNT = SPAN / H;
+  const int cx = x / H, cy = y / V;
+  const uint8_t* const near = plane + cy * pitch;
+  int own[COUNT];
+  load(near + cx, own);
+  if (H * V == 1 || H == 4 || !smooth) {
+    for (int i = 0; i < SPAN; ++i) to[i] = own[i / H];
+    return;
+  }
+  const int width = (shape.width + H - 1) / H, height = (shape.height + V - 1) / V;  // samples that the image has
+  const uint8_t* const far = plane + within(cy + (y % 2 ? 1 : -1), height) * pitch;
+  if (V == 2) {
+    int other[COUNT];
+    load(far + cx, other);
+    for (int i = 0; i < COUNT; ++i) own[i] = 3 * own[i] + other[i];
+  }
+  if (H == 1) {
+    for (int i = 0; i < SPAN; ++i) to[i] = (own[i % COUNT] + (y % 2 ? 2 : 1)) >> 2;
+    return;
+  }
+  const int before = within(cx - 1, width), behind = within(cx + COUNT, width);
+  const int left = V == 2 ? 3 * near[before] + far[before] : near[before];
+  const int right = V == 2 ? 3 * near[behind] + far[behind] : near[behind];
+  // the last sample of the image is its own neighbour
+  for (int i = 1; i < COUNT; ++i) own[i] = cx + i < width ? own[i] : own[i - 1];
+  for (int i = 0; i < COUNT; ++i) {
+    const int previous = i == 0 ? left : own[i - 1], next = i == COUNT - 1 ? right : own[i + 1];
+    to[H * i % SPAN] = (3 * own[i] + previous + (V == 2 ? 8 : 1)) >> (2 * V);
+    to[(H * i + 1) % SPAN] = (3 * own[i] + next + (V == 2 ? 7 : 2)) >> (2 * V);
+  }
 }
 
 struct Rgb {
-  uint8_t r, g, b;
+  int r, g, b;
 };
 
-// ITU-T T.871 (JFIF), with the weights times 2^16
+// ITU-T T.871 (JFIF), with the weights times 2^16; a half is added before each shift
 GPUFEED_BOTH Rgb rgb_of(int y, int cb, int cr) {
-  cb -= 128;
-  cr -= 128;
-  const int r = (91881 * cr + 32768) >> 16, b = (116130 * cb + 32768) >> 16;
-  const int g = (-22554 * cb - 46802 * cr + 32768) >> 16;
-  return {uint8_t(clamped(y + r)), uint8_t(clamped(y + g)), uint8_t(clamped(y + b))};
+  const int level = y * 65536 + 32768;
+  const int r = level + 91881 * cr - 91881 * 128, b = level + 116130 * cb - 116130 * 128;
+  const int g = level - 22554 * cb - 46802 * cr + (22554 + 46802) * 128;
+  return {clamped(r >> 16), clamped(g >> 16), clamped(b >> 16)};
 }
 
-// Pixel (x, y) from the planes of an image
-GPUFEED_BOTH Rgb pixel_of(Shape shape, const uint8_t* planes, int x, int y, bool fancy) {
-  const int across = shape.mcus_across();
-  const int value = planes[y * across * shape.h * 8 + x];
-  if (shape.components == 1) return {uint8_t(value), uint8_t(value), uint8_t(value)};
-  const int plane = across * shape.mcus_down() * BLOCK, pitch = across * 8;
-  const uint8_t* blue = planes + int64_t(plane) * shape.luma_blocks();
-  return rgb_of(value, colour_at(shape, blue, pitch, x, y, fancy), colour_at(shape, blue + plane, pitch, x, y, fancy));
+// The span at (x, y) from the planes of an image, as bytes of RGB from the lowest of the first word on
+template <class Of>
+GPUFEED_BOTH void span_at(Shape shape, const uint8_t* planes, int x, int y, bool smooth, uint32_t (&words)[SPAN_WORDS]) {
+  constexpr int H = Of::H, V = Of::V;
+  const int across = (shape.width + 8 * H - 1) / (8 * H), down = (shape.height + 8 * V - 1) / (8 * V);
+  const int plane = across * down * BLOCK;  // samples of a colour
+  int level[SPAN], cb[SPAN], cr[SPAN];
+  load(planes + y * across * H * 8 + x, level);
+  const bool gray = shape.components == 1;
+  if (!gray) {
+    const uint8_t* const blue = planes + int64_t(plane) * (H * V);
+    colours_at<Of>(shape, blue, across * 8, x, y, smooth, cb);
+    colours_at<Of>(shape, blue + plane, across * 8, x, y, smooth, cr);
+  }
+  for (int i = 0; i < SPAN_WORDS; ++i) words[i] = 0;
+#pragma unroll
+  for (int i = 0; i < SPAN; ++i) {
+    const Rgb pixel = gray ? Rgb{level[i], level[i], level[i]} : rgb_of(level[i], cb[i], cr[i]);
+    const int value[3] = {pixel.r, pixel.g, pixel.b};
+#pragma unroll
+    for (int k = 0; k < 3; ++k) words[(3 * i + k) / 4] |= uint32_t(value[k]) << (8 * ((3 * i + k) % 4));
+  }
 }
 
 }  // namespace gpufeed::jpeg

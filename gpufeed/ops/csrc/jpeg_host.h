@@ -1,6 +1,7 @@
 // One JPEG on the CPU, by the functions that the CUDA kernels use. Without torch.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -82,12 +83,16 @@ inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* fr
     std::memset(to, 0, size_t(shape.height) * shape.width * 3);
     return fault;
   }
-  for (int y = 0; y < shape.height; ++y) {
-    for (int x = 0; x < shape.width; ++x, to += 3) {
-      const Rgb pixel = pixel_of(shape, scratch.planes.data(), x, y, fancy);
-      to[0] = pixel.r, to[1] = pixel.g, to[2] = pixel.b;
+  const bool smooth = smooths(shape, fancy);
+  by_sampling(shape, [&](auto of) {
+    for (int y = 0; y < shape.height; ++y) {
+      for (int x = 0; x < shape.width; x += SPAN) {
+        uint32_t words[SPAN_WORDS];
+        span_at<decltype(of)>(shape, scratch.planes.data(), x, y, smooth, words);
+        std::memcpy(to + (size_t(y) * shape.width + x) * 3, words, std::min(SPAN, shape.width - x) * 3);
+      }
     }
-  }
+  });
   return NO_FAULT;
 }
 

@@ -1,5 +1,5 @@
 // Baseline JPEGs in four kernels: stuffing out (a warp an image), entropy decoding (a thread an image), inverse DCT (eight
-// threads a block of 8 x 8), upsampling and colour (a thread four pixels). Images of a call share their tables.
+// threads a block of 8 x 8), upsampling and colour (a thread eight pixels). Images of a call share their tables.
 
 #include "jpeg_launch.h"
 
@@ -134,38 +134,48 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   if (inside) *reinterpret_cast<uint2*>(to) = make_uint2(half[0], half[1]);
 }
 
-constexpr int COLOUR_THREADS = 256, PIXELS = 4;
+constexpr int COLOUR_THREADS = 256, PAIRS = SPAN_WORDS / 2;  // of words, as they are written
 
+// A thread a span; samples: of an image's planes. Where spans follow each other without gaps a warp turns its own round in shared memory, so that
+// neighbouring threads write neighbouring addresses.
+template <class Of>
 __global__ void __launch_bounds__(COLOUR_THREADS)
-    colour_kernel(Shape shape, const uint8_t* __restrict__ planes, const uint8_t* __restrict__ faults, bool fancy,
-                  uint8_t* __restrict__ images) {
-  const int across = (shape.width + PIXELS - 1) / PIXELS;
-  const int64_t place = int64_t(blockIdx.x) * COLOUR_THREADS + threadIdx.x;
-  const int y = int(place / across), x = int(place - int64_t(y) * across) * PIXELS;
-  if (y >= shape.height) return;
-  const uint8_t* const own = planes + int64_t(blockIdx.y) * shape.blocks() * BLOCK;
-  uint8_t* const to = images + ((int64_t(blockIdx.y) * shape.height + y) * shape.width + x) * 3;
-  uint32_t word[3] = {0, 0, 0};
-  if (faults[blockIdx.y] == NO_FAULT) {
+    colour_kernel(Shape shape, int64_t samples, const uint8_t* __restrict__ planes,
+                  const uint8_t* __restrict__ faults, bool smooth, uint8_t* __restrict__ images) {
+  __shared__ uint2 turned[COLOUR_THREADS / WARP][WARP * PAIRS];
+  const uint32_t across = (shape.width + SPAN - 1) / SPAN, spans = across * shape.height;
+  const uint32_t span = blockIdx.x * COLOUR_THREADS + threadIdx.x, y = span / across, x = (span - y * across) * SPAN;
+  const bool inside = span < spans;  // all threads stay, since warps are synchronised
+  uint32_t words[SPAN_WORDS] = {};
+  if (inside && faults[blockIdx.y] == NO_FAULT) span_at<Of>(shape, planes + blockIdx.y * samples, x, y, smooth, words);
+  uint8_t* const image = images + int64_t(blockIdx.y) * shape.height * shape.width * 3;
+  if (shape.width % SPAN == 0) {
+    const uint32_t lane = threadIdx.x % WARP, first = span - lane;
+    uint2* const own = turned[threadIdx.x / WARP];
 #pragma unroll
-    for (int i = 0; i < PIXELS; ++i) {
-      // beyond the right side are samples of the last MCU, which are computed and not written
-      const Rgb pixel = pixel_of(shape, own, x + i, y, fancy);
-      const int bit = i * 24;
-      const uint64_t value = uint64_t(pixel.r | pixel.g << 8 | pixel.b << 16) << (bit % 32);
-      word[bit / 32] |= uint32_t(value);
-      if (bit / 32 + 1 < 3) word[bit / 32 + 1] |= uint32_t(value >> 32);
+    for (int i = 0; i < PAIRS; ++i) own[lane * PAIRS + i] = make_uint2(words[2 * i], words[2 * i + 1]);
+    __syncwarp();
+    uint2* const to = reinterpret_cast<uint2*>(image) + first * PAIRS;
+    const uint32_t count = first < spans ? (spans - first) * PAIRS : 0;
+#pragma unroll
+    for (uint32_t place = lane; place < WARP * PAIRS; place += WARP) {
+      if (place < count) to[place] = own[place];
     }
-  }
-  if (shape.width % PIXELS == 0) {
-#pragma unroll
-    for (int i = 0; i < 3; ++i) reinterpret_cast<uint32_t*>(to)[i] = word[i];
     return;
   }
-  const int count = min(PIXELS, shape.width - x) * 3;
+  if (!inside) return;
+  uint8_t* const to = image + (y * shape.width + x) * 3;
+  const int bytes = min(SPAN, shape.width - int(x)) * 3;
 #pragma unroll
-  for (int i = 0; i < PIXELS * 3; ++i) {
-    if (i < count) to[i] = uint8_t(word[i / 4] >> (8 * (i % 4)));
+  for (int i = 0; i < SPAN_WORDS; ++i) {
+    if (shape.width % 4 == 0) {
+      if (4 * i < bytes) reinterpret_cast<uint32_t*>(to)[i] = words[i];
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      if (4 * i + k < bytes) to[4 * i + k] = uint8_t(words[i] >> (8 * k));
+    }
   }
 }
 
@@ -183,10 +193,13 @@ cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, i
   const dim3 dct(pieces(blocks, DCT_BLOCKS), unsigned(count));
   dct_kernel<<<dct, DCT_BLOCKS * LINES, 0, stream>>>(in.tables, in.shape, work.coefficients, work.planes,
                                                            faults + first);
-  const int64_t quads = int64_t(in.shape.height) * pieces(in.shape.width, PIXELS);
-  const dim3 colour(pieces(quads, COLOUR_THREADS), unsigned(count));
-  colour_kernel<<<colour, COLOUR_THREADS, 0, stream>>>(
-      in.shape, work.planes, faults + first, fancy, images + first * in.shape.height * in.shape.width * 3);
+  const int64_t spans = int64_t(in.shape.height) * pieces(in.shape.width, SPAN);
+  const dim3 colour(pieces(spans, COLOUR_THREADS), unsigned(count));
+  by_sampling(in.shape, [&](auto of) {
+    colour_kernel<decltype(of)><<<colour, COLOUR_THREADS, 0, stream>>>(
+        in.shape, int64_t(blocks) * BLOCK, work.planes, faults + first, smooths(in.shape, fancy),
+        images + first * in.shape.height * in.shape.width * 3);
+  });
   return cudaGetLastError();
 }
 

@@ -37,7 +37,7 @@ int64_t unstuffed_bytes(int64_t bytes, int64_t count);
 // The most images that Workspace may name
 constexpr int64_t MOST_IMAGES = 65535;
 
-// images (count, height, width, 3), at a multiple of 4; faults (count). The stream is of the current device.
+// images (count, height, width, 3), at a multiple of 8; faults (count). The stream is of the current device.
 cudaError_t decode(const Coded& in, const Workspace& work, bool fancy, uint8_t* images, uint8_t* faults,
                    cudaStream_t stream);
 

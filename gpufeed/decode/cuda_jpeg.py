@@ -7,6 +7,7 @@ from gpufeed.decode.device import DeviceDecoder
 from gpufeed.decode.header import JPEG_KINDS
 from gpufeed.decode.jpeg_groups import Group, code_digest, coding_of, grouped, joined
 from gpufeed.errors import Skip
+from gpufeed.ops.jpeg_pieces import PieceDecoder
 
 
 class CudaJpegDecoder(DeviceDecoder):
@@ -26,6 +27,7 @@ class CudaJpegDecoder(DeviceDecoder):
 
         if sentence := status(self.device).sentence:
             raise Skip(f"Decoder {self.name} needs this project's extension with CUDA kernels. {sentence}")
+        self.pieces = PieceDecoder(self.device)
 
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         images: list[torch.Tensor | None] = [None] * len(files)
@@ -54,10 +56,8 @@ class CudaJpegDecoder(DeviceDecoder):
 
     def _queue(self, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
         """(images, faults) of a group, queued on the current stream."""
-        from gpufeed.ops.jpeg import decode_jpegs
-
-        data, offsets = (part.to(self.device, non_blocking=True) for part in joined(group.coded, pinned=True))
-        return decode_jpegs(data, offsets, coding_of(group.kind, self.device))
+        data, offsets = joined(group.coded)
+        return self.pieces.decode(data, offsets[:-1], offsets[1:], coding_of(group.kind, self.device))
 
     def version(self) -> str:
         return f"{self.name} {code_digest()}"

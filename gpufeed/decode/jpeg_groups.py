@@ -72,17 +72,13 @@ def coding_of(kind: Kind, device: torch.device) -> Coding:
 def code_digest() -> str:
     """12 hex digits that change with whatever decides the pixels: kernels, tables, and who is in a group."""
     return code.digest(
-        "ops/csrc/**/*.[ch]*", "ops/compiling.py", "ops/jpeg.py", "decode/jpeg_groups.py", "strips/parse.py"
+        "ops/csrc/**/*.[ch]*", "ops/compiling.py", "ops/jpeg*.py", "decode/jpeg_groups.py", "strips/parse.py"
     )
 
 
-def joined(coded: Sequence[bytes], pinned: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """(data uint8 (bytes,), offsets int64 (N + 1,)) on the host, as decode_jpegs takes them.
-
-    pinned: in memory from which a GPU copies at full speed, and without waiting.
-    """
-    offsets = torch.empty(len(coded) + 1, dtype=torch.int64, pin_memory=pinned)
-    offsets.numpy()[:] = np.cumsum([0, *map(len, coded)])
-    data = torch.empty(int(offsets[-1]), dtype=torch.uint8, pin_memory=pinned)
+def joined(coded: Sequence[bytes]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(data uint8 (bytes,), offsets int64 (N + 1,)) on the host, as decode_jpegs takes them."""
+    offsets = torch.from_numpy(np.cumsum([0, *map(len, coded)], dtype=np.int64))
+    data = torch.empty(int(offsets[-1]), dtype=torch.uint8)
     data.numpy()[:] = np.frombuffer(b"".join(coded), np.uint8)
     return data, offsets

@@ -2,19 +2,21 @@
 
 SOURCE: the zip of tiny_imagenet_40 or a folder of JPEGs. All training files (all files, if none is called
 so) are decoded by the extension's decode_jpegs, and joined to strips by nvImageCodec and by torchvision, in
-one process and by turns. First the pixels: equal to the CPU form's and to Pillow's, and within torchvision's
-tolerance of its own.
+one process and by turns. First the pixels: equal to the CPU form's and to Pillow's, in pieces as in one call,
+and within torchvision's tolerance of its own.
 
 A pass is all images; its bytes are in the page cache at its start (a mapped file) and its images on the
 device at its end. own: the bytes go through pinned memory, the next batch while the last is decoded.
-own_pinned: they are in pinned memory already. own_kernels: they are on the device, on its own clock.
-own_by_contract: the registered decoder, whole files taken apart each time. Strips: as the loader decodes
-them, without its bookkeeping, by the engines and by our kernels (strips_cuda_jpeg). Prints one line of JSON,
-images a second each, and writes it to RESULT.
+own_pieces: the same by PieceDecoder, each batch in pieces; own_pieces_4, own_pieces_8: in so many at most,
+the largest batch. own_pinned: they are in pinned memory already. own_kernels: they are on the device, on its
+own clock. own_by_contract: the registered decoder, whole files taken apart each time. Strips: as the loader
+decodes them, without its bookkeeping, by the engines and by our kernels (strips_cuda_jpeg). Prints a table of
+images a second and of the kernels' shares of one call for all, then one line of JSON, which RESULT gets too.
 """
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import time
@@ -33,6 +35,7 @@ from gpufeed.decode.pillow import PillowDecoder, rgb
 from gpufeed.environment import cores_allowed, environment
 from gpufeed.errors import Skip
 from gpufeed.ops.jpeg import Coding, decode_jpegs
+from gpufeed.ops.jpeg_pieces import PIECES, PieceDecoder
 from gpufeed.registry import load
 from gpufeed.strips.backends import backend_class
 from gpufeed.strips.build import IMAGES_PER_STRIP
@@ -44,6 +47,7 @@ from gpufeed.timing import Mark, synchronise
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 WARM_UPS, BATCH_SIZES, WANTED = 2, (256, 1024, 4096, 20_000), 3.0
 STAGES = 3  # pinned buffers: one is filled, one copied, one decoded from
+OTHER_PIECES = (4, 8)  # beside PIECES, for the largest batch
 CHECKED_A_CALL, CONTRACT_BATCH = 1024, 4096
 
 
@@ -103,6 +107,7 @@ class Own:
         self.free = [torch.cuda.Event() for _ in range(STAGES)]
         self.pinned = [batch.data.clone().pin_memory() for batch in batches]
         self.resident = [(batch.data.to(CUDA), batch.offsets.to(CUDA)) for batch in batches]
+        self.decoders = {pieces: PieceDecoder(CUDA, pieces) for pieces in (PIECES, *OTHER_PIECES)}
 
     def whole(self) -> None:
         """From the page cache to images on the device."""
@@ -115,6 +120,11 @@ class Own:
             faults.append(self._decode(stage, batch))
             self.free[place].record()
         check(faults)
+
+    def in_pieces(self, pieces: int = PIECES) -> None:
+        """From the page cache to images on the device, each batch in pieces."""
+        decode = self.decoders[pieces].decode
+        check([decode(b.data, b.offsets[:-1], b.offsets[1:], b.coding)[1] for b in self.batches])
 
     def from_pinned(self) -> None:
         check([self._decode(data, batch) for data, batch in zip(self.pinned, self.batches, strict=True)])
@@ -186,12 +196,21 @@ def rate(images: int, work: Callable[[], float | None]) -> float:
     return images / (seconds or time.perf_counter() - start)
 
 
-def pixels(files: list[bytes], groups: list[Group]) -> dict:
-    """How many images differ from the CPU form's, Pillow's, and torchvision's by more than its tolerance."""
+def pixels(files: list[bytes], groups: list[Group], every: int) -> dict:
+    """How many images differ from the CPU form's, Pillow's, and torchvision's by more than its tolerance.
+
+    Of every so many calls of CHECKED_A_CALL images one is looked at; in pieces against one call, all images.
+    """
     found = Counter(images=0, unequal_to_cpu_form=0, unequal_to_pillow=0, beyond_torchvision=0, faults=0)
-    nvjpeg = load("decoder", "torchvision_cuda")()
+    nvjpeg, pieces = load("decoder", "torchvision_cuda")(), PieceDecoder(CUDA)
     for group in groups:
-        for first in range(0, len(group.coded), CHECKED_A_CALL):
+        data, offsets = joined(group.coded)
+        coding = coding_of(group.kind, CUDA)
+        whole, _ = decode_jpegs(data.to(CUDA), offsets.to(CUDA), coding)
+        cut, faults = pieces.decode(data, offsets[:-1], offsets[1:], coding)
+        found["unequal_in_pieces"] += int((whole != cut).flatten(1).any(1).sum())
+        found["faults"] += int((faults > 0).sum())
+        for first in range(0, len(group.coded), CHECKED_A_CALL * every):
             part = slice(first, first + CHECKED_A_CALL)
             data, offsets = joined(group.coded[part])
             sent = [tensor.to(CUDA) for tensor in (data, offsets)]
@@ -217,8 +236,11 @@ def kernel_times(own: Own) -> dict[str, float] | str:
     try:
         with torch.profiler.profile() as profile:
             own.kernels()
-        found = {event.key: event.self_device_time_total for event in profile.key_averages()}
-        return {name: us for name, us in found.items() if us}
+        found = Counter()
+        for event in profile.key_averages():
+            kernel = re.search(r"(\w+)_kernel", event.key)
+            found[kernel[1] if kernel else event.key] += event.self_device_time_total
+        return {name: us for name, us in found.most_common() if us}
     except (RuntimeError, AttributeError, AssertionError) as error:
         return str(error)
 
@@ -230,6 +252,9 @@ def contestants(
     for size in sizes:
         own = Own(batches_of(groups, folder, size))
         yield "own", size, own.images, own.whole
+        yield "own_pieces", size, own.images, own.in_pieces
+        for pieces in OTHER_PIECES if size == sizes[-1] else ():
+            yield f"own_pieces_{pieces}", size, own.images, lambda own=own, n=pieces: own.in_pieces(n)
         yield "own_pinned", size, own.images, own.from_pinned
         yield "own_kernels", size, own.images, own.kernels
         yield "own_kernels_plain", size, own.images, lambda own=own: own.kernels(fancy=False)
@@ -299,11 +324,29 @@ def measure(files: list[bytes], groups: list[Group], repeats: int, folder: Path)
     return results
 
 
+def table(found: dict) -> str:
+    """Medians in images a second, a row a contestant, and the kernels' shares, as text."""
+    rates = found["images_per_s"]
+    sizes = sorted({size for by_size in rates.values() for size in by_size})
+    lines = ["images/s by batch".ljust(24) + "".join(f"{size:>12,}" for size in sizes)]
+    for name, by_size in rates.items():
+        medians = [by_size.get(size, {}).get("median") for size in sizes]
+        lines.append(name.ljust(24) + "".join(f"{m:>12,}" if m else f"{'-':>12}" for m in medians))
+    kernels = found["kernels_us"]
+    if isinstance(kernels, str):
+        return "\n".join([*lines, "", f"kernels: {kernels}"])
+    total = sum(kernels.values())
+    lines += ["", "kernel".ljust(24) + f"{'us':>12}{'share':>12}"]
+    lines += [f"{name[:23].ljust(24)}{us:>12,.0f}{us / total:>12.1%}" for name, us in kernels.items()]
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--every", type=int, default=1, help="compare pixels in one of so many calls")
     given = parser.parse_args()
     if sentence := ops.status(CUDA).sentence:
         raise SystemExit(sentence)
@@ -317,13 +360,13 @@ def main() -> None:
         "in_groups": {group.kind.sampling: len(group.coded) for group in groups},
         "file_bytes": sum(map(len, files)),
         "coded_bytes": sum(len(coded) for group in groups for coded in group.coded),
-        "pixels": pixels(files, groups),
+        "pixels": pixels(files, groups, given.every),
     }
     with tempfile.TemporaryDirectory() as folder:
         found["images_per_s"] = measure(files, groups, given.repeats, Path(folder))
         total = sum(len(group.coded) for group in groups)
         found["kernels_us"] = kernel_times(Own(batches_of(groups, Path(folder), total)))
-    own = best(found["images_per_s"], "own")
+    own = best(found["images_per_s"], "own", "own_pieces")
     strips = best(found["images_per_s"], "strips_nvimgcodec", "strips_torchvision_cuda")
     ratio = own["median"] / strips["median"] if own and strips else None
     found |= {
@@ -334,6 +377,7 @@ def main() -> None:
         "environment": environment(CUDA),
     }
     given.result.write_text(json.dumps(found, indent=2) + "\n")
+    print(table(found))
     print(json.dumps(found))
 
 

@@ -72,8 +72,9 @@ class Stage:
 class PieceDecoder:
     """Decodes JPEGs whose bytes are in host memory; keeps its pinned buffers and streams from call to call.
 
-    For one thread at a time. Beside the images a call takes their size once more on the device, and the
-    workspace of its pieces, at most 1 GiB each.
+    For one thread at a time. Calls overlap too: none waits for the work that is queued on the current stream.
+    Beside the images a call takes their size once more on the device, and the workspace of its pieces, at
+    most 1 GiB each; the results of all calls that are queued are there at once.
     """
 
     def __init__(self, device: torch.device, pieces: int = PIECES, least: int = LEAST):
@@ -89,33 +90,41 @@ class PieceDecoder:
         """(images, faults) on the device as `decode_between`'s of the same tensors there.
 
         data, starts, ends: on the host, in any memory, and free for other use on return; coding.tables: on
-        the device. Waits for pinned memory that is still being copied, and else only where memory must be
-        allocated; the results are ready on the current stream. Raises ValueError or TypeError for tensors
-        that are not these.
+        the device, already written. Waits for pinned memory that is still being copied, and else only where
+        memory must be allocated; the results are ready on the current stream. Raises ValueError or TypeError
+        for tensors that are not these.
         """
         check(data, starts, ends)
         if self.device.type != "cuda":
             return decode_between(data, starts, ends, coding, fancy)
         size = (len(starts), coding.height, coding.width, 3)
-        images = torch.empty(size, dtype=torch.uint8, device=self.device)
-        faults = torch.empty(size[:1], dtype=torch.uint8, device=self.device)
         current = torch.cuda.current_stream(self.device)
-        free = current.record_event()  # what had the memory of the results before is done with it
+        # memory of the stream that copies, for which pieces wait in any case: with the current stream's they
+        # would wait for all that is queued there, the pieces of the call before among it
+        with torch.cuda.stream(self.copying):
+            images = torch.empty(size, dtype=torch.uint8, device=self.device)
+            faults = torch.empty(size[:1], dtype=torch.uint8, device=self.device)
+        images.record_stream(current)
+        faults.record_stream(current)
         parts = pieces_of(len(data), starts.numpy(), ends.numpy(), len(self.decoding), self.least)
-        for number, (piece, stream) in enumerate(zip(parts, self.decoding, strict=False)):
-            sent = self._sent(self.stages[number % STAGES], piece, data)
-            part = slice(piece.first, piece.last)
-            with torch.cuda.stream(stream):
-                stream.wait_event(free)
-                stream.wait_stream(self.copying)
-                sent.record_stream(stream)
-                own_starts, own_ends, own = parted(sent, piece.last - piece.first)
-                try:
+        used = []
+        try:
+            for number, (piece, stream) in enumerate(zip(parts, self.decoding, strict=False)):
+                sent = self._sent(self.stages[number % STAGES], piece, data)
+                used.append(stream)
+                part = slice(piece.first, piece.last)
+                with torch.cuda.stream(stream):
+                    stream.wait_stream(self.copying)
+                    sent.record_stream(stream)
+                    own_starts, own_ends, own = parted(sent, piece.last - piece.first)
                     decoded, fault = decode_between(own, own_starts, own_ends, coding, fancy)
                     images[part].copy_(decoded)
                     faults[part].copy_(fault)
-                finally:  # else the results' memory could be used again before it is written
-                    current.wait_stream(stream)
+        finally:  # after an error too, else the results' memory could be used again before it is written
+            for (
+                stream
+            ) in used:  # when all is queued: streams may share a hardware queue, which a wait holds up
+                current.wait_stream(stream)
         return images, faults
 
     def _sent(self, stage: Stage, piece: Piece, data: torch.Tensor) -> torch.Tensor:

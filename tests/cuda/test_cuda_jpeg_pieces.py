@@ -74,6 +74,22 @@ def test_a_side_stream_beside_a_busy_one():
     assert wrong_beside_a_busy_stream(make, expected, 60) == 0
 
 
+def test_a_call_does_not_wait_for_what_is_queued_on_the_current_stream():
+    data, offsets, coding = images(50)
+    decoder, current = PieceDecoder(CUDA, 3, least=1), torch.cuda.Stream()
+    decoder.decode(data, offsets[:-1], offsets[1:], coding)  # what is made once is there
+    torch.cuda.synchronize()
+    with torch.cuda.stream(current):
+        torch.cuda._sleep(2_000_000_000)  # a second
+        found, _ = decoder.decode(data, offsets[:-1], offsets[1:], coding)
+        slept = current.record_event()
+    for stream in decoder.decoding:
+        stream.synchronize()
+    assert not slept.query()
+    slept.synchronize()
+    assert torch.equal(found, in_one_call(data, offsets, coding)[0])
+
+
 def test_starts_and_ends_outside_of_the_buffer():
     data, offsets, coding = images(20)
     starts, ends = offsets[:-1].clone(), offsets[1:].clone()

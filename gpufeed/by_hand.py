@@ -10,6 +10,7 @@ import torch
 
 from gpufeed import cell_file
 from gpufeed.compose import Composed, cell_from, shipped
+from gpufeed.ddp.slurm import nodes_of_job
 from gpufeed.ddp.tasks import check_one_task
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, unknown
@@ -39,6 +40,8 @@ def train_by_hand(found: Composed, out: Path) -> None:
     cell = cell_from(found, config, count=devices_seen)
     checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
     place.find(cell)
+    if cell.nodes > 1:
+        nodes_of_job(cell.nodes)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
     config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
@@ -46,7 +49,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
     settle_process(None)
     given = stores(cell, manifest, shelf)
     with watched(cell, found.values["tracking"], out) as watch:
-        trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints)
+        trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints, scratch=out)
         if is_judged(cell):
             trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
         watch.end(trained.result.epochs)

@@ -43,9 +43,9 @@ PRIMARY = "train"  # config/hydra/train.yaml
 BY_HAND = "train"  # the experiment of a cell that no workflow planned
 HERE = "the command line"
 ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
-PLACE = ("accelerator", "devices")  # stand in the trainer's node, and are no hyper-parameters
+PLACE = ("accelerator", "devices", "num_nodes")  # stand in the trainer's node, and are no hyper-parameters
 # axes that are no keys of their own in the primary config
-ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices"}
+ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes"}
 OWN_AXES = AXES - ELSEWHERE
 # keys that a config of the workflow has, too -> what they are called here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
@@ -147,6 +147,7 @@ def cell_from(
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
+    axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train together")
     trial = trial_of(config, experiment, dataset, values, axes, device)
     ((_, cell),) = crossed(trial, experiment)
     for group in GROUPS:
@@ -205,12 +206,13 @@ def devices_of(asked: object, device: str, trainer: str, count: Callable[[str], 
     """The number behind `trainer.devices`."""
     if asked == "auto":
         return count(device) if trainer == "lightning" else 1
+    return number("devices", asked, "say how many, not which: CUDA_VISIBLE_DEVICES says which", "auto, or ")
+
+
+def number(key: str, asked: object, remedy: str, also: str = "") -> int:
+    """The number behind a key of the trainer. also: what else the key may be, for the error."""
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
-        raise GpufeedError(
-            f"trainer.devices {asked!r} on {HERE}",
-            "auto, or a number of 1 or more",
-            "say how many, not which: CUDA_VISIBLE_DEVICES says which",
-        )
+        raise GpufeedError(f"trainer.{key} {asked!r} on {HERE}", f"{also}a number of 1 or more", remedy)
     return asked
 
 
@@ -225,6 +227,7 @@ def arguments_of(cell: Cell) -> list[str]:
     primary = read_primary()
     said = [f"data={cell.dataset}", *(f"{group}={getattr(cell, group)}" for group in GROUPS)]
     said += [f"trainer.accelerator={cell.device}", f"trainer.devices={cell.devices}"]
+    said += [f"trainer.num_nodes={cell.nodes}"] if cell.nodes > 1 else []
     for axis in primary:
         if axis in OWN_AXES | {"seed"}:
             # None where workers would be read by nobody: said or not, it is taken out

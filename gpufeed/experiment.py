@@ -26,6 +26,7 @@ DEVICES = ("auto", "cuda", "mps", "cpu")
 LATER = (
     ("compile", False),
     ("devices", 1),
+    ("nodes", 1),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
     ("hyper", "trainer", "max_autotune", False),
@@ -57,7 +58,8 @@ class Cell:
     epochs: int = 1
     steps: int | None = None  # stop after so many batches, going on into further epochs if need be
     device: str = "auto"
-    devices: int = 1  # of one node: each trains on batches of its own, of batch_size
+    devices: int = 1  # of each node: each trains on batches of its own, of batch_size
+    nodes: int = 1  # of a job of Slurm
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
     source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
@@ -83,6 +85,11 @@ class Cell:
         return known
 
     @property
+    def ranks(self) -> int:
+        """Processes that train, one for each device of each node."""
+        return self.nodes * self.devices
+
+    @property
     def id(self) -> str:
         """A name that a person can read, made unique by a digest of the whole cell."""
         digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
@@ -96,7 +103,8 @@ class Cell:
         parts += ["" if self.trainer == "plain" else self.trainer]
         parts += [self.precision, f"b{self.batch_size}", "compiled" if self.compile else ""]
         parts += ["graphs" if self.cuda_graphs else ""]
-        parts += [f"x{self.devices}" if self.devices != 1 else "", digest]
+        parts += [f"x{self.devices}" if self.devices != 1 else ""]
+        parts += [f"n{self.nodes}" if self.nodes != 1 else "", digest]
         return "-".join(part for part in parts if part)
 
 
@@ -167,9 +175,10 @@ def impossible(cell: Cell) -> str | None:
         return "fastai starts its workers anew each epoch, so persistent_workers must be false"
     if cell.loader == "spdl" and cell.persistent_workers:
         return "spdl starts its threads anew each epoch, so persistent_workers must be false"
-    if cell.devices > 1 and cell.trainer != "lightning":
-        return f"trainer {cell.trainer} trains on one device, so devices must be 1 (or the trainer lightning)"
-    if cell.devices > 1 and cell.device == "mps":
+    if cell.ranks > 1 and cell.trainer != "lightning":
+        several = "devices" if cell.nodes == 1 else "devices and nodes"
+        return f"trainer {cell.trainer} trains on one device, so {several} must be 1 (or the trainer lightning)"
+    if cell.ranks > 1 and cell.device == "mps":
         return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
     if cell.trainer == "fastai":
         return impossible_with_fastai(cell)

@@ -62,6 +62,7 @@ def measure(
     began_s: float | None = None,
     least_s: float = 0.0,
     shards: Path | None = None,
+    scratch: Path | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
@@ -72,6 +73,7 @@ def measure(
     began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
     the start of the process; None where nobody took it.
     least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
+    scratch: a folder that all nodes see, for a cell on several.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -82,7 +84,7 @@ def measure(
     built = {"cache": cache, "strips": strips, "shards": shards, "extension": extension}
     stores = Stores(**{name: path and Path(path) for name, path in built.items()})
     status, sentence, outcome = guarded(
-        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s)
+        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s, scratch)
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -128,12 +130,14 @@ def run(
     starts: dict[str, float],
     telemetry: bool,
     least_s: float,
+    scratch: Path | None,
 ) -> Outcome:
     """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
 
     starts: the phases of the record so far (see start_up).
     """
-    trained = train(cell, repeat, manifest, stores, place, gate, telemetry=telemetry, least_s=least_s)
+    asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
+    trained = train(cell, repeat, manifest, stores, place, gate, **asked)
     if trained.telemetry is not None:
         leak.check(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}

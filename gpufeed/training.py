@@ -21,7 +21,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.data.packed import is_packed
 from gpufeed.data.unpacked import bring
 from gpufeed.ddp.files import Call
-from gpufeed.ddp.group import check_world, place_in_group
+from gpufeed.ddp.group import check_world, node_of_rank, place_in_group
 from gpufeed.ddp.launch import spread
 from gpufeed.devices import apply_precision, require_devices, resolve_device, resolve_precision
 from gpufeed.environment import cores_allowed
@@ -69,6 +69,7 @@ class Place:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: str = "fp32"
     devices: int = 1
+    ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
 
     def find(self, cell: Cell) -> None:
         """Raises Skip if this node lacks what the cell asks for."""
@@ -87,6 +88,7 @@ class Place:
             "precision": self.precision,
             "threads": torch.get_num_threads(),
             **({"devices": self.devices} if self.devices > 1 else {}),
+            **({"ranks": self.ranks} if self.ranks else {}),
         }
 
 
@@ -97,7 +99,7 @@ class Trained:
     loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
     most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
     nobody asked for it, and where it failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases`
-    of a record; of several processes those of the first.
+    of a record; of several processes those of the first. ranks: node and gpu of each process, of several.
     """
 
     model: nn.Module
@@ -108,6 +110,7 @@ class Trained:
     loading: dict[str, Any] | None
     peak_gpu_mib: float | None
     telemetry: summary.Telemetry | None = None
+    ranks: list[dict[str, str | None]] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 
 
@@ -152,23 +155,33 @@ def train(
     checkpoints: Checkpoints | None = None,
     telemetry: bool = False,
     least_s: float = 0.0,
+    scratch: Path | None = None,
 ) -> Trained:
     """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
 
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
-    watched. least_s: as in Trainer.run. A cell with several devices is trained by as many processes, and its
-    model then stands on the first one.
+    watched. least_s: as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as
+    many processes, and its model then stands on the first one of this node.
     """
     told = {"cell": cell, "repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
     told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
-    if cell.devices == 1:
+    if cell.ranks == 1:
         return train_here(place=place, on_epoch=on_epoch, **told)
     place.find(cell)
     threads = max(1, torch.get_num_threads() // cell.devices)
     work = f"{__name__}:{train_here.__name__}"
-    call = Call(work, {**told, "place": Place()}, cell.devices, place.device.type, threads, tells=True)
-    trained = spread(call, on_epoch)
+    call = Call(
+        work,
+        {**told, "place": Place()},
+        cell.devices,
+        place.device.type,
+        threads,
+        tells=True,
+        nodes=cell.nodes,
+    )
+    trained = spread(call, on_epoch, scratch)
+    place.ranks = trained.ranks
     # as in the ranks, for what the model is asked next
     apply_precision(place.precision)
     if stores.extension:
@@ -204,11 +217,15 @@ def train_here(
     left_out = warmup(result.epochs, batches)["steps"]
     seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
     own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
+    own["where"] = {"node": node_of_rank(), "gpu": gpu.telemetry(place.device)["uuid"]}
     ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
     loading = together([rank["loading"] for rank in ranks])
     peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
     seen = summary.together([rank["telemetry"] for rank in ranks])
-    return Trained(ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen, spent)
+    where = [rank["where"] for rank in ranks] if len(ranks) > 1 else []
+    return Trained(
+        ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen, where, spent
+    )
 
 
 @dataclass(frozen=True)
@@ -248,7 +265,7 @@ def made_ready(
     Arguments and errors: as in train.
     """
     rank, world_size = place_in_group()
-    check_world(world_size, cell.devices)
+    check_world(world_size, cell.ranks)
     verdict = admit(gate) if gate is not None else None
     place.find(cell)
     if verdict is not None:

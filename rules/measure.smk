@@ -15,7 +15,7 @@ rule measure_cell:
         "../envs/gpufeed.yaml"
     threads: cores_of_cell
     resources:
-        **of_gpu_jobs(),
+        **of_trainings(),
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:

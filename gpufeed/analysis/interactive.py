@@ -57,6 +57,7 @@ SHOWN = {
     "Overrides": ("overrides", None),
     "Device": ("device", None),
     "Devices": ("devices", None),
+    "Nodes": ("nodes", None),
     "Hardware": ("hardware", None),
     "Stack": ("stack", None),
     "torch": ("torch", None),

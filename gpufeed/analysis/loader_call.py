@@ -84,6 +84,7 @@ def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[st
             found["prefetch_factor"] = str(int(row["prefetch_factor"]))
         found["persistent_workers"] = str(bool(row["persistent_workers"]))
     found["pin_memory"] = str(bool(row["pin_memory"]))
-    if row["devices"] > 1:  # each process of torchrun has its share of the samples
-        found |= {"rank": "torch.distributed.get_rank()", "world_size": str(int(row["devices"]))}
+    ranks = int(row["devices"] * row["nodes"])
+    if ranks > 1:  # each process of torchrun has its share of the samples
+        found |= {"rank": "torch.distributed.get_rank()", "world_size": str(ranks)}
     return found

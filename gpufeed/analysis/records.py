@@ -15,10 +15,10 @@ STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *P
 AXES = (
     "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
     "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile", "synchronise", "epochs",
-    "devices", "seed",
+    "devices", "nodes", "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
-    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "devices", "step_limit", "cores",
+    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "devices", "nodes", "step_limit", "cores",
     "warmup_steps",
 )  # fmt: skip
 COLUMNS = [
@@ -112,7 +112,7 @@ def _flat(record: Record, path: Path) -> dict:
     }
     row |= {axis: cell.get(axis) for axis in AXES}
     # absent in records of older versions
-    row |= {"compile": cell.get("compile", False), "devices": cell.get("devices", 1)}
+    row |= {"compile": cell.get("compile", False), **{axis: cell.get(axis, 1) for axis in ("devices", "nodes")}}
     row |= {
         "path": str(path),
         "step_limit": cell.get("steps"),

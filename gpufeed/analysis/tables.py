@@ -17,7 +17,7 @@ IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch"]
 SETTINGS = [
     "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
     "model", "trainer", "precision", "batch_size", "channels_last", "cuda_graphs", "compile",
-    "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "cores",
+    "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "nodes", "cores",
 ]  # fmt: skip
 MEASURES = [
     "wait_share",
@@ -48,13 +48,13 @@ REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
-    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "hardware", "stack",
-    "torch",
+    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes", "hardware",
+    "stack", "torch",
 ]  # fmt: skip
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
 SAME_TASK = [
     "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
-    "overrides", "device", "devices", "hardware", "stack", "torch",
+    "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
 ]  # fmt: skip
 # By how much a pipeline may pass its ceiling before the measurement must have been disturbed: memory
 # layout, and a freed block that is not given back, are worth a few percent.

@@ -18,6 +18,7 @@ FEATURES = {
     "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
     "compile": lambda value: "compiled" if value else "not compiled",
     "devices": lambda value: f"{value} devices" if value != 1 else "1 device",
+    "nodes": lambda value: f"{value} nodes" if value != 1 else "1 node",
     "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
     "step_limit": lambda value: f"{value} steps",
 }

@@ -53,6 +53,6 @@ def refused(cell: Cell) -> str | None:
     """Why the ceilings of a cell cannot be measured, as a sentence; None if they can."""
     if cell.trainer != "plain":
         return f"the trainer {cell.trainer} has no step of its own that another loader could feed"
-    if cell.devices > 1:
-        return f"a cell on {cell.devices} devices has as many processes, and segments alternate in one"
+    if cell.ranks > 1:
+        return f"a cell on {cell.ranks} devices has as many processes, and segments alternate in one"
     return None

@@ -1,6 +1,7 @@
 """What the starter of a training and its ranks tell each other: files in a folder of their own.
 
-Both are gpufeed, on one node, for as long as the training runs; nobody else reads or keeps the folder.
+Both are gpufeed, for as long as the training runs; nobody else reads or keeps the folder. Where the ranks are
+on several nodes, all of them see it; the starter is on that of rank 0.
 """
 
 import json
@@ -20,7 +21,7 @@ from gpufeed.errors import one_line
 class Call:
     """What every rank does: work(**arguments), by which name to import it, on how many devices of a kind.
 
-    threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank 0.
+    devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank 0.
     """
 
     work: str  # module:function
@@ -29,6 +30,11 @@ class Call:
     kind: str
     threads: int
     tells: bool = False
+    nodes: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.devices
 
 
 @dataclass(frozen=True)

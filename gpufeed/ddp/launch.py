@@ -1,7 +1,8 @@
 """Starts the ranks of a training, waits for them, and ends them all when one fails or this process must go.
 
 The ranks are started by torchrun, with Slurm's variables taken out: they describe the tasks of a job, and
-this job has one. Each rank sees all GPUs that this process sees, and takes the one of its local rank.
+this job has one, or one a node. Each rank sees all GPUs that its torchrun sees, and takes the one of its local
+rank.
 """
 
 import logging
@@ -9,22 +10,19 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
-from gpufeed.ddp import files
+from gpufeed.ddp import files, slurm, torchrun
+from gpufeed.ddp.torchrun import GRACE_S
 from gpufeed.errors import GpufeedError, Skip
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
-GRACE_S = 10.0  # from the request to end to the end by force
 # in torchrun's report on the ranks that failed
 RANK, EXIT_CODE = re.compile(r"^\s*rank\s*:\s*(\d+)"), re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 
@@ -33,19 +31,29 @@ class Ended(BaseException):
     """SIGTERM came while the ranks ran."""
 
 
-def spread(call: files.Call, on_epoch: Callable[[dict], None] | None = None) -> Any:
+def spread(
+    call: files.Call, on_epoch: Callable[[dict], None] | None = None, scratch: Path | None = None
+) -> Any:
     """Runs the call on its ranks; the result of rank 0, with tensors on the CPU.
 
-    on_epoch: called here with each entry that rank 0 tells. Raises the error of the rank that failed first,
-    a GpufeedError where one died without a word. An interrupt or SIGTERM ends the ranks, then this process.
+    on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
+    they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
+    where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, then this
+    process.
     """
-    with tempfile.TemporaryDirectory(prefix="gpufeed-ranks-") as name:
+    several = call.nodes > 1
+    shared = scratch if several else None
+    if shared is not None:
+        shared.mkdir(parents=True, exist_ok=True)
+    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="gpufeed-ranks-", dir=shared) as name:
         folder = Path(name)
+        alone = torchrun.command(call.devices, folder)
+        command = slurm.step(call.nodes, call.devices, folder) if several else alone
         files.write_call(folder, call)
         process = subprocess.Popen(
-            command(call.devices, folder),
-            env=environment(call.threads),
-            stdin=subprocess.DEVNULL,
+            command,
+            env=torchrun.environment(call.threads) | (slurm.environment() if several else {}),
+            stdin=subprocess.PIPE if several else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -58,33 +66,20 @@ def spread(call: files.Call, on_epoch: Callable[[dict], None] | None = None) -> 
         )
         reader.start()
         epochs = files.Epochs(folder)
-        with sigterm_raises():
-            try:
-                while not ended(process):
-                    for entry in epochs.new() if on_epoch else ():
-                        on_epoch(entry)
-            finally:
-                stop(process)
+        try:
+            while not ended(process):
+                for entry in epochs.new() if on_epoch else ():
+                    on_epoch(entry)
+        finally:
+            torchrun.stop(process)
         reader.join(timeout=GRACE_S)
+        if several and process.returncode and slurm.was_asked(folder, call.nodes):
+            raise Ended  # Slurm asked the ranks alone: their step, and not that of this process
         for entry in epochs.new() if on_epoch else ():
             on_epoch(entry)
         if process.returncode or not (folder / "result.pt").exists():
             raise blame(files.read_failures(folder), said, process.returncode)
         return files.read_result(folder)
-
-
-def command(devices: int, folder: Path) -> list[str]:
-    """torchrun on this node alone, with lines that name their rank."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=localhost"]
-    told = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
-    return [*torchrun, f"--nproc-per-node={devices}", *told, "-m", "gpufeed.ddp.rank", str(folder)]
-
-
-def environment(threads: int) -> dict[str, str]:
-    """That of this process, its import path included, without what describes the tasks of a Slurm job."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_"))}
-    path = os.pathsep.join(entry for entry in sys.path if entry)
-    return kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": str(threads)}
 
 
 def relay(lines: IO[str], said: list[str]) -> None:
@@ -103,22 +98,6 @@ def ended(process: subprocess.Popen) -> bool:
     return True
 
 
-def stop(process: subprocess.Popen) -> None:
-    """Ends torchrun and all ranks: by request, then by force. Nothing to do where they have ended."""
-    if process.poll() is not None:
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-
-
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
     """Within it SIGTERM raises Ended; once that has ended the block, the signal comes again, as it was.
@@ -130,6 +109,7 @@ def sigterm_raises() -> Iterator[None]:
         return
 
     def heard(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm may send it twice
         raise Ended
 
     before = signal.signal(signal.SIGTERM, heard)

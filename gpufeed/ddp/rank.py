@@ -24,7 +24,7 @@ def run(folder: Path) -> None:
     torch.set_num_threads(call.threads)
     tell = {"on_epoch": partial(files.tell_epoch, folder) if rank == 0 else None} if call.tells else {}
     module, _, function = call.work.partition(":")
-    with joined(call.devices, call.kind):
+    with joined(call.ranks, call.kind):
         result = getattr(import_module(module), function)(**call.arguments, **tell)
         if rank == 0:
             files.write_result(folder, result)

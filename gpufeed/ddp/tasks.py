@@ -15,6 +15,6 @@ def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
     if tasks.isdigit() and int(tasks) > 1:
         raise GpufeedError(
             f"{tasks} tasks of Slurm, each of which would train the same model by itself",
-            "one task on one node, which starts a process for each of its GPUs",
-            "leave srun out or give it --nodes=1 --ntasks=1, and say trainer.devices=N",
+            "one task, which starts a process for each of its GPUs, on other nodes of the job by srun itself",
+            "leave srun out, and say trainer.devices=N, and trainer.num_nodes=M for several nodes",
         )

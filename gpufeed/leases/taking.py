@@ -25,6 +25,7 @@ log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 TELL_S = 60  # between two lines of the log that say for what it waits
 SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for it so often, and then end
+TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
 GATHERING = "gathering"  # the lock of the one job on the node that may hold some GPUs and wait for more
 
 
@@ -91,6 +92,25 @@ def take(
     if cpus:
         log.info("has CPUs %s", ", ".join(map(str, cpus)))
     return _lease
+
+
+def hand_on() -> dict[str, str]:
+    """What tells processes that Slurm starts for this one, on its node and others, of what it has taken."""
+    if _lease is None or not _lease.gpus:
+        return {}
+    return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _lease.gpus)}"}
+
+
+def take_part(count: int) -> None:
+    """In such a process: takes as many GPUs of its own node; on that of the first one it has that one's.
+
+    Nothing is taken where the first one has taken nothing. Waits as `take` does.
+    """
+    node, _, uuids = os.environ.get(TAKEN, "").partition(" ")
+    if node == os.uname().nodename:
+        os.environ[VARIABLE] = uuids
+    elif node:
+        take(count, "cuda")
 
 
 def wait(

@@ -23,7 +23,7 @@ def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    twice = [ask for ask in plan.first if ask.gpus and "gpu" in str(ask.resources.get("gres", ""))]
+    twice = [ask for ask in plan.first if asks_twice(ask)]
     if twice:
         yield Finding(
             f"GPUs asked for twice, by gpu and by gres: {rules_of(twice)}",
@@ -32,10 +32,16 @@ def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
+def asks_twice(ask: Ask) -> bool:
+    """Whether it asks for GPUs by gres and by gpu or gpu_model, too."""
+    by_name = ask.resources.get("gpu") or ask.resources.get("gpu_model")
+    return bool(ask.gpus and by_name) and "gpu" in str(ask.resources.get("gres", ""))
+
+
 def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     by_error: dict[str, list[Ask]] = {}
     for ask in plan.first:
-        if ask.error and not (ask.gpus and "gpu" in str(ask.resources.get("gres", ""))):
+        if ask.error and not asks_twice(ask):
             by_error.setdefault(ask.error, []).append(ask)
     for error, asks in by_error.items():
         yield Finding(
@@ -68,7 +74,7 @@ def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     without = [ask for ask in plan.first if ask.line and not ask.option("-p", "--partition")]
     if without:
         example = max(without, key=lambda ask: ask.gpus)
-        asked = f"{example.gpus} x {example.resources.get('gpu_model', 'GPU')}, {example.hours:g} h"
+        asked = f"{example.gpus} x {example.model or 'GPU'}, {example.hours:g} h"
         yield Finding(
             f"no partition for {rules_of(without)} (such as {asked})",
             "a partition that takes them",
@@ -121,7 +127,7 @@ def time(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"{rules}{when}: {reason}",
                 "jobs within the limits of the qos: GPUs x hours count, not hours alone",
-                "lower runtime, or the GPUs (devices in the config), or take another qos",
+                "lower runtime, or the GPUs (devices and nodes in the config), or take another qos",
             )
         if over:
             return  # a retry is longer still
@@ -143,7 +149,7 @@ def too_long(ask: Ask, site: Site) -> str:
 
 def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = [ask for ask in plan.first if ask.gpus]
-    models = {str(ask.resources.get("gpu_model") or "") for ask in asking}
+    models = {ask.model for ask in asking}
     for model in sorted(models - set(site.gpus) - {""}):
         yield Finding(
             f"GPU {model}",
@@ -152,7 +158,7 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
     if len(models) > 1:
         by = {
-            model or "any": rules_of(a for a in asking if (a.resources.get("gpu_model") or "") == model)
+            model or "any": rules_of(ask for ask in asking if ask.model == model)
             for model in sorted(models)
         }
         yield Finding(
@@ -171,7 +177,7 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = {
-        (str(ask.resources["constraint"]), str(ask.resources.get("gpu_model") or ""))
+        (str(ask.resources["constraint"]), ask.model)
         for ask in plan.first
         if ask.resources.get("constraint")
     }
@@ -214,12 +220,13 @@ def gpu_in_line(ask: Ask) -> bool:
 
 
 def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    spread = [ask for ask in plan.first if ask.gpus > 1 and ask.line and ask.option("--nodes", "-N") != "1"]
+    here = [ask for ask in plan.first if ask.gpus > 1 and ask.line and not ask.on_several]
+    spread = [ask for ask in here if ask.option("--nodes", "-N") != "1"]
     if spread:
         yield Finding(
             f"several GPUs without --nodes=1: {rules_of(spread)}",
             "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
-            "nodes: 1 under default-resources",
+            "no nodes under set-resources, and nodes: 1 under default-resources",
         )
     tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]
     if tasks:

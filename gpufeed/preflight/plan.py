@@ -32,8 +32,29 @@ class Ask:
 
     @property
     def gpus(self) -> int:
-        """GPUs that the rule wants."""
-        return int(self.resources.get("gpu") or 0)
+        """GPUs that the rule wants, on all nodes together."""
+        given = int(self.resources.get("gpu") or 0)
+        return given or (self.nodes * int(self.gres[-1]) if self.on_several and self.gres else 0)
+
+    @property
+    def nodes(self) -> int:
+        return int(self.resources.get("nodes") or 1)
+
+    @property
+    def on_several(self) -> bool:
+        """Whether the rule wants several nodes itself, which it tells Slurm's executor as a job of MPI."""
+        return self.nodes > 1 and bool(self.resources.get("mpi"))
+
+    @property
+    def gres(self) -> list[str]:
+        """The GPUs of each node where they are asked for by gres: [model, number], [number], or none."""
+        kind, *rest = str(self.resources.get("gres") or "").split(":")
+        return rest if kind == "gpu" else []
+
+    @property
+    def model(self) -> str:
+        """Of its GPUs; "" where any will do."""
+        return str(self.resources.get("gpu_model") or (self.gres[0] if len(self.gres) > 1 else ""))
 
     @property
     def hours(self) -> float:

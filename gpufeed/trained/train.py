@@ -33,19 +33,22 @@ def train_model(
     attempt: int = 1,
     threads: int | None = None,
     checkpoints: Checkpoints | None = None,
+    scratch: Path | None = None,
 ) -> Attempt:
     """Trains a cell (Cell.asdict). What stops it becomes status and sentence, as in measure.
 
     gate: the verdict on the cell's loader, without which nothing runs. threads: as in measure.
     checkpoints: where a training that was killed goes on from; who keeps the model removes them then.
-    Trainer fastai has none, and starts again.
+    Trainer fastai has none, and starts again. scratch: as in measure.
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
     verdict = Path(gate) if gate else None
     status, sentence, trained = guarded(
         cell_,
-        lambda: train(cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints),
+        lambda: train(
+            cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints, scratch=scratch
+        ),
     )
     about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
     about |= learned(trained, place) if trained else unlearned()

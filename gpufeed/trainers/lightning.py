@@ -94,7 +94,9 @@ def make_engine(job: TrainJob, plugin: Precision, callbacks: list[Callback]) -> 
     if request.world_size > 1:
         # a bucket's memory is the gradients': one copy of each less in every step
         strategy = DDPStrategy(cluster_environment=TorchElasticEnvironment(), gradient_as_bucket_view=True)
-        parts = {"plugins": [plugin], "strategy": strategy, "devices": request.world_size}
+        here = int(os.environ["LOCAL_WORLD_SIZE"])  # of torchrun
+        parts = {"plugins": [plugin], "strategy": strategy, "devices": here}
+        parts["num_nodes"] = request.world_size // here
     elif kind == "cuda":
         parts["devices"] = [job.device.index or 0]
     engine = Engine(

@@ -57,7 +57,7 @@ def code_of_training(wildcards):
     own += ["models/make.py"]
     own += ["models/vit*.py", "models/mlp.py"] if MODELS[cell.model].sized else []
     own += ["compiling.py"] if cell.compile else []
-    own += ["ddp/*.py"] if cell.devices > 1 else []
+    own += ["ddp/*.py"] if cell.ranks > 1 else []
     own += ["ops/*.py"] if extension_of(wildcards) else []
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     own += ["training.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]

@@ -47,9 +47,15 @@ def cores_of_cell(wildcards):
 def gpus_of_cell(wildcards):
     """GPUs of a training: all that the cell's processes on this node train on.
 
-    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has.
+    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. None on several
+    nodes: Slurm would take it for those of all, and spread them as it likes (see of_trainings).
     """
-    return GPU_JOBS * cell_of(wildcards).devices
+    return None if spreads(wildcards) else GPU_JOBS * cell_of(wildcards).devices
+
+
+def spreads(wildcards):
+    """Whether the cell is trained on several nodes."""
+    return cell_of(wildcards).nodes > 1
 
 
 def cores_of_gate(wildcards):
@@ -93,3 +99,29 @@ def of_gpu_jobs(takes=lambda wildcards: True):
         if value
     }
     return wanted | ({"shares": SHARES} if SHARES > 1 else {})
+
+
+def gres_of_cell(cell):
+    """GPUs of each of several nodes, as Slurm spells them."""
+    return ":".join(["gpu", *filter(None, [of_sweep("gpu_model")]), str(cell.devices)]) if GPU_JOBS else None
+
+
+def of_trainings():
+    """What a training asks for, beside cores and `gpu`.
+
+    On several nodes the job is one process on the first, which starts one on each by srun (gpufeed/ddp/slurm.py).
+    Slurm's executor leaves that to a job of MPI, which it puts into no step of its own: one with as many tasks as
+    nodes, and none for a GPU.
+    """
+    several = {"tasks": lambda cell: cell.nodes, "tasks_per_gpu": lambda cell: 0, "mpi": lambda cell: "srun"}
+    several |= {"gres": gres_of_cell}
+    wanted = {
+        name: lambda wildcards, value=value: value(cell_of(wildcards)) if spreads(wildcards) else None
+        for name, value in several.items()
+    }
+    if not any(cell.nodes > 1 for cells in PLAN.cells.values() for cell in cells.values()):
+        wanted = {}
+    wanted |= of_gpu_jobs()
+    if (model := wanted.get("gpu_model")) is not None:  # stands in gres
+        wanted["gpu_model"] = lambda wildcards: None if spreads(wildcards) else model(wildcards)
+    return wanted | {"nodes": lambda wildcards: cell_of(wildcards).nodes}

@@ -18,8 +18,9 @@ from gpufeed.config import read_hyper
 from gpufeed.ddp import files
 from gpufeed.ddp.files import Call
 from gpufeed.ddp.group import check_world
-from gpufeed.ddp.launch import blame, environment, spread
+from gpufeed.ddp.launch import blame, spread
 from gpufeed.ddp.tasks import check_one_task
+from gpufeed.ddp.torchrun import environment
 from gpufeed.devices import require_devices
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell, impossible
@@ -93,6 +94,7 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     assert record.status == "done", record.sentence
     DOCUMENT.check(asdict(record), tmp_path)
     assert record.resolved["devices"] == 2
+    assert [rank["gpu"] for rank in record.resolved["ranks"]] == [None, None]
     assert [epoch["images"] for epoch in record.epochs] == [23, 23]
     assert [epoch["accuracy"]["images"] for epoch in record.epochs] == [6, 6]
     assert steps["images"].tolist() == [8, 8, 7] * 2

@@ -8,10 +8,14 @@ import signal
 import subprocess
 import sys
 
+import pandas as pd
+import psutil
 import pytest
 import yaml
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
 from workflow_fixtures import SHORT, wait_until
+
+from gpufeed.record import Record
 
 pytestmark = [
     pytest.mark.slurm,
@@ -22,6 +26,7 @@ CELLS = copy.deepcopy(SHORT) | {"device": "auto", "cache_decoder": "pillow", "co
 CELLS["experiments"]["tiny"]["blocks"] = {
     "loaders": {"loader": ["dataloader_sync", "resident", "replay"], "augment": "torch"}
 }
+FOLDER = "results/records/tiny"
 RUNNING = " JobState=RUNNING "
 SITE = {
     "slurm-init-seconds-before-status-checks": 1,
@@ -178,6 +183,55 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
     assert states(job) == ["REQUEUED", "REQUEUED", "COMPLETED"]
     assert 120 < first < went_on(log.read_text()) < 24000
     assert (flow.folder / f"results/models/tiny/{cell}/model.pt").exists()
+
+
+@pytest.mark.timeout(900)
+def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
+    same = {"loader": "resident", "trainer": "lightning", "precision": "fp32", "epochs": 2}
+    same |= {"overrides": [["model.batch_norm=false"]]}  # whose statistics are of a rank's own batch
+    blocks = {"two": {**same, "nodes": 2, "batch_size": 4}, "one": {**same, "batch_size": 8}}
+    tiny = {**SHORT["experiments"]["tiny"], "blocks": blocks}
+    flow = prepared({**SHORT, "device": "auto", "cores_per_job": 1, "experiments": {"tiny": tiny}})
+    (flow.folder / "here").mkdir()
+    (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE))
+    profiles = ["--profile", "slurm", "--profile", "here", "--retries", "0"]
+    command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml", *profiles]
+    done = subprocess.run(
+        [*command, *flow.planned_records()], cwd=flow.folder, capture_output=True, text=True, timeout=800
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+    found = {record.cell["nodes"]: record for record in map(Record.read, flow.folder.glob(f"{FOLDER}/*/0.json"))}
+    assert {record.status for record in found.values()} == {"done"}, [r.sentence for r in found.values()]
+    ranks = found[2].resolved["ranks"]
+    assert {rank["node"] for rank in ranks} == {"gpu1", "gpu2"}
+    assert found[2].telemetry["images"] == found[1].telemetry["images"]
+    steps = {nodes: flow.folder / f"{FOLDER}/{record.cell_id}/0.steps.parquet" for nodes, record in found.items()}
+    losses = {nodes: pd.read_parquet(path)["loss"].tolist() for nodes, path in steps.items()}
+    assert losses[2] == pytest.approx(losses[1], rel=1e-5)
+    assert not list((flow.folder / "results/scratch").iterdir())
+
+
+@pytest.mark.timeout(600)
+def test_a_rank_that_dies_or_a_step_that_is_asked_to_end_ends_both_nodes(slurm, tmp_path):
+    def submit(name: str, code: str) -> str:
+        """A job on both nodes that runs the code; its output goes to NAME.txt."""
+        options = ["-A", ACCOUNT, "--mem=1000", "--nodes=2", "--ntasks=2", f"--output={tmp_path}/{name}.txt"]
+        path = os.pathsep.join(filter(None, sys.path))
+        wrap = f"PYTHONPATH={path} exec {sys.executable} -c 'import ddp_fixtures as d; {code}'"
+        return run("sbatch", "--parsable", *options, "--no-requeue", f"--wrap={wrap}").strip()
+
+    killed = submit("killed", f'd.spread_failing("{tmp_path}")')
+    wait_until(lambda: states(killed) == ["FAILED"], 120)
+    said = (tmp_path / "killed.txt").read_text()
+    assert "rank 1 of the training ended with SIGKILL" in said, said
+    asked = submit("asked", f'd.spread_waiting("{tmp_path}", 1, 2)')
+    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(path.exists() and path.read_text() for path in told), 120)
+    run("scancel", "--signal=TERM", asked)  # the step, and not the script
+    wait_until(lambda: states(asked) == ["FAILED"], 60)
+    assert run("sacct", "-X", "-n", "-P", "-j", asked, "-o", "exitcode").strip() == "0:15"
+    assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
+    assert not list((tmp_path / "scratch").iterdir())
 
 
 def node_of(job: str) -> str:

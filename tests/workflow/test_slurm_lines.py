@@ -35,13 +35,14 @@ EVERY_RULE = {
                 "strips": {"loader": "strips"},
                 "shards": {"loader": "webdataset"},
                 "ddp": {"loader": "dataloader_workers", "workers": 2, "trainer": "lightning", "devices": 2},
+                "nodes": {"loader": "resident", "trainer": "lightning", "devices": 2, "nodes": 2},
                 "ops": {
                     "loader": "resident",
                     "model": "vit_lite",
                     "overrides": [["model.activation=bias_gelu"]],
                 },
             },
-            "models": {"blocks": ["kept"], "predict": ["photo.jpg"]},
+            "models": {"blocks": ["kept", "nodes"], "predict": ["photo.jpg"]},
             "inference": {"blocks": ["kept"]},
             "ceilings": {"blocks": ["kept"]},
             "sweep": {"datasets": ["synthetic"], "decoders": ["pillow", "strips"]},
@@ -110,7 +111,7 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "set-resources": {
             "gate": {"gres": "gpu:H200:1"},
             "train_model": {"gpu_model": "A100"},
-            "measure_cell": {"runtime": 1000},
+            "measure_cell": {"runtime": 1000, "nodes": 2},
             "tabulate": {"slurm_extra": "'--time=5'"},
         },
     }
@@ -126,7 +127,7 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "one of PACE ICE's: coc-ice, pace-ice",
         "A100: train_model; H200: build_cache, evaluate_model, gate, ",
         "rules that need no GPU ask for one: assemble_report, ",
-        "no partition for measure_cell (such as 2 x H200, 16.6667 h)",
+        "no partition for measure_cell (such as 4 x H200, 16.6667 h)",
         "several GPUs without --nodes=1: measure_cell",
     ):
         assert sentence in said, said

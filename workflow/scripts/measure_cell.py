@@ -7,6 +7,7 @@ BEGAN_S = time.time()  # before the imports, which the record tells from the sta
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     import os
     import sys
+    from pathlib import Path
 
     from gpufeed import attempts, cell_file, leases, orphan
     from gpufeed.log import job_log
@@ -33,6 +34,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             attempt=job.params.attempt,
             threads=job.threads,
             least_s=job.params.least_s,
+            scratch=Path(job.config["results"]) / "scratch",
             telemetry=wanted(job.config["telemetry"]),  # not from params: it changes nothing that is timed
             began_s=BEGAN_S,
         )

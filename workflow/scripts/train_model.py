@@ -32,6 +32,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
                 attempt=job.params.attempt,
                 threads=job.threads,
                 checkpoints=checkpoints,
+                scratch=Path(job.config["results"]) / "scratch",
             )
         save(found.about, found.model, job.output.model)
         attempts.ended(job.output.about, found.about["attempt"])

@@ -1,0 +1,82 @@
+"""One node of a training on several: `-m gpufeed.ddp.node FOLDER ADDRESS NODES DEVICES` as a task of srun.
+
+ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here, but on the node of the
+process that started the step, which has them.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from gpufeed import leases
+from gpufeed.ddp import slurm, torchrun
+from gpufeed.errors import Skip
+
+LOOK_S = 0.2
+MEET_S = 300  # as long as the project waits for any process that does not answer
+PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any
+
+
+class Asked(BaseException):
+    """SIGTERM came, or the process that started the step has gone."""
+
+
+def port(job: int, step: int) -> int:
+    """Where the ranks of a step meet: the same on all nodes, another one for the next step."""
+    return PORTS[(job + 97 * step) % len(PORTS)]
+
+
+def main() -> int:
+    """The status of torchrun."""
+    folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
+    signal.signal(signal.SIGTERM, asked)
+    process = None
+    try:
+        leases.take_part(devices)
+        leases.refuse()
+        meet = (f"--nnodes={nodes}", f"--node-rank={place}", f"--master-addr={address}")
+        meet += (f"--master-port={port(job, step)}", f"--rdzv-conf=timeout={MEET_S}")
+        process = subprocess.Popen(
+            torchrun.command(devices, folder, meet), env=torchrun.environment(), stdin=subprocess.DEVNULL
+        )
+        if place == 0:
+            threading.Thread(target=until_alone, name="gpufeed-starter", daemon=True).start()
+        while process.poll() is None:
+            try:
+                process.wait(LOOK_S)
+            except subprocess.TimeoutExpired:
+                continue
+        return abs(process.returncode)
+    except Asked:
+        slurm.note_asked(folder, place)
+        return 128 + signal.SIGTERM
+    except Skip as lacking:
+        from gpufeed.ddp.files import write_failure  # imports torch
+
+        write_failure(folder, place * devices, lacking)
+        return 1
+    finally:
+        if process is not None:
+            torchrun.stop(process)
+
+
+def asked(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Asked
+
+
+def until_alone() -> None:
+    """Waits for the end of the input, which the starter holds open, and then ends this task."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""A training on several nodes of a Slurm job, by an srun that starts its tasks on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+
+import ddp_fixtures
+import fake_srun
+import image_fixtures
+import psutil
+import pytest
+import torch
+
+from gpufeed import leases
+from gpufeed.config import read_hyper
+from gpufeed.ddp import node, slurm
+from gpufeed.ddp.files import Call
+from gpufeed.ddp.launch import spread
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.experiment import Cell, impossible
+from gpufeed.leases import taking
+from gpufeed.measure import measure
+from gpufeed.record import DOCUMENT
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Makes this process one of a job with these nodes."""
+
+    def job(*nodes: str) -> None:
+        fake_srun.install(tmp_path / "bin", list(nodes))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("SLURM_JOB_ID", str(os.getpid()))  # from which the port follows
+        monkeypatch.setenv("SLURM_NTASKS", "2")  # of the job, and no matter of the ranks
+
+    return job
+
+
+@pytest.fixture
+def images(tmp_path):
+    """23 training images, and their cache."""
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
+    image_fixtures.write_cache(manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, job, devices):
+    job("n1", "n2", "n3")  # one more than is asked for
+    arguments = {"folder": images.root, "batch_size": 12 // (2 * devices)}
+    call = Call("ddp_fixtures:train_together", arguments, devices, "cpu", 1, nodes=2)
+    together = spread(call, scratch=tmp_path / "results/scratch")
+    alone = ddp_fixtures.train_together(images.root, 12, trainer="plain")
+    for name, tensor in alone["weights"].items():
+        torch.testing.assert_close(together["weights"][name], tensor, rtol=1e-6, atol=1e-6)
+    assert [row["loss"] for row in together["rows"]] == pytest.approx(
+        [row["loss"] for row in alone["rows"]], rel=1e-5
+    )
+    assert len(together["seen"]) == 2 * devices
+    assert sorted(sum(sum(together["seen"], []), [])) == sorted(images.ids("train").tolist() * 2)
+    assert not list((tmp_path / "results/scratch").iterdir())
+
+
+@pytest.mark.long
+def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, job):
+    job("n1", "n2")
+    hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": read_hyper("trainer", "lightning")}
+    cell = Cell(
+        "toys",
+        "tiny",
+        "dataloader_sync",
+        trainer="lightning",
+        device="cpu",
+        precision="fp32",
+        batch_size=4,
+        nodes=2,
+        hyper={**hyper, "augment": {}},
+    )
+    manifest = images.root / "manifest.parquet"
+    record, steps = measure(cell.asdict(), 0, manifest, None, "login1", threads=1, scratch=tmp_path / "s")
+    assert record.status == "done", record.sentence
+    DOCUMENT.check(asdict(record), tmp_path)
+    assert record.resolved["ranks"] == [{"node": "n1", "gpu": None}, {"node": "n2", "gpu": None}]
+    assert steps["images"].tolist() == [8, 8, 7]
+
+
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("raises", "a stone in the road"), ("is killed", "rank 1 of the training ended with SIGKILL")],
+)
+def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
+    job("n1", "n2")
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(GpufeedError) as error:
+        spread(Call("ddp_fixtures:fail", {"how": how}, 1, "cpu", 1, nodes=2), scratch=tmp_path / "scratch")
+    assert found in error.value.found
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+@pytest.mark.parametrize(
+    "whom", ["starter", pytest.param("step", marks=pytest.mark.long), pytest.param("killed", marks=pytest.mark.long)]
+)
+def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
+    """step: Slurm asks the tasks of the step, and the starter not at all."""
+    job("n1", "n2")
+    code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r}, 1, 2)"
+    starter = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stderr=subprocess.DEVNULL,
+    )
+    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
+    while not all(path.exists() and path.read_text() for path in told):
+        assert starter.poll() is None
+        time.sleep(0.1)
+    family = psutil.Process(starter.pid).children(recursive=True)
+    assert {int(path.read_text()) for path in told} <= {member.pid for member in family}
+    if whom == "step":
+        for member in family:
+            if "gpufeed.ddp.node" in member.cmdline()[:3]:
+                member.terminate()
+    else:
+        starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
+    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
+
+
+# --- without any rank
+
+
+def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(Skip, match="trains on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile slurm`"):
+        slurm.nodes_of_job(2)
+
+
+def test_a_job_with_too_few_nodes_is_a_skip(job):
+    job("n1", "n2")
+    assert slurm.nodes_of_job(2) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+    with pytest.raises(Skip, match="trains on 3 nodes, and job .* has 2 .*: run it by .*salloc --nodes=3"):
+        slurm.nodes_of_job(3)
+
+
+def test_a_slurm_that_does_not_answer_is_an_error(job, monkeypatch):
+    job("n1")
+    monkeypatch.setenv("SLURM_JOB_ID", "")
+    with pytest.raises(Skip):
+        slurm.nodes_of_job(1)
+    monkeypatch.setattr(slurm, "said", lambda *words: None)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(GpufeedError, match="no answer of scontrol on the nodes of job 7"):
+        slurm.nodes_of_job(1)
+
+
+def test_steps_of_a_job_meet_at_ports_of_their_own():
+    assert len({node.port(4711, step) for step in range(50)}) == 50
+    assert all(node.port(job, 3) in node.PORTS for job in (0, 1, 10**9))
+
+
+def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypatch):
+    taken = []
+    monkeypatch.setattr(taking, "take", lambda *asked: taken.append(asked))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    leases.take_part(2)  # the starter has taken nothing: by hand, or on the CPU
+    monkeypatch.setenv(taking.TAKEN, "elsewhere GPU-a,GPU-b")
+    leases.take_part(2)
+    assert (taken, os.environ["CUDA_VISIBLE_DEVICES"]) == ([(2, "cuda")], "0,1")
+    gpus = tuple(taking.Gpu(uuid, "NVIDIA H200", 0) for uuid in ("GPU-c", "GPU-d"))
+    monkeypatch.setattr(taking, "_lease", taking.Lease(gpus))
+    for name, value in leases.hand_on().items():
+        monkeypatch.setenv(name, value)
+    leases.take_part(2)
+    assert (len(taken), os.environ["CUDA_VISIBLE_DEVICES"]) == (1, "GPU-c,GPU-d")
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ({"trainer": "lightning"}, None),
+        ({}, "trainer plain trains on one device, so devices and nodes must be 1"),
+        ({"trainer": "lightning", "device": "mps"}, "several devices are GPUs with CUDA"),
+    ],
+)
+def test_several_nodes_are_for_lightning(axes, sentence):
+    found = impossible(Cell("e", "d", "resident", nodes=2, **axes))
+    assert found is None if sentence is None else found.startswith(sentence)
+
+
+def test_the_name_of_a_cell_says_its_nodes():
+    one = Cell("e", "d", "resident", trainer="lightning", devices=4)
+    two = Cell("e", "d", "resident", trainer="lightning", devices=4, nodes=2)
+    assert "nodes" not in one.identity()
+    assert (one.ranks, two.ranks) == (4, 8)
+    assert "-x4-n2-" in two.id

@@ -147,7 +147,7 @@ def cell_from(
     axes = {key: values[key] for key in sorted(OWN_AXES)}
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
-    axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train together")
+    axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train it")
     trial = trial_of(config, experiment, dataset, values, axes, device)
     ((_, cell),) = crossed(trial, experiment)
     for group in GROUPS:

@@ -176,8 +176,8 @@ def impossible(cell: Cell) -> str | None:
     if cell.loader == "spdl" and cell.persistent_workers:
         return "spdl starts its threads anew each epoch, so persistent_workers must be false"
     if cell.ranks > 1 and cell.trainer != "lightning":
-        several = "devices" if cell.nodes == 1 else "devices and nodes"
-        return f"trainer {cell.trainer} trains on one device, so {several} must be 1 (or the trainer lightning)"
+        must = "devices" if cell.nodes == 1 else "devices and nodes"
+        return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"
     if cell.ranks > 1 and cell.device == "mps":
         return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
     if cell.trainer == "fastai":

@@ -84,7 +84,8 @@ def measure(
     built = {"cache": cache, "strips": strips, "shards": shards, "extension": extension}
     stores = Stores(**{name: path and Path(path) for name, path in built.items()})
     status, sentence, outcome = guarded(
-        cell_, lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s, scratch)
+        cell_,
+        lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s, scratch),
     )
     outcome = outcome or Outcome([])
     record = Record(

@@ -112,7 +112,8 @@ def _flat(record: Record, path: Path) -> dict:
     }
     row |= {axis: cell.get(axis) for axis in AXES}
     # absent in records of older versions
-    row |= {"compile": cell.get("compile", False), **{axis: cell.get(axis, 1) for axis in ("devices", "nodes")}}
+    row |= {"compile": cell.get("compile", False)}
+    row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
     row |= {
         "path": str(path),
         "step_limit": cell.get("steps"),

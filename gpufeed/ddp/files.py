@@ -21,7 +21,8 @@ from gpufeed.errors import one_line
 class Call:
     """What every rank does: work(**arguments), by which name to import it, on how many devices of a kind.
 
-    devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank 0.
+    devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank
+    0.
     """
 
     work: str  # module:function

@@ -1,8 +1,8 @@
 """Starts the ranks of a training, waits for them, and ends them all when one fails or this process must go.
 
 The ranks are started by torchrun, with Slurm's variables taken out: they describe the tasks of a job, and
-this job has one, or one a node. Each rank sees all GPUs that its torchrun sees, and takes the one of its local
-rank.
+torchrun is one. On several nodes there is a torchrun on each (gpufeed.ddp.node), started by srun. Each rank
+sees all GPUs that its torchrun sees, and takes the one of its local rank.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """One node of a training on several: `-m gpufeed.ddp.node FOLDER ADDRESS NODES DEVICES` as a task of srun.
 
-ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here, but on the node of the
-process that started the step, which has them.
+ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here,
+but on the node of the process that started the step, which has them.
 """
 
 import logging

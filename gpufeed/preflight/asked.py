@@ -158,8 +158,7 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
     if len(models) > 1:
         by = {
-            model or "any": rules_of(ask for ask in asking if ask.model == model)
-            for model in sorted(models)
+            model or "any": rules_of(ask for ask in asking if ask.model == model) for model in sorted(models)
         }
         yield Finding(
             "several models of GPU in one sweep: "
@@ -177,9 +176,7 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = {
-        (str(ask.resources["constraint"]), ask.model)
-        for ask in plan.first
-        if ask.resources.get("constraint")
+        (str(ask.resources["constraint"]), ask.model) for ask in plan.first if ask.resources.get("constraint")
     }
     for feature, model in sorted(asking):
         if feature not in site.constraints:

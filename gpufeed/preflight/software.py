@@ -108,9 +108,7 @@ def served(capability: str, architectures: tuple[str, ...]) -> bool:
 
 def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
     """Whether this Python's torch has code for the GPUs; a container's is not looked into."""
-    asked = sorted(
-        {ask.model for ask in plan.first if ask.gpus} & set(site.gpus)
-    )
+    asked = sorted({ask.model for ask in plan.first if ask.gpus} & set(site.gpus))
     if deployment != "none" or node.cuda is None or not asked:
         return
     if not node.cuda:

@@ -164,6 +164,7 @@ REFUSED = [
     ("trainer.learning_rate=-1", "trainer.learning_rate: -1", "above 0", "correct"),
     ("trainer.accelerator=tpu", "trainer.accelerator 'tpu'", "gpu", ""),
     ("trainer.devices=0", "trainer.devices 0", "a number of 1 or more", "CUDA_VISIBLE_DEVICES"),
+    ("trainer.num_nodes=0", "trainer.num_nodes 0", "a number of 1 or more", "how many nodes"),
     ("trainer.devices=[0,1]", "trainer.devices [0, 1]", "a number", "CUDA_VISIBLE_DEVICES"),
     ("modle=x", "modle", "", "--help"),
     ("trainer.lr=1", "trainer.lr", "", "--help"),

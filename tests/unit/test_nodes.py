@@ -60,7 +60,8 @@ def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, j
         [row["loss"] for row in alone["rows"]], rel=1e-5
     )
     assert len(together["seen"]) == 2 * devices
-    assert sorted(sum(sum(together["seen"], []), [])) == sorted(images.ids("train").tolist() * 2)
+    seen = [id for rank in together["seen"] for batch in rank for id in batch]
+    assert sorted(seen) == sorted(images.ids("train").tolist() * 2)
     assert not list((tmp_path / "results/scratch").iterdir())
 
 
@@ -89,7 +90,7 @@ def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, 
 
 @pytest.mark.parametrize(
     ("how", "found"),
-    [("raises", "a stone in the road"), ("is killed", "rank 1 of the training ended with SIGKILL")],
+    [pytest.param("raises", "a stone in the road", marks=pytest.mark.long), ("is killed", "rank 1 of the training ended with SIGKILL")],
 )
 def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
     job("n1", "n2")
@@ -101,7 +102,7 @@ def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_
 
 
 @pytest.mark.parametrize(
-    "whom", ["starter", pytest.param("step", marks=pytest.mark.long), pytest.param("killed", marks=pytest.mark.long)]
+    "whom", ["starter", *(pytest.param(whom, marks=pytest.mark.long) for whom in ("step", "killed"))]
 )
 def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     """step: Slurm asks the tasks of the step, and the starter not at all."""
@@ -134,14 +135,16 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
 
 def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(Skip, match="trains on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile slurm`"):
+    with pytest.raises(
+        Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "
+    ):
         slurm.nodes_of_job(2)
 
 
 def test_a_job_with_too_few_nodes_is_a_skip(job):
     job("n1", "n2")
     assert slurm.nodes_of_job(2) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
-    with pytest.raises(Skip, match="trains on 3 nodes, and job .* has 2 .*: run it by .*salloc --nodes=3"):
+    with pytest.raises(Skip, match=r"trains on 3 nodes, and job .* has 2 .*: run it by .*salloc --nodes=3"):
         slurm.nodes_of_job(3)
 
 

@@ -127,6 +127,27 @@ def test_too_long_for_the_site(found, job, sentence):
     assert sentence in found(asked.time, job)
 
 
+def two_nodes(gpus=2, minutes=60, rest="--ntasks=2", **resources) -> Ask:
+    line = LINE.format(rule="measure_cell", where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
+    line = line.replace("--nodes=1", "--nodes=2") + f" --gres=gpu:H200:{gpus}"
+    asked_for = {"gres": f"gpu:H200:{gpus}", "runtime": minutes, "nodes": 2, "tasks": 2, "mpi": "srun"}
+    return Ask("measure_cell", line, asked_for | resources)
+
+
+def test_gpus_of_all_nodes_count(found):
+    for check in asked.CHECKS:
+        assert found(check, two_nodes(), gpu_job()) == ""
+    said = found(asked.time, two_nodes(gpus=4, minutes=180))
+    assert "8 GPUs for 3 h are 24 GPU-hours, where 16 are allowed, 2 h" in said
+    assert "(devices and nodes in the config)" in said
+    said = found(asked.one_model, two_nodes(), gpu_job("train_model", model="A100"))
+    assert "A100: train_model; H200: measure_cell" in said
+    said = found(asked.gpus_asked_once, two_nodes(gpu_model="H200"))
+    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
+    assert "GPU B200" in found(asked.one_model, two_nodes(gres="gpu:B200:2"))
+    assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
+
+
 def test_only_the_retry_is_too_long(found):
     said = found(asked.time, gpu_job(minutes=600), last=[gpu_job(minutes=1200)])
     assert "measure_cell at the last of 1 retries: 20 h, where 16 h are allowed" in said

@@ -200,13 +200,16 @@ def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
         [*command, *flow.planned_records()], cwd=flow.folder, capture_output=True, text=True, timeout=800
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    found = {record.cell["nodes"]: record for record in map(Record.read, flow.folder.glob(f"{FOLDER}/*/0.json"))}
+    records = map(Record.read, flow.folder.glob(f"{FOLDER}/*/0.json"))
+    found = {record.cell["nodes"]: record for record in records}
     assert {record.status for record in found.values()} == {"done"}, [r.sentence for r in found.values()]
     ranks = found[2].resolved["ranks"]
     assert {rank["node"] for rank in ranks} == {"gpu1", "gpu2"}
     assert found[2].telemetry["images"] == found[1].telemetry["images"]
-    steps = {nodes: flow.folder / f"{FOLDER}/{record.cell_id}/0.steps.parquet" for nodes, record in found.items()}
-    losses = {nodes: pd.read_parquet(path)["loss"].tolist() for nodes, path in steps.items()}
+    losses = {
+        nodes: pd.read_parquet(flow.folder / f"{FOLDER}/{record.cell_id}/0.steps.parquet")["loss"].tolist()
+        for nodes, record in found.items()
+    }
     assert losses[2] == pytest.approx(losses[1], rel=1e-5)
     assert not list((flow.folder / "results/scratch").iterdir())
 

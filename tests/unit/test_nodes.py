@@ -90,7 +90,10 @@ def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, 
 
 @pytest.mark.parametrize(
     ("how", "found"),
-    [pytest.param("raises", "a stone in the road", marks=pytest.mark.long), ("is killed", "rank 1 of the training ended with SIGKILL")],
+    [
+        ("is killed", "rank 1 of the training ended with SIGKILL"),
+        pytest.param("raises", "a stone in the road", marks=pytest.mark.long),
+    ],
 )
 def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
     job("n1", "n2")
@@ -135,9 +138,7 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
 
 def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(
-        Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "
-    ):
+    with pytest.raises(Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "):
         slurm.nodes_of_job(2)
 
 

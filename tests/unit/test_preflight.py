@@ -145,7 +145,8 @@ def test_gpus_of_all_nodes_count(found):
     said = found(asked.gpus_asked_once, two_nodes(gpu_model="H200"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
     assert "GPU B200" in found(asked.one_model, two_nodes(gres="gpu:B200:2"))
-    assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
+    said = found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
+    assert "tasks for jobs with GPUs: measure_cell" in said
 
 
 def test_only_the_retry_is_too_long(found):

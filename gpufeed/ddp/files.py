@@ -78,9 +78,13 @@ def write_failure(folder: Path, rank: int, error: Exception) -> None:
     os.replace(partial, folder / f"failure-{rank}.pkl")
 
 
-def read_failures(folder: Path) -> list[Failure]:
-    """In the order in which they happened."""
-    found = [pickle.loads(path.read_bytes()) for path in folder.glob("failure-*.pkl")]
+def read_failures(folder: Path, ranks: int) -> list[Failure]:
+    """In the order in which they happened.
+
+    Each is asked for by its name: what another node has written a listing may lack for a while (nfs(5)).
+    """
+    paths = (folder / f"failure-{rank}.pkl" for rank in range(ranks))
+    found = [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
     return sorted((Failure(rank, at, pickle.loads(packed)) for rank, at, packed in found), key=lambda f: f.at)
 
 

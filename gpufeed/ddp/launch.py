@@ -45,7 +45,8 @@ def spread(
     shared = scratch if several else None
     if shared is not None:
         shared.mkdir(parents=True, exist_ok=True)
-    with sigterm_raises(), tempfile.TemporaryDirectory(prefix="gpufeed-ranks-", dir=shared) as name:
+    given = {"prefix": "gpufeed-ranks-", "dir": shared, "ignore_cleanup_errors": several}
+    with sigterm_raises(), tempfile.TemporaryDirectory(**given) as name:
         folder = Path(name)
         alone = torchrun.command(call.devices, folder)
         command = slurm.step(call.nodes, call.devices, folder) if several else alone
@@ -78,7 +79,8 @@ def spread(
         for entry in epochs.new() if on_epoch else ():
             on_epoch(entry)
         if process.returncode or not (folder / "result.pt").exists():
-            raise blame(files.read_failures(folder), said, process.returncode)
+            by = "srun" if several else "torchrun"
+            raise blame(files.read_failures(folder, call.ranks), said, process.returncode, by)
         return files.read_result(folder)
 
 
@@ -123,10 +125,10 @@ def sigterm_raises() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def blame(failures: list[files.Failure], said: list[str], code: int) -> Exception:
+def blame(failures: list[files.Failure], said: list[str], code: int, by: str = "torchrun") -> Exception:
     """The error behind a training that failed: of the rank that was first, and not of those that missed it.
 
-    said: torchrun's own report names a rank that died without a word.
+    said: torchrun's own report names a rank that died without a word. by: whose status `code` is.
     """
     ours = [failure for failure in failures if isinstance(failure.error, GpufeedError | Skip)]
     if ours:
@@ -143,7 +145,7 @@ def blame(failures: list[files.Failure], said: list[str], code: int) -> Exceptio
     if failures:
         return failures[0].error
     return GpufeedError(
-        f"torchrun ended with {how(code)} before any rank began",
+        f"{by} ended with {how(code)} before any rank began",
         "ranks that begin",
         "look at its lines in the log",
     )

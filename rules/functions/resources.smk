@@ -2,6 +2,9 @@
 
 from gpufeed.registry import takes_gpu
 
+# Jobs run elsewhere: in a run that submits them, and in each of the runs that it submits.
+SUBMITTED = workflow.remote_exec or not workflow.local_exec
+
 
 def shares_given():
     """Jobs with a GPU that run at once on this node, each on as many of its cores: `--resources gpu=N`.
@@ -10,7 +13,7 @@ def shares_given():
     """
     given = getattr(workflow.global_resources.get("gpu"), "value", None)
     total = workflow.resource_settings.cores
-    if not (GPU_JOBS and given and total) or workflow.remote_exec or not workflow.local_exec:
+    if not (GPU_JOBS and given and total) or SUBMITTED:
         return 1
     return max(1, min(int(given), total // (config["cores_per_cell"] or 1)))
 
@@ -27,7 +30,7 @@ def cores_of_job(wildcards, workers=0, share=1):
     cpus_per_task, which Slurm is asked for.
     """
     total = workflow.resource_settings.cores  # None with an executor that counts jobs
-    if workflow.remote_exec or not workflow.local_exec or total is None:
+    if SUBMITTED or total is None:
         return max(config["cores_per_job"], workers)
     return -(-total // share)
 
@@ -47,10 +50,10 @@ def cores_of_cell(wildcards):
 def gpus_of_cell(wildcards):
     """GPUs of a training: all that the cell's processes on this node train on.
 
-    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. None on several
-    nodes: Slurm would take it for those of all, and spread them as it likes (see of_trainings).
+    Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. Slurm would take
+    it for those of all nodes, and spread them as it likes: for several the job has `gres` (see of_trainings).
     """
-    return None if spreads(wildcards) else GPU_JOBS * cell_of(wildcards).devices
+    return None if SUBMITTED and spreads(wildcards) else GPU_JOBS * cell_of(wildcards).devices
 
 
 def spreads(wildcards):

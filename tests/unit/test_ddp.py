@@ -202,7 +202,7 @@ def test_errors_travel_as_they_are_or_as_a_sentence(tmp_path):
 
     files.write_failure(tmp_path, 1, Skip("no such package"))
     files.write_failure(tmp_path, 0, Local("cannot be pickled"))
-    first, second = files.read_failures(tmp_path)
+    first, second = files.read_failures(tmp_path, 2)
     assert (first.rank, type(first.error), str(first.error)) == (1, Skip, "no such package")
     assert (second.rank, str(second.error)) == (0, "Local: cannot be pickled")
 

@@ -221,6 +221,7 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
     common = {"log": [str(tmp_path / "job.log")], "threads": torch.get_num_threads()}
     common["params"] = Named(attempt=4, code="c0de")
     common["wildcards"], common["resources"] = Named(cell="cell"), Named()
+    common["config"] = {"results": str(tmp_path / "results")}
     cell = toys.toy_cell_file(tmp_path, loader=loader)
     inputs = Named(cell=cell, manifest=manifest, cache=[], model=files["model.pt"])
     for script, output in (

@@ -86,7 +86,7 @@ def same(one, other) -> bool:
 
 
 def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):
-    wanted = config(trainer="lightning", devices=[1, 2]) | {"device": "auto"}
+    wanted = config(trainer="lightning", devices=[1, 2], nodes=[1, 2]) | {"device": "auto"}
     flow = workflow(wanted)
 
     def gpus(given: int) -> set[str]:

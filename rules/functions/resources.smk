@@ -2,8 +2,13 @@
 
 from gpufeed.registry import takes_gpu
 
-# Jobs run elsewhere: in a run that submits them, and in each of the runs that it submits.
-SUBMITTED = workflow.remote_exec or not workflow.local_exec
+
+def submitted():
+    """Whether jobs run elsewhere: in a run that submits them, and in each run that it submits.
+
+    A function, since Snakemake does not know its executor yet while it reads the rules.
+    """
+    return workflow.remote_exec or not workflow.local_exec
 
 
 def shares_given():
@@ -13,7 +18,7 @@ def shares_given():
     """
     given = getattr(workflow.global_resources.get("gpu"), "value", None)
     total = workflow.resource_settings.cores
-    if not (GPU_JOBS and given and total) or SUBMITTED:
+    if not (GPU_JOBS and given and total) or submitted():
         return 1
     return max(1, min(int(given), total // (config["cores_per_cell"] or 1)))
 
@@ -30,7 +35,7 @@ def cores_of_job(wildcards, workers=0, share=1):
     cpus_per_task, which Slurm is asked for.
     """
     total = workflow.resource_settings.cores  # None with an executor that counts jobs
-    if SUBMITTED or total is None:
+    if submitted() or total is None:
         return max(config["cores_per_job"], workers)
     return -(-total // share)
 
@@ -53,7 +58,7 @@ def gpus_of_cell(wildcards):
     Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. Slurm would take
     it for those of all nodes, and spread them as it likes: for several the job has `gres` (see of_trainings).
     """
-    return None if SUBMITTED and spreads(wildcards) else GPU_JOBS * cell_of(wildcards).devices
+    return None if submitted() and spreads(wildcards) else GPU_JOBS * cell_of(wildcards).devices
 
 
 def spreads(wildcards):

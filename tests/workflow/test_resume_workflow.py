@@ -91,7 +91,7 @@ def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):
 
     def gpus(given: int) -> set[str]:
         said = flow.run("-n", "--resources", f"gpu={given}").split("rule measure_cell:")[1:]
-        return {job.partition("gpu=")[2].split(",")[0].split()[0] for job in said}
+        return {re.search(r"\bgpu=(\d+)", job)[1] for job in said}
 
     assert gpus(4) == {"1", "2"}
     assert gpus(1) == {"1"}

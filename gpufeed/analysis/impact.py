@@ -12,7 +12,7 @@ import pandas as pd
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
-from gpufeed.analysis.statistics import FASTER, SAME, SLOWER
+from gpufeed.analysis.statistics import FASTER, MATTERS, SAME, SLOWER
 
 MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
 NOT_SHOWN = "not shown to differ"
@@ -118,8 +118,9 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 def sentence(changes: list[dict]) -> str:
     """The changes that are worth most, those that cost, and how many are not shown to differ."""
-    ahead = [row for row in changes if row["verdict"] in (FASTER, ABOVE)]
-    behind = [row for row in changes if row["verdict"] in (SLOWER, BELOW)]
+    apart = [row for row in changes if row["verdict"] in (FASTER, ABOVE, SLOWER, BELOW)]
+    ahead = [row for row in apart if row["factor"] >= MATTERS]
+    behind = [row for row in apart if row["factor"] <= 1 / MATTERS]
     faster, slower = (
         sorted(ahead, key=lambda row: -row["factor"]),
         sorted(behind, key=lambda row: row["factor"]),
@@ -131,6 +132,11 @@ def sentence(changes: list[dict]) -> str:
             parts.append(f"{how}: {named}.")
     if any(row["verdict"] in (ABOVE, BELOW) for row in ahead + behind):
         parts.append("Where a row has fewer than 6 repeats, only its ranges are known to keep apart.")
+    little = len(apart) - len(ahead) - len(behind)
+    if little:
+        percent = round((MATTERS - 1) * 100)
+        of = wording.plural(len(changes), "change")
+        parts.append(f"Less than {percent} % either way: {little} of {of}.")
     same = sum(row["verdict"] == NOT_SHOWN for row in changes)
     if same:
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
@@ -158,6 +164,7 @@ def within(row: pd.Series, goal: Mapping) -> dict:
     return {
         "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
         "answer": answer(row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit, [row]),
+        "short": f"{told['epoch']} s",
         "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
         f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
         + ("; one repeat is too few to judge it by." if few else "."),
@@ -171,6 +178,7 @@ def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
     return {
         "goal": f"{goal['words']}: at least {wording.ratio(goal['times'])}",
         "answer": answer(lead["low"] >= goal["times"], lead["high"] < goal["times"], [row, other]),
+        "short": lead["factor_words"],
         "sentence": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}): "
         f"{own['rate']} images/s (range {own['rate_range']}, n = {own['n']}) over {over['rate']} "
         f"(range {over['rate_range']}, n = {over['n']})"

@@ -1,5 +1,7 @@
 """The figure of the impact table: the factor of each change, with its range."""
 
+from textwrap import fill
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -9,7 +11,8 @@ from gpufeed.analysis import style, wording
 from gpufeed.analysis.standing import ABOVE, BELOW
 from gpufeed.analysis.statistics import FASTER, SLOWER
 
-ROW_IN, REST_IN = 0.3, 1.3
+ROW_IN, REST_IN = 0.36, 1.3
+LABEL = 44  # characters a line of a change's name
 AHEAD, BEHIND = (style.BLUE, "o"), (style.VERMILION, "s")
 LOOKS = {FASTER: AHEAD, ABOVE: AHEAD, SLOWER: BEHIND, BELOW: BEHIND}  # anything else is grey
 TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -44,9 +47,12 @@ def _panel(axis: Axes, machine: dict) -> None:
     axis.set_xticks([tick for tick in TICKS if ends[0] <= tick <= ends[1]])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axis.set_yticks(np.arange(len(rows)), [row["change"] for row in rows])
+    axis.set_yticks(np.arange(len(rows)), [fill(row["change"], LABEL) for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.tick_params(axis="y", length=0)
-    axis.set_xlabel("images per second after the change over before; bars: 95 % interval, or range")
-    axis.set_title(machine["title"])
+    # from the right end, since the names of the changes leave little room to the right of the left one
+    axis.set_xlabel(
+        "images per second after the change over before; bars: 95 % interval, or range", loc="right"
+    )
+    axis.set_title(machine["title"], loc="right")
     axis.grid(axis="x", color="#DDDDDD")

@@ -58,6 +58,7 @@ def model(found: Mapping) -> dict:
     settings, images = found["settings"], max((row["images"] for row in rows.values()), default=0)
     return {
         "title": f"{title(found)}; {machine(found)}",
+        "headline": inference_verdicts.headline(found),
         "sentences": inference_verdicts.sentences(found),
         "batches": batches(found),
         "how": (

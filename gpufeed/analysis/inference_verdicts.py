@@ -36,6 +36,20 @@ def sentences(found: Mapping) -> list[str]:
     return [sentence for sentence in said if sentence]
 
 
+def headline(found: Mapping) -> str:
+    """The fastest row at the largest batch and with one image, and their accuracy; empty without any."""
+    rows, largest = done(found), max(batches(found), default=0)
+    ways = [(f"At batch {largest}", lambda row: throughput(row, largest)), ("One image", latency)]
+    said = []
+    for where, speed in ways:
+        best = fastest(rows, speed, lambda kind: True)
+        if best is not None:
+            eager = speed(rows[("eager", "fp32")]) if ("eager", "fp32") in rows else None
+            times = f", {wording.ratio(best.value / eager.value)} the speed of eager fp32" if eager else ""
+            said.append(f"{where} {best.name} is fastest: {best.said}{times}.")
+    return " ".join(said)
+
+
 def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping], Speed | None]) -> str:
     """The fastest row of this precision against the fastest of more than 8 bits; empty without both."""
     ours = fastest(rows, speed, lambda kind: kind == precision)

@@ -116,18 +116,21 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     own_records = table[table["experiment"] == name]
     ours = ceilings_section.joined(ours, found.ceilings, name)
     answers = verdicts.answers(ours)
+    impact_ = _impact(name, ours, plan.get("impact"))
+    changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
     return {
         "name": name,
         "title": plan["title"],
         "question": plan["question"],
         "shared": tables.shared_overrides(ours),
         "answers": answers,
-        "headlines": [answer for answer in answers if answer.headline],
+        "headlines": [answer for answer in answers if answer.headline and (answer.compares or not changes)],
+        "further": sum(answer.compares and not answer.headline for answer in answers),
         "shared_cores": verdicts.shared_cores(ours),
         "claims": claims.of(name, ours),
         "claimant": claims.CLAIMANTS.get(name, ""),
         "introduced": claims.INTRODUCED.get(name, ""),
-        "impact": _impact(name, ours, plan.get("impact")),
+        "impact": impact_,
         "roofline": roofline.section(found.kernels, ours, own_records),
         "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
         "lengths": lengths.section(own_records),

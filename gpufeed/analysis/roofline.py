@@ -105,7 +105,7 @@ def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
         return vit_cost.step(options, image, facts["classes"], batch)
 
     floor = vit_cost.floor_ms(works(), ITEMSIZE[of.precision], of.tflop_per_s, of.gb_per_s)
-    step_ms = batch / row["images_per_s"] * 1e3
+    step_ms = batch * row["devices"] * row["nodes"] / row["images_per_s"] * 1e3  # each device has its batch
     return {
         **{key: row[key] for key in SAME},
         "settings": settings(row),

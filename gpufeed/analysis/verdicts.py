@@ -33,16 +33,31 @@ class Verdict:
     claim: str = ""
     answer: str = ""  # holds | does not hold | cannot be judged; empty where there is no claim
     headline: bool = True  # belongs into the answer at the top of the page
+    compares: bool = True  # pipelines with each other or with the ceiling
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
     """One verdict a task of one experiment: does preparing ahead pay (`pipelining`), or what is fastest.
 
     The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
+    Other tasks in which nothing is compared are counted in one sentence.
     """
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     first = headlines(groups)
-    return [_answer(rows, number in first) for number, rows in enumerate(groups)]
+    said = [number in first or compares(rows) for number, rows in enumerate(groups)]
+    told = [_answer(rows, number in first) for number, rows in enumerate(groups) if said[number]]
+    if untold := said.count(False):
+        one = f"{wording.plural(untold, 'task')} with one pipeline and no ceiling"
+        sentence = f"{one}, where nothing is compared: the leaderboard has {'it' if untold == 1 else 'them'}."
+        told.append(Verdict("Besides", sentence, headline=False, compares=False))
+    return told
+
+
+def compares(rows: pd.DataFrame) -> bool:
+    """Whether a task has more than one pipeline, or one beside a ceiling."""
+    ours = tables.pipelines(rows)
+    limits = ours[[name for name in ("ceiling_share", "au") if name in ours]]
+    return len(ours) > 1 or bool(limits.notna().any(axis=None))
 
 
 def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
@@ -55,7 +70,8 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
     parts += [fed(ours), fell_back(ours), accompanied(rows)]
     subject = f"{wording.task(rows)}; {wording.machine(rows)}"
-    return Verdict(subject, " ".join(part for part in parts if part), lead, headline=headline)
+    sentence = " ".join(part for part in parts if part)
+    return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
 
 
 def fed(ours: pd.DataFrame) -> str:

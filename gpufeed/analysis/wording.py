@@ -102,6 +102,7 @@ def task(rows: pd.DataFrame) -> str:
         f"batch {first['batch_size']}",
     ]
     parts.append(augmented(first["augment"]))
+    parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:

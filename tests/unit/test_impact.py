@@ -165,6 +165,13 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
     assert goal["sentence"].startswith("1.16 s an epoch (range 1.11 to 1.28 s, n = 3)")
 
 
+@pytest.mark.parametrize("after", [1010, 990])
+def test_a_change_of_less_than_three_percent_is_counted_and_not_named(tmp_path, after):
+    paths = made.write_speeds(tmp_path, cell(), [1000, 1000.1])
+    paths += made.write_speeds(tmp_path, cell("fused"), [after, after + 0.1])
+    assert found_in(paths)["machines"][0]["sentence"] == ("Less than 3 % either way: 1 of 1 change.")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "verdict"),
     [
@@ -272,13 +279,27 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
         "Elsewhere it took 18 s.",
         "One change at a time,",
         "Worth most: one kernel, 2.00x.",
-        "fused: an epoch in less than 1.5 s",
+        "fused: an epoch in less than 1.5 s: 1.22 s",
         "2 of 3 changes not measured on this machine yet",
         "2.00x<br><small>1.82x to 2.20x<br>range above</small>",
     ):
         assert words in html, words
     publish.report(tmp_path / "empty", ["e"], info, tmp_path / "none.html")
     assert "None of its 3 changes is measured yet" in (tmp_path / "none.html").read_text(encoding="utf-8")
+
+
+def test_where_each_task_has_one_pipeline_the_changes_are_the_answer(tmp_path):
+    brightness = cell(overrides=("augment.brightness=0.2",))
+    paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
+    paths += made.write_speeds(tmp_path, brightness, [500, 510])
+    info = made.plan_info({"e": [cell().id, brightness.id]}, repeats=2)
+    info["experiments"]["e"]["impact"] = asdict(impact_of(CONFIG))
+    publish.report(tmp_path, ["e"], info, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    top = html[html.index('id="answer"') : html.index('id="cells"')]
+    assert "Slower: brightness, 0.48x." in top
+    assert "images/s" not in top
+    assert "No pipeline has a finished repeat" not in top
 
 
 # The guide's batch size

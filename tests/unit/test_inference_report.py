@@ -140,6 +140,9 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     text = text_of(tmp_path / "report.html")
     assert "Models in use vit_tiny on synthetic_224; NVIDIA H200, torch 2.10.0" in text
     assert "At batch 256 INT8 pays" in text
+    assert "No pipeline has a finished repeat" not in text
+    assert "At batch 1024 torchao_int8 is fastest: 2,400 images/s, 2.40x the speed of eager fp32." in text
+    assert "One image compiled_graphs bf16 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in text
     assert "torchao_int8 1 int8 48 of 50 layers 70.00 % -0.30 to fp32 -0.20 to bf16" in text
     assert "1,200 1,176 to 1,224 1.50x" in text
     assert "A note on int8." in text

@@ -96,6 +96,12 @@ def test_a_cell_stands_beside_the_floor_of_its_model(tmp_path):
     assert "compiled" in sentence
 
 
+def test_several_devices_each_have_a_batch_of_their_own(tmp_path):
+    paths = written(tmp_path, cell(trainer="lightning", devices=2), [20_000, 20_000])
+    ((row,),) = (machine["rows"] for machine in found_in([benchmark(tmp_path)], paths))
+    assert row["step_ms"] == pytest.approx(2 * 1024 / 20.0)
+
+
 @pytest.mark.parametrize(
     ("ceilings", "facts", "gpu"),
     [

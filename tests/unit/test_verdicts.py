@@ -351,9 +351,30 @@ def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
     ):
         made.write_speeds(tmp_path, made.cell(loader, "gpu_decoding", augment=augment), [speed, speed + 1])
     made.write_speeds(tmp_path, made.cell("dataloader_sync", "gpu_decoding", augment="cpu"), [100, 101])
-    found = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
-    by_task = {verdict.subject.split("; ")[0].split(", ", 3)[3]: verdict.sentence for verdict in found}
-    assert set(by_task) == {"augmented", "augmented by rotation and colour"}
-    assert "is faster" not in by_task["augmented by rotation and colour"]
-    assert "resident" not in by_task["augmented by rotation and colour"]
-    assert "Its range lies above those of all 2 other pipelines" in by_task["augmented"]
+    augmented, alone = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
+    assert augmented.subject.split("; ")[0].endswith(", augmented")
+    assert augmented.sentence.startswith("dali_gpu: 500 images/s")
+    assert "Its range lies above those of all 2 other pipelines" in augmented.sentence
+    assert alone.sentence.startswith("1 task with one pipeline")  # of 900 images/s, on other pixels
+
+
+def test_tasks_in_which_nothing_is_compared_are_one_sentence(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync", **GPU), [100, 101])
+    paths += made.write_speeds(tmp_path, free("resident", **GPU), [300, 310])
+    for batch_size in (64, 128):
+        paths += made.write_speeds(tmp_path, free("resident", **GPU, batch_size=batch_size), [300, 310])
+    paths += made.write_speeds(tmp_path, free("resident", **GPU, batch_size=512), [300, 310])
+    paths += made.write_speeds(tmp_path, free("replay", **GPU, batch_size=512), [300, 310])
+    told = verdicts.answers(cells_of(paths))
+    assert [(one.headline, one.compares) for one in told] == [(True, True), (False, True), (False, False)]
+    assert told[-1].sentence == (
+        "2 tasks with one pipeline and no ceiling, where nothing is compared: the leaderboard has them."
+    )
+
+
+def test_a_task_names_how_many_devices_trained(tmp_path):
+    cells = [free("resident", **GPU, trainer="lightning", devices=count) for count in (1, 2)]
+    paths = [path for cell in cells for path in made.write_speeds(tmp_path, cell, [300, 310])]
+    subjects = sorted(wording.task(rows) for rows in tables.tasks(cells_of(paths)))
+    assert subjects[0].replace("batch 32, ", "batch 32, 2 devices, ") != subjects[0]
+    assert sum("2 devices" in subject for subject in subjects) == 1

@@ -8,10 +8,8 @@ import torch
 
 from gpufeed.ops.jpeg import Coding, decode_between
 
-PIECES = (
-    6  # each decodes on a stream of its own: a call takes at least the time of one image's codes, however few
-)
-LEAST = 512  # images of a piece, so that launching a piece's kernels does not take longer than copying it
+PIECES = 4  # each decodes on a stream of its own, and takes at least the time of one image's codes
+LEAST = 4096  # images of a piece: of fewer, a call in pieces was slower than whole
 STAGES = 3  # pinned buffers: one is filled while others are copied
 PLACES = 2 * 8  # bytes of an image's start and end
 
@@ -121,9 +119,7 @@ class PieceDecoder:
                     images[part].copy_(decoded)
                     faults[part].copy_(fault)
         finally:  # after an error too, else the results' memory could be used again before it is written
-            for (
-                stream
-            ) in used:  # when all is queued: streams may share a hardware queue, which a wait holds up
+            for stream in used:  # once all is queued: a wait holds up a hardware queue that streams share
                 current.wait_stream(stream)
         return images, faults
 

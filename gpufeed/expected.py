@@ -32,7 +32,7 @@ KINDS = {
     "builds": Kind("timed build", "timed builds", 20),
     "kernels": Kind("kernel benchmark", "kernel benchmarks", 120),
     "models": Kind("kept model", "kept models", 40),
-    "inference": Kind("model in use", "models in use", 150),
+    "inference": Kind("model in use", "models in use", 480),
 }
 DATASET_S = 15  # its files, its caches and its strips
 

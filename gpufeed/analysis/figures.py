@@ -4,6 +4,7 @@ Points and bars are medians over repeats, whiskers and bands the full range. A f
 nothing to draw returns a figure with a sentence instead.
 """
 
+import re
 import textwrap
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from gpufeed.analysis import style, tables, verdicts, wording
 
 MOST_BARS = 16
 TITLE_WIDTH = 58  # letters that fit above the axes
+LABEL_WIDTH = 52  # and beside a bar
 COLUMNS = 2  # of the figure of workers
 BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
@@ -90,15 +92,38 @@ def has_sweep(cells: pd.DataFrame) -> bool:
 def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """The tasks with something to compare, each shortened to what fits and sorted for reading.
 
-    One pipeline alone, without a ceiling, is compared with nothing: drawn only where there is nothing else.
+    One pipeline alone, without a ceiling, is compared with nothing: where there is nothing else, the tasks
+    of a machine share a panel.
     """
-    panels = []
+    panels, alone = [], []
     for rows in tables.tasks(cells):
         ours = _shorten(tables.pipelines(rows))
         if len(ours):
             ours = ours.sort_values("images_per_s", ascending=False)
-            panels.append(ours.assign(label=wording.labels(ours)))
-    return [rows for rows in panels if len(rows) > 1 or rows["ceiling_images_per_s"].notna().any()] or panels
+            panel = ours.assign(label=wording.labels(ours), title=panel_title(ours))
+            (panels if verdicts.compares(rows) else alone).append(panel)
+    return panels or _together(alone)
+
+
+def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """One panel a machine, a bar a task: what tasks share is in the title, the rest names the bars."""
+    machines: dict[str, list[pd.DataFrame]] = {}
+    for rows in alone:
+        machines.setdefault(wording.machine(rows), []).append(rows)
+    found = []
+    for machine, panels in machines.items():
+        told = [f"{wording.task(rows)}, {rows['label'].iloc[0]}" for rows in panels]
+        parts = [re.split("[,;] | on ", words) for words in told]
+        shared = [part for part in parts[0] if all(part in own for own in parts)]
+        lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
+        names = [", ".join(part for part in own if part not in shared) for own in parts]
+        named = [
+            rows.assign(label=textwrap.fill(name or machine, LABEL_WIDTH))
+            for rows, name in zip(panels, names, strict=True)
+        ]
+        together = pd.concat(named).sort_values("images_per_s", ascending=False)
+        found.append(together.assign(title="\n".join(lines)))
+    return found
 
 
 def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
@@ -116,15 +141,20 @@ def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _stack(panels: list[pd.DataFrame]) -> tuple[Figure, list[Axes]]:
     """One panel below the other, as high as their bars need."""
-    heights = [PANEL_IN + BAR_IN * len(rows) for rows in panels]
+    heights = [PANEL_IN + BAR_IN * len(rows) * _lines(rows["label"]) for rows in panels]
     figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
     axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
     for axis, rows in zip(axes, panels, strict=True):
         axis.set_yticks(range(len(rows)), rows["label"])
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
-        axis.set_title(panel_title(rows))
+        axis.set_title(rows["title"].iloc[0])
     return figure, list(axes)
+
+
+def _lines(labels: pd.Series) -> float:
+    """How much higher than one of a single line the bars must be for their longest label."""
+    return max(1.0, 0.5 * (1 + labels.str.count("\n").max()))
 
 
 def panel_title(rows: pd.DataFrame) -> str:

@@ -143,11 +143,12 @@ def planted(folder: Path) -> Path:
 
 
 def published(folder: Path) -> Path:
-    """A report on the records in the repository, of experiments with enough cells to sort and filter."""
+    """A report on the records in the repository, of experiments with enough cells and loaders to sort by."""
     results, ids = ROOT / "results/reference/h200", {}
     for experiment in sorted(results.glob("records/*")):
         cells = sorted(cell.name for cell in experiment.iterdir())
-        if len(cells) > 5:
+        loaders = {cell.split("-")[1] for cell in cells}
+        if len(cells) > 5 and len(loaders) > 1:
             ids[experiment.name] = cells
     publish.report(results, list(ids), made.plan_info(ids), folder / "report.html")
     return folder / "report.html"

@@ -41,7 +41,13 @@ def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
 def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
-    assert len(figures.throughput(tables.cells(records.read_records(paths))).axes) == 2
+    (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "batch 128, resident",
+        "batch 64, overlap",
+    ]
+    assert "synthetic_224" in axis.get_title(loc="left")  # what they share
+    assert "batch" not in axis.get_title(loc="left")
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
     (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
     assert "batch 64" in axis.get_title(loc="left")

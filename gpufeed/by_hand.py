@@ -23,7 +23,7 @@ from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
 from gpufeed.trained.train import CHECKPOINT_STEPS, learned
-from gpufeed.trainers.checkpoints import Checkpoints
+from gpufeed.trainers.checkpoints import CHECKPOINT, Checkpoints
 from gpufeed.training import Place, Trained, is_judged, judge, settle_process, train
 
 log = logging.getLogger("gpufeed")
@@ -43,6 +43,9 @@ def train_by_hand(found: Composed, out: Path) -> None:
     if cell.nodes > 1:
         nodes_of_job(cell.nodes)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
+    resume = found.values["resume"]
+    if resume is not None:
+        checkpoints.take(Path(str(resume)))
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
     config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
     manifest = dataset(cell.dataset, config, shipped(), shelf)
@@ -59,7 +62,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
 
 
 def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoints | None:
-    """Where the training's state is kept, and gone on from; None where nobody asked for it.
+    """Where the training's state is kept: in `out`, whatever folder it is gone on from; None without either.
 
     Raises GpufeedError for a folder to resume without a checkpoint, or of another training.
     """
@@ -74,18 +77,16 @@ def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoi
         )
     if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
         raise GpufeedError(f"checkpoint_steps {every!r}", "a number of 1 or more", "correct checkpoint_steps")
-    checkpoints = Checkpoints(Path(str(folder or out)), every or CHECKPOINT_STEPS, cell.id)
     if folder is not None:
-        check_resumable(cell, checkpoints)
-    return checkpoints
+        check_resumable(cell, Path(str(folder)))
+    return Checkpoints(out, every or CHECKPOINT_STEPS, cell.id, required=folder is not None)
 
 
-def check_resumable(cell: Cell, checkpoints: Checkpoints) -> None:
+def check_resumable(cell: Cell, folder: Path) -> None:
     """Raises GpufeedError unless the folder holds a checkpoint of a training of this very cell."""
-    folder = checkpoints.folder
-    if not checkpoints.path.exists():
+    if not (folder / CHECKPOINT).exists():
         raise GpufeedError(
-            f"no {checkpoints.path.name} in {folder}",
+            f"no {CHECKPOINT} in {folder}",
             "the run folder of a training with checkpoint_steps that did not come to its end",
             "name another folder, or leave resume out to train from the start",
         )

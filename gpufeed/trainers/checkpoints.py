@@ -14,37 +14,43 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpufeed import notice
+from gpufeed.errors import GpufeedError
 from gpufeed.trainers.base import TrainJob
 
 log = logging.getLogger("gpufeed")
+CHECKPOINT = "checkpoint.pt"
 FORMAT = "gpufeed checkpoint 1"
 KEY = "gpufeed"  # of our part in the file, beside a trainer's own
+START_ANEW = "resume from the folder of another run, or leave resume out to train from the start"
 
 
 @dataclass(frozen=True)
 class Checkpoints:
     """Where the state of a training is kept, and every how many steps it is written.
 
-    owner: what training it is, in any words; a file of another owner is not gone on with.
+    owner: what training it is, in any words; a file of another owner is not gone on with. required: whether
+    somebody asked to go on, so that a file that cannot be gone on with is an error.
     """
 
     folder: Path
     every: int
     owner: str = ""
+    required: bool = False
 
     @property
     def path(self) -> Path:
         """The file; it holds the last state that was written whole."""
-        return Path(self.folder) / "checkpoint.pt"
+        return Path(self.folder) / CHECKPOINT
 
     def due(self, step: int) -> bool:
         """Whether the state is to be written after so many steps."""
@@ -87,29 +93,61 @@ class Checkpoints:
     def read(self, trainer: str, job: TrainJob) -> dict[str, Any] | None:
         """The state that `trainer` wrote for this very training, on the CPU; None without one.
 
-        A file that is damaged, or of another training, is left out with a warning.
+        A file that is damaged, or of another training, is left out with a warning; where it is required it
+        raises GpufeedError.
         """
-        if not self.path.exists():
+        if not self.path.exists() and not self.required:
             return None
         try:
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
-            found = state[KEY]["about"]
-        except Exception as error:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
-            log.warning("%s is no checkpoint (%s): it starts again", self.path, type(error).__name__)
-            return None
-        expected = stamp(trainer, self.about(job))
-        if found != expected:
-            found = found if isinstance(found, dict) else {}
-            other = [key for key in expected if found.get(key) != expected[key]]
-            log.warning("%s is of another training (%s): it starts again", self.path, ", ".join(other))
+            state = load(self.path)
+            check_stamp(self.path, state[KEY]["about"], stamp(trainer, self.about(job)))
+        except GpufeedError as error:
+            if self.required:
+                raise
+            log.warning("%s: it starts again", error.found)
             return None
         log.info("going on after step %d, from %s", state[KEY]["step"], self.path)
         return state
+
+    def take(self, folder: Path) -> list[dict[str, Any]]:
+        """Copies the file of another run's folder to here, so that it is the one that is gone on from.
+
+        Returns the entries of the epochs that are over in it. Raises GpufeedError for what is no checkpoint.
+        """
+        source = replace(self, folder=folder).path
+        epochs = load(source)[KEY]["recorder"]["epochs"]
+        if source.resolve() != self.path.resolve():
+            self.write(lambda partial: shutil.copyfile(source, partial))
+        return epochs
 
     def remove(self) -> None:
         """Once the training is over."""
         self.path.unlink(missing_ok=True)
         self.path.with_name(self.path.name + ".partial").unlink(missing_ok=True)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The state in a file, on the CPU. Raises GpufeedError for what is no checkpoint."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if {"about", "step", "recorder"} <= state[KEY].keys():
+            return state
+        error = "without our part"
+    except Exception as raised:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
+        error = type(raised).__name__
+    raise GpufeedError(f"{path} is no checkpoint ({error})", "a whole file of this gpufeed", START_ANEW)
+
+
+def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
+    """Raises GpufeedError for the file of another training. found, expected: as from `stamp`."""
+    known = found if isinstance(found, dict) else {}
+    other = [key for key in expected if known.get(key) != expected[key]]
+    if other or found != expected:
+        raise GpufeedError(
+            f"{path} is of another training ({', '.join(other)})",
+            "one of the same data, model, device and versions",
+            START_ANEW,
+        )
 
 
 @contextmanager

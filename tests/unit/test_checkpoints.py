@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gpufeed import registry
+from gpufeed.errors import GpufeedError
 from gpufeed.registry import fetch
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import KEY, Checkpoints
@@ -157,6 +158,32 @@ def test_a_file_that_cannot_be_gone_on_with_is_left_out(tmp_path, trainer, damag
     with caplog.at_level(logging.WARNING, "gpufeed"):
         assert essence(again, again.run()) == expected
     assert [told in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_file_that_was_asked_for_is_an_error_where_it_cannot_be_gone_on_with(tmp_path, trainer):
+    cut = made(tmp_path, trainer, Checkpoints(tmp_path / "first", 2, "me"))
+    cut.job.loader.left = 7
+    with pytest.raises(PowerCut):
+        cut.run()
+    asked = Checkpoints(tmp_path / "second", 2, "you", required=True)
+    with pytest.raises(GpufeedError, match="is no checkpoint"):
+        made(tmp_path, trainer, asked).run()
+    assert [entry["steps"] for entry in asked.take(tmp_path / "first")] == [4]
+    before = asked.path.read_bytes()
+    with pytest.raises(GpufeedError, match=r"is of another training \(owner\)"):
+        made(tmp_path, trainer, asked).run()
+    assert asked.path.read_bytes() == before == (tmp_path / "first/checkpoint.pt").read_bytes()
+
+
+def test_a_state_is_taken_from_where_it_is_already(tmp_path):
+    checkpoints = Checkpoints(tmp_path, 1)
+    with pytest.raises(GpufeedError, match=r"is no checkpoint \(FileNotFoundError\)"):
+        checkpoints.take(tmp_path)
+    state = {KEY: {"about": {}, "step": 1, "recorder": {"epochs": []}}}
+    checkpoints.write(lambda path: torch.save(state, path))
+    assert checkpoints.take(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
 def test_the_file_is_replaced_whole_or_not_at_all(tmp_path):

@@ -18,7 +18,7 @@ from workflow_fixtures import wait_until
 
 from gpufeed import cell_file
 from gpufeed.by_hand import checkpoints_of, shelf_of
-from gpufeed.compose import cell_from, shipped
+from gpufeed.compose import cell_from, composed, offer, row, shipped
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.train import main
@@ -105,26 +105,52 @@ def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(t
     assert len(losses) == 2
 
 
+def epochs_of(path):
+    return [int(row["epoch"]) for row in rows(path)] if path.exists() else []
+
+
 @pytest.mark.long
-def test_a_killed_training_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
+def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
     command = (*TINY, "trainer=plain", "epochs=80", "checkpoint_steps=4")
     whole = train_in(tmp_path, *command, "hydra.run.dir=whole")
     assert whole.returncode == 0, whole.stderr
     assert not list(tmp_path.rglob("checkpoint.pt"))
-    killed = start_in(tmp_path, *command, "hydra.run.dir=killed")
-    wait_until((tmp_path / "killed/checkpoint.pt").exists, 280)
+    killed = start_in(tmp_path, *command, "hydra.run.dir=first")
+    wait_until(lambda: len(epochs_of(tmp_path / "first/metrics.csv")) > 2, 280)
     killed.kill()
     killed.wait()
-    other = train_in(tmp_path, *command, "batch_size=4", "resume=killed", "hydra.run.dir=other")
+    other = train_in(tmp_path, *command, "batch_size=4", "resume=first", "hydra.run.dir=other")
     assert other.returncode == 2
-    assert "batch_size 4, to go on with a training in killed that has 8" in other.stderr
-    resumed = train_in(tmp_path, *command, "resume=killed", "hydra.run.dir=resumed")
-    assert resumed.returncode == 0, resumed.stderr
-    assert not list(tmp_path.rglob("checkpoint.pt"))
-    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "resumed"))
+    assert "batch_size 4, to go on with a training in first that has 8" in other.stderr
+    left, before = (tmp_path / "first/checkpoint.pt").read_bytes(), epochs_of(tmp_path / "first/metrics.csv")
+    killed = start_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
+    wait_until(lambda: len(epochs_of(tmp_path / "second/metrics.csv")) > len(before) + 2, 280)
+    killed.kill()
+    killed.wait()
+    found = epochs_of(tmp_path / "second/metrics.csv")
+    assert found == list(range(len(found)))  # those of the first run among them
+    assert (tmp_path / "first/checkpoint.pt").read_bytes() == left
+    third = train_in(tmp_path, *command, "resume=second", "hydra.run.dir=third")
+    assert third.returncode == 0, third.stderr
+    assert "going on after step" in (tmp_path / "third/train.log").read_text()
+    assert not (tmp_path / "third/checkpoint.pt").exists()
+    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "third"))
     assert all(torch.equal(one[key], two[key]) for key in one)
-    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "resumed"))
+    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "third"))
     assert [row["train_loss"] for row in one] == [row["train_loss"] for row in two]
+
+
+def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path):
+    folder, command = tmp_path / "first", (*TINY, "trainer=plain")
+    offer({"synthetic": row(shipped(), "synthetic")})
+    cell_file.write(folder / "cell.yaml", cell_from(composed(command), shipped()), "its command")
+    (folder / "checkpoint.pt").write_bytes(b"half of a checkpoint")
+    done = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
+    assert done.returncode == 2
+    assert "first/checkpoint.pt is no checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "checkpoint.pt").read_bytes() == b"half of a checkpoint"
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,13 @@ def train_by_hand(found: Composed, out: Path) -> None:
         nodes_of_job(cell.nodes)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
     resume = found.values["resume"]
-    if resume is not None:
-        checkpoints.take(Path(str(resume)))
+    before = checkpoints.take(Path(str(resume))) if resume is not None else []
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
     config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
     manifest = dataset(cell.dataset, config, shipped(), shelf)
     settle_process(None)
     given = stores(cell, manifest, shelf)
-    with watched(cell, found.values["tracking"], out) as watch:
+    with watched(cell, found.values["tracking"], out, before) as watch:
         trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints, scratch=out)
         if is_judged(cell):
             trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)

@@ -11,11 +11,16 @@ from gpufeed.tracking.run import Run
 
 
 class Watch:
-    """Takes the epochs of a training as they end. folder: where metrics.csv is written."""
+    """Takes the epochs of a training as they end.
 
-    def __init__(self, folder: Path, run: Run | None):
+    folder: where metrics.csv is written. before: the epochs of the training that this one goes on with.
+    """
+
+    def __init__(self, folder: Path, run: Run | None, before: Iterable[Mapping] = ()):
         self.path, self.run = folder / "metrics.csv", run
-        self.entries: list[Mapping] = []
+        self.entries = list(before)
+        if self.entries:
+            write_metrics(self.path, self.entries)
         self.summary: dict[str, Any] | None = None  # None until the training has come to its end
 
     def on_epoch(self, entry: Mapping) -> None:
@@ -33,15 +38,20 @@ class Watch:
 
 
 @contextmanager
-def watched(cell: Cell, tracking: Mapping[str, Any], folder: Path) -> Iterator[Watch]:
-    """A Watch whose run ends with the block, as failed where the block raises. tracking: as in the config."""
+def watched(
+    cell: Cell, tracking: Mapping[str, Any], folder: Path, before: Iterable[Mapping] = ()
+) -> Iterator[Watch]:
+    """A Watch whose run ends with the block, as failed where the block raises.
+
+    tracking: as in the config. before: as in Watch; they are no news to a run.
+    """
     run = None
     if tracking["wandb"]:
         place = (folder, tracking["project"], tracking["mode"])
         run = Run(
             *place, f"{cell.id}-{folder.name}", group=cell.id, job_type=cell.experiment, config=cell.asdict()
         )
-    watch = Watch(folder, run)
+    watch = Watch(folder, run, before)
     try:
         yield watch
     finally:

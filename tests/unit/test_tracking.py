@@ -193,6 +193,13 @@ def test_a_watched_training_writes_each_epoch_and_ends_its_run_whatever_happens(
         assert watch.run is None
 
 
+def test_a_training_that_goes_on_has_the_rows_before_it_from_the_start(tmp_path):
+    with watched(Cell("train", "d", "resident"), OFF, tmp_path, EPOCHS) as watch:
+        assert [row["epoch"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1"]
+        watch.on_epoch(entry(2))
+        assert [row["epoch"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1", "2"]
+
+
 def test_the_sender_is_a_program_of_its_own():
     """A process that trains imports nothing of wandb."""
     code = "import sys, gpufeed.tracking.measured, gpufeed.tracking.live; sys.exit('wandb' in sys.modules)"

@@ -152,6 +152,8 @@ def quiet() -> Iterator[None]:
             logger.setLevel(logging.WARNING)
         # of torch's, about what Lightning itself calls
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"pytorch_lightning|torch")
+        # its advice to start the training by srun, which would train the whole once a task (ddp/tasks.py)
+        warnings.filterwarnings("ignore", message="The `srun` command is available")
         yield
 
 

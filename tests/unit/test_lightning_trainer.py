@@ -42,7 +42,10 @@ def test_it_takes_the_very_steps_of_trainer_plain(tmp_path, optimiser, precision
 
 
 def test_it_warns_of_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))  # where it finds srun, it rightly tells how Slurm is used
+    srun = tmp_path / "bin/srun"
+    srun.parent.mkdir()
+    srun.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(srun.parent))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(tmp_path, epochs=2)

@@ -1,4 +1,4 @@
-"""A training is one task of a Slurm job, however many devices it has."""
+"""A training is one process at first, however many devices it has: it starts its ranks itself."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from gpufeed.errors import GpufeedError
 
 
 def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises GpufeedError in one of several tasks that srun started: each would train the whole by itself.
+    """Raises GpufeedError in one of several tasks of srun or ranks of torchrun: each would train the whole.
 
     A batch script and the shell of salloc are one process, whatever number of tasks the job has.
     """
@@ -17,4 +17,12 @@ def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
             f"{tasks} tasks of Slurm, each of which would train the same model by itself",
             "one task, which starts a process for each of its GPUs, on other nodes of the job by srun itself",
             "leave srun out, and say trainer.devices=N, and trainer.num_nodes=M for several nodes",
+        )
+    ranks = environment.get("WORLD_SIZE", "1")
+    if ranks != "1":
+        raise GpufeedError(
+            f"WORLD_SIZE={ranks} in the environment, as torchrun sets it for each of its processes",
+            "one process, which starts a torchrun for its GPUs by itself",
+            "leave torchrun out (else unset WORLD_SIZE), and say trainer.devices=N, and trainer.num_nodes=M "
+            "for several nodes",
         )

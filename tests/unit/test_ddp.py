@@ -237,15 +237,17 @@ def test_epochs_are_told_once_each(tmp_path):
 @pytest.mark.parametrize(
     ("environment", "refused"),
     [
-        ({}, False),
-        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, False),  # a batch script
-        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, False),  # srun -n1
-        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, True),
+        ({}, None),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, None),  # a batch script
+        ({"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, None),  # srun -n1
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, "2 tasks of Slurm"),
+        ({"WORLD_SIZE": "1", "RANK": "0"}, None),  # torchrun --nproc-per-node=1
+        ({"WORLD_SIZE": "2", "RANK": "1"}, "WORLD_SIZE=2"),
     ],
 )
-def test_one_of_several_tasks_of_slurm_is_refused(environment, refused):
-    if not refused:
+def test_one_of_several_tasks_of_slurm_or_ranks_of_torchrun_is_refused(environment, refused):
+    if refused is None:
         check_one_task(environment)
         return
-    with pytest.raises(GpufeedError, match="2 tasks of Slurm"):
+    with pytest.raises(GpufeedError, match=refused):
         check_one_task(environment)

@@ -39,6 +39,7 @@ from gpufeed.experiment import (
 from gpufeed.models import vit_options
 from gpufeed.registry import DERIVED
 
+ADVICE = "To append to your config"  # of Hydra; a key that is added is refused
 PRIMARY = "train"  # config/hydra/train.yaml
 BY_HAND = "train"  # the experiment of a cell that no workflow planned
 HERE = "the command line"
@@ -115,8 +116,15 @@ def refused(error: Exception) -> GpufeedError:
     if options and missing:
         group, _, name = missing.rpartition("/")
         return unknown(group, name, options, HERE)
+    key, node = (getattr(error.__cause__, name, None) for name in ("full_key", "parent_node"))
+    if key and node:  # a key that is not there; Hydra would have it added
+        parent = key.rpartition(".")[0]
+        known = {f"{parent}.{name}" if parent else name for name in node} - {"hydra"}
+        return unknown("key", key, known, HERE)
+    text, override = str(error).split(ADVICE)[0], getattr(error, "override", None) or ""
+    said = text if override in text else f"{override}: {text}"
     return GpufeedError(
-        " ".join(str(error).split()), "overrides that config/hydra has", "see python -m gpufeed.train --help"
+        " ".join(said.split()), "overrides that config/hydra has", "see python -m gpufeed.train --help"
     )
 
 

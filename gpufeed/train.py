@@ -7,7 +7,6 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -66,11 +65,8 @@ def train(found: Composed, folder: str) -> None:
 
 
 def say(error: Exception) -> None:
-    """What was refused, on standard error; Hydra's own words in one line."""
-    if isinstance(error, MissingConfigException):  # a choice that a group does not have
-        error = refused(error)
-    ours = isinstance(error, GpufeedError | Skip)
-    print(error if ours else " ".join(str(error).split()), file=sys.stderr)
+    """What was refused, on standard error; what Hydra and OmegaConf refuse in our words."""
+    print(error if isinstance(error, GpufeedError | Skip) else refused(error), file=sys.stderr)
 
 
 if __name__ == "__main__":

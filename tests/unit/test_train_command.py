@@ -189,16 +189,34 @@ def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_pat
     assert not (tmp_path / "data").exists()
 
 
-def test_a_typo_is_hydras_own_message_in_one_line(said):
-    code, text = said("modle=x")
-    assert (code, text.count("\n")) == (2, 1)
-    assert "Could not override 'modle'" in text
+@pytest.mark.parametrize(
+    ("argument", "found", "expected", "remedy"),
+    [
+        ("epoch=3", "key 'epoch' in the command line", "batch_size, cache_decoder", "write 'epochs' instead"),
+        ("modle=x", "key 'modle'", "model", "write 'model' instead"),
+        ("model.foo=3", "key 'model.foo'", "one of: model.batch_norm, model.channels", "choose one of them"),
+        ("data.options.cont=3", "key 'data.options.cont'", "data.options.size", "'data.options.count'"),
+        ("model.width=[1", "model.width=[1: no viable alternative", "config/hydra", "--help"),
+        ("batch_size.x=3", "Could not override 'batch_size.x'.", "config/hydra", "--help"),
+        ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
+        ("epochs=${x}", "Interpolation key 'x' not found", "config/hydra", "--help"),
+    ],
+)
+def test_a_typo_is_told_with_what_is_known(said, argument, found, expected, remedy):
+    code, text = said(argument)
+    lines = [line.partition(": ") for line in text.splitlines()]
+    assert code == 2
+    assert [label for label, _, _ in lines] == ["found", "expected", "what to do"]
+    assert found in lines[0][2]
+    assert expected in lines[1][2]
+    assert remedy in lines[2][2]
+    assert "use +" not in text
 
 
 @pytest.mark.parametrize("argument", ["batch_size==3", "model=3", "hydra.nope=1", "=1", "hydra.run.dir=${x}"])
-def test_what_hydra_refuses_is_one_line_and_no_traceback(said, argument):
+def test_what_hydra_refuses_is_three_lines_and_no_traceback(said, argument):
     code, text = said(argument)
-    assert (code, text.count("\n")) == (2, 1)
+    assert (code, text.count("\n")) == (2, 3)
     assert "Traceback" not in text
 
 

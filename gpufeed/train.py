@@ -1,5 +1,6 @@
 """python -m gpufeed.train: trains one model by hand, with Hydra. --help names the groups and keys."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -31,7 +32,9 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
         begun.append(config)
         try:
             (work or train)(composed(config), HydraConfig.get().runtime.output_dir)
-        except (GpufeedError, Skip, OmegaConfBaseException) as error:
+        except (GpufeedError, Skip, OmegaConfBaseException, OSError) as error:
+            if isinstance(error, OSError) and (wanted or not of_files(error)):
+                raise
             failures.append(error)
             say(error)
 
@@ -65,8 +68,20 @@ def train(found: Composed, folder: str) -> None:
 
 
 def say(error: Exception) -> None:
-    """What was refused, on standard error; what Hydra and OmegaConf refuse in our words."""
+    """What was refused, on standard error; what Hydra, OmegaConf and the file system refuse in our words."""
+    if of_files(error):
+        error = GpufeedError(
+            f"{type(error).__name__}: {' '.join(str(error).split())}",
+            "files and folders that may be read and written, and a disk with space left",
+            "mend that, or name others: data_folder=FOLDER for datasets, hydra.run.dir=FOLDER for the run",
+        )
     print(error if isinstance(error, GpufeedError | Skip) else refused(error), file=sys.stderr)
+
+
+def of_files(error: Exception) -> bool:
+    """Whether the file system is what stopped it: a file in a folder's place, no permission, a full disk."""
+    full = (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, OSError) and (error.filename is not None or error.errno in full)
 
 
 if __name__ == "__main__":

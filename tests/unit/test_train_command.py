@@ -1,6 +1,7 @@
 """python -m gpufeed.train: a model from one command, and one sentence where there can be none."""
 
 import csv
+import errno
 import json
 import logging.config
 import math
@@ -235,6 +236,38 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
         raise error
 
     assert said(work=work) == (2, f"{error}\n")
+
+
+def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
+    (tmp_path / "file").write_text("in the way")
+    done = train_in(tmp_path, *TINY, "data_folder=file", "hydra.run.dir=run")
+    assert done.returncode == 2
+    assert "NotADirectoryError" in done.stderr
+    assert "expected: files and folders that may be read" in done.stderr
+    assert "Traceback" not in done.stderr
+    code, text = said("hydra.run.dir=file/run")
+    assert (code, text.count("\n")) == (2, 3)
+    assert "hydra.run.dir=FOLDER" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/scratch"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset"), False),
+    ],
+)
+def test_errors_of_files_are_told_and_others_of_the_system_are_not(said, monkeypatch, error, told):
+    def work(found, folder):
+        raise error
+
+    if told:
+        code, text = said(work=work)
+        assert (code, str(error) in text, "what to do: " in text) == (2, True, True)
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(type(error)):
+        said(work=work)
 
 
 def test_other_errors_keep_their_traceback(said):

@@ -1,7 +1,6 @@
 """timm's vision transformers, to measure ours against. Source: R. Wightman, PyTorch Image Models.
 
-Importing this module imports timm, which belongs to no stack of this project: a node without it skips
-the cell.
+Importing this module imports timm, which the extra `peers` brings: a node without it skips the cell.
 """
 
 import timm

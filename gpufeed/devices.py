@@ -25,15 +25,24 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
-        raise Skip(
-            f"The config asks for device cuda, and torch {torch.__version__} finds no CUDA GPU on this node."
-        )
+        raise Skip(f"Device cuda is asked for, and {no_gpu()}")
     if name == "mps" and not torch.mps.is_available():
-        raise Skip(f"The config asks for device mps, and torch {torch.__version__} finds none on this node.")
+        raise Skip(f"Device mps is asked for, and torch {torch.__version__} finds none on this node.")
     if name != "cuda":
         return torch.device(name)
     leases.check(uuids_seen)
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def no_gpu() -> str:
+    """Where torch finds no CUDA GPU: the end of a sentence on that and on what it may come from."""
+    built = torch.version.cuda
+    why = (
+        f"the job has no GPU, or the driver is older than CUDA {built} needs, with which this torch is built"
+        if built
+        else "this torch is built without CUDA"
+    )
+    return f"torch {torch.__version__} finds no CUDA GPU on this node: {why}."
 
 
 def uuids_seen() -> list[str]:

@@ -28,8 +28,22 @@ def test_auto_takes_cuda_then_mps_then_cpu(monkeypatch, cuda, mps, expected):
 @pytest.mark.parametrize("name", ["cuda", "mps"])
 def test_a_missing_device_is_a_skip_with_a_sentence(monkeypatch, name):
     node_with(monkeypatch)
-    with pytest.raises(Skip, match=rf"^The config asks for device {name}, and torch .* on this node\.$"):
+    with pytest.raises(Skip, match=rf"^Device {name} is asked for, and torch .* on this node.*\.$"):
         devices.resolve_device(name)
+
+
+@pytest.mark.parametrize(
+    ("built", "told"),
+    [
+        ("12.8", "the job has no GPU, or the driver is older than CUDA 12.8 needs"),
+        (None, "built without CUDA"),
+    ],
+)
+def test_a_missing_gpu_is_told_with_its_causes(monkeypatch, built, told):
+    node_with(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    with pytest.raises(Skip, match=told):
+        devices.resolve_device("cuda")
 
 
 def test_unknown_names_are_told_with_the_choices():

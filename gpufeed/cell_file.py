@@ -37,6 +37,6 @@ def read(path: str | Path) -> dict:
 def unreadable(path: str | Path, why: str) -> GpufeedError:
     return GpufeedError(
         f"no readable cell at {path} ({why})",
-        "a file as the rule compose_cell writes it",
-        "delete it and run snakemake to make it again",
+        "cell.yaml as rule compose_cell or python -m gpufeed.train writes it",
+        "put it back, or delete it and run the command again",
     )

@@ -31,7 +31,7 @@ def run(function: Callable, tasks: tuple, workers: int) -> Iterator:
         raise GpufeedError(
             "a decoding process died, as happens when memory runs out",
             f"{workers} decoding processes that stay alive",
-            "give the rule fewer threads or the job more memory, and run snakemake again",
+            "give the job fewer cores or more memory, and run the command again",
         ) from error
 
 

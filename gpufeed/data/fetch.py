@@ -119,5 +119,5 @@ def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> 
     if not reasons:
         where = f"no {file.name} in {folders}" if folders else f"no folder of archives for {file.name}"
         return GpufeedError(f"{where}, and its source has no URL", expected, put)
-    remedy = f"check the network and the source's row in the config, or {put}; then run snakemake again"
+    remedy = f"check the network and the source's row in the config, or {put}; then run the command again"
     return GpufeedError("; ".join(reasons), expected, remedy)

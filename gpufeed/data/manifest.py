@@ -122,7 +122,7 @@ class Manifest:
         except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError, AttributeError) as error:
             raise GpufeedError(
                 f"no readable manifest at {path} ({error})",
-                "manifest.parquet as the rule prepare_dataset writes it",
-                f"delete {path.parent} and run snakemake again",
+                "manifest.parquet as gpufeed writes it",
+                f"delete {path.parent} and run the command again",
             ) from error
         return cls(path.parent, info, table.to_pandas())

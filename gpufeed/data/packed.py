@@ -121,7 +121,7 @@ def checked(name: str, where: Path) -> str:
         raise GpufeedError(
             f"the name {name!r} in {where}, which could lead out of its folder",
             "plain relative names",
-            "delete the dataset's folder and run snakemake again",
+            "delete the dataset's folder and run the command again",
         )
     return name
 
@@ -148,14 +148,14 @@ def clear(out: Path) -> None:
 def read_sidecar(root: Path) -> Packed:
     """What is packed in `root`; raises GpufeedError if that is damaged or belongs to another manifest."""
     path = root / SIDECAR
-    remedy = f"delete {root} but for its archives, and run snakemake again"
+    remedy = f"delete {root} but for its archives, and run the command again"
     try:
         about = Packed(**json.loads(path.read_bytes()))
         found = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()
     except (OSError, ValueError, TypeError) as error:
         raise GpufeedError(
             f"no readable {path} and {MANIFEST} ({error})",
-            "both, as the rule prepare_dataset writes them",
+            "both, as gpufeed writes them",
             remedy,
         ) from error
     if found != about.manifest_sha256:

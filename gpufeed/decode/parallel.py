@@ -262,7 +262,7 @@ class ProcessBulk(Bulk):
                 raise GpufeedError(
                     f"a decoding process of {self.decoder} said nothing for {STUCK_S} s",
                     "an answer for each part of a batch",
-                    "look at the load of the node and at the log, and run snakemake again",
+                    "look at the load of the node and at the log, and run the command again",
                 )
             answer = connection.recv()
         except (EOFError, OSError) as error:
@@ -280,7 +280,7 @@ class ProcessBulk(Bulk):
         return GpufeedError(
             f"a decoding process of {self.decoder} ended (exit code {code}), as when memory runs out",
             "processes that stay alive",
-            "give the job more memory or fewer cores, and run snakemake again",
+            "give the job more memory or fewer cores, and run the command again",
         )
 
     def version(self) -> str:

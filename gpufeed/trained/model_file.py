@@ -18,7 +18,7 @@ from gpufeed.registry import MODELS
 from gpufeed.trained.record import MODEL, SCHEMA_VERSION
 
 FORMAT = "gpufeed model"
-OURS = "a model.pt as the rule train_model writes it"
+OURS = "a model.pt as rule train_model or python -m gpufeed.train writes it"
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def load(path: str | Path) -> SavedModel:
     if "state_dict" not in data:
         raise GpufeedError(f"{path}: no 'state_dict' in it", OURS, "train the model again")
     about = {key: value for key, value in data.items() if key not in ("format", "state_dict")}
-    MODEL.check(about, Path(path))
+    MODEL.check(about, Path(path), "train the model again")
     if about["status"] != "done":
         what = "was skipped" if about["status"] == "skipped" else "failed"
         raise Skip(f"There are no weights in {path}, since the training {what}: {about['sentence']}")
@@ -106,7 +106,7 @@ def read(path: Path) -> dict[str, Any]:
         file = path.open("rb")
     except OSError as error:
         raise GpufeedError(
-            f"{path}: {error.strerror or error}", OURS, "name a file that snakemake has written"
+            f"{path}: {error.strerror or error}", OURS, "name a model.pt of gpufeed"
         ) from error
     with file:
         try:

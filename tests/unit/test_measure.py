@@ -217,7 +217,7 @@ def test_a_missing_manifest_fails_with_what_to_do(tmp_path, monkeypatch):
     toys.register(monkeypatch)
     record, _ = measure(toys.toy_cell(), 0, tmp_path / "manifest.parquet", None, "login1", attempt=3)
     assert (record.status, record.attempt) == ("failed", 3)
-    assert "run snakemake again" in record.sentence
+    assert "run the command again" in record.sentence
 
 
 def test_the_traceback_goes_to_the_log(run, tmp_path):

@@ -79,8 +79,8 @@ def test_a_cut_file(model_file):
 
 
 def test_no_file(tmp_path):
-    refused(tmp_path / "model.pt", "No such file", "name a file")
-    refused(tmp_path, "Is a directory", "name a file")
+    refused(tmp_path / "model.pt", "No such file", "name a model.pt")
+    refused(tmp_path, "Is a directory", "name a model.pt")
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"weight": torch.ones(2)}, {"format": "another"}])

@@ -319,7 +319,7 @@ def test_links_are_not_packed(tmp_path):
 
 def test_a_manifest_of_another_archive_is_refused(dataset, node):
     write_dataset(dataset, train=5)
-    with pytest.raises(GpufeedError, match=r"manifest.parquet with sha256[\s\S]*run snakemake again"):
+    with pytest.raises(GpufeedError, match=r"manifest.parquet with sha256[\s\S]*run the command again"):
         files_at(dataset)
     (dataset / SIDECAR).write_text("{}")
     with pytest.raises(GpufeedError, match=r"no readable .*images.json"):

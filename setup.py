@@ -32,13 +32,14 @@ class BuildWithExtension(build_py):
             print(WITHOUT.format("this build has no torch (pip install --no-build-isolation . has)"))
             return
         sys.path.insert(0, str(HERE))
-        from gpufeed.errors import Skip
-        from gpufeed.ops.build import build
+        from gpufeed.ops.build import build_or_say
+        from gpufeed.ops.library import about_path
 
-        try:
-            built = build(Path(self.build_lib) / "gpufeed/ops")
-        except Skip as skip:
-            print(WITHOUT.format(skip))
+        built = build_or_say(Path(self.build_lib) / "gpufeed/ops")
+        if built.about.library is None:  # what stands in for it would keep the first use from compiling
+            built.library.unlink()
+            about_path(built.library).unlink()
+            print(WITHOUT.format(built.about.sentence))
         else:
             print(f"gpufeed is installed with {built.library.name}: {built.about}")
 

@@ -32,3 +32,29 @@ def test_a_wheel_holds_the_library_where_the_build_has_torch_and_the_sources_alw
         [sys.executable, "-P", "-c", code], env=environment, capture_output=True, text=True, check=True
     )
     assert str(tmp_path / "site/gpufeed/ops/gpufeed_ops.so") in loaded.stdout
+
+
+FAILS = """#!/bin/sh
+case "$*" in *.cpp*) echo "cpu.cpp:1: error: nothing compiles here"; exit 1;; esac
+exec c++ "$@"
+"""
+
+
+def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path):
+    copy_sources(tmp_path)
+    compiler = tmp_path / "failing-c++"
+    compiler.write_text(FAILS)
+    compiler.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if name != "GPUFEED_EXTENSION"}
+    environment |= {"CXX": str(compiler), "TORCH_EXTENSIONS_DIR": str(tmp_path / "torch")}
+    done = subprocess.run(
+        [sys.executable, "-c", WHEEL], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "without its gpufeed.ops extension, which is compiled at its first use" in done.stdout
+    assert "nothing compiles here" in done.stdout
+    (wheel,) = (tmp_path / "out").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert "gpufeed/ops/csrc/cpu.cpp" in names
+    assert not {"gpufeed/ops/gpufeed_ops.so", "gpufeed/ops/gpufeed_ops.json"} & names

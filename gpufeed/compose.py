@@ -184,7 +184,7 @@ def trial_of(
                 f"{axis} {value} on {HERE}", "one value", f"--multirun {axis}={','.join(map(str, value))}"
             )
     if error := first_error("config", trial):
-        raise explain(error, HERE, as_typed(list(error.absolute_path)))
+        raise explain(error, HERE, as_typed(list(error.absolute_path)), lists=False)
     check_names(axes, HERE, trial["sources"])
     check_source(source, "data")
     if source["layout"] in DERIVED:

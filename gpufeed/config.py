@@ -111,10 +111,25 @@ def bounds(schema: Mapping) -> str:
     return f"{'; '.join(parts)} ({description})" if parts and description else description or "; ".join(parts)
 
 
+def one_value(schema: Mapping) -> Mapping:
+    """The schema of one value alone where several may be listed, too."""
+    types = schema.get("type")
+    if not isinstance(types, list) or "array" not in types:
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in ("items", "minItems", "maxItems")}
+    return kept | {"type": [name for name in types if name != "array"]}
+
+
 def explain(
-    error: ValidationError, place: str = "the config", path: Iterable[str | int] | None = None
+    error: ValidationError,
+    place: str = "the config",
+    path: Iterable[str | int] | None = None,
+    lists: bool = True,
 ) -> GpufeedError:
-    """A schema violation as found / expected / what to do; path: of the wrong value within `place`."""
+    """A schema violation as found / expected / what to do.
+
+    path: of the wrong value within `place`. lists: whether what may be one value may be several there.
+    """
     key = ".".join(str(part) for part in (error.absolute_path if path is None else path))
     where = f"{key} in {place}" if key else place
     if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
@@ -128,7 +143,8 @@ def explain(
             f"no {missing!r} in {where}", described or f"a {missing}", f"add {missing!r} to {where}"
         )
     found = f"{key}: {error.instance!r}, in {place}" if key else f"{error.instance!r} as {place}"
-    return GpufeedError(found, bounds(error.schema), f"correct {where}")
+    allowed = error.schema if lists else one_value(error.schema)
+    return GpufeedError(found, bounds(allowed), f"correct {where}")
 
 
 def check(config: Mapping) -> None:

@@ -189,6 +189,20 @@ def test_what_cannot_be_meant_is_found_expected_and_what_to_do(argument, found, 
     assert remedy in error.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [
+        ("batch_size=0", "type integer; at least 1; at most 1000000"),
+        ("compile=3", "type boolean"),
+        ("archives=3", "type array"),  # which is meant to be a list
+    ],
+)
+def test_what_may_be_a_list_in_the_config_alone_is_not_told_by_hand(argument, expected):
+    with pytest.raises(GpufeedError) as error:
+        hydras(argument)
+    assert error.value.expected.startswith(expected)
+
+
 def test_a_patch_that_does_not_divide_is_found_before_training():
     with pytest.raises(GpufeedError, match=r"heads 5"):
         hydras("model=vit_lite", "model.heads=5")

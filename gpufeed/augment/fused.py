@@ -4,7 +4,6 @@ It moves 3 bytes a pixel in and 3 itemsize out, each once: 9 at float16. The ste
 of the reference (amounts.py), and so are the pixels, within rounding.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +30,7 @@ class FusedAugment(DeviceAugment):
         """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
-        if not interpreted():
+        if not toolchain.interpreted():
             require_cuda("fused")
         scale = [1 / (255 * value) for value in std]
         shift = [-m / s for m, s in zip(mean, std, strict=True)]
@@ -77,7 +76,7 @@ class FusedAugment(DeviceAugment):
     def _launch(
         self, images: torch.Tensor, rows: torch.Tensor | None, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        if not interpreted():
+        if not toolchain.interpreted():
             check_addresses(images, ids, *([] if rows is None else [rows]))
         n, (height, width) = len(ids), images.shape[1:3]
         if height * width >= 2**28:
@@ -120,8 +119,3 @@ def tiles_each(tiles: int, images: int) -> int:
     while each < tiles and tiles * images >= 2 * each * PROGRAMS:
         each *= 2
     return each
-
-
-def interpreted() -> bool:
-    """Whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
-    return os.environ.get("TRITON_INTERPRET") == "1"

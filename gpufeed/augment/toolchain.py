@@ -6,6 +6,11 @@ import sysconfig
 from pathlib import Path
 
 
+def interpreted() -> bool:
+    """Whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
 def lacking() -> str | None:
     """What this node lacks of a C compiler, looked for as Triton does, and Python.h; None if nothing."""
     compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")

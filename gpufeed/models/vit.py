@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gpufeed import ops
+from gpufeed.attention import ops as attention
+from gpufeed.attention.tiles import MOST_TOKENS
 from gpufeed.devices import AUTOCAST
 from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.models.mlp import Mlp
@@ -70,28 +72,36 @@ def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v."""
+    """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v.
 
-    def __init__(self, width: int, heads: int):
+    packed: by the kernels of gpufeed.attention, which read that product as it lies and give one gradient of it.
+    """
+
+    def __init__(self, width: int, heads: int, packed: bool):
         super().__init__()
-        self.heads = heads
+        self.heads, self.packed = heads, packed
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, tokens, width = x.shape
         qkv = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
-        mixed = F.scaled_dot_product_attention(*split(qkv))
-        return self.proj(mixed.transpose(1, 2).reshape(n, tokens, width))
+        if self.packed:
+            mixed = attention.packed_attention(qkv)
+        else:
+            mixed = F.scaled_dot_product_attention(*split(qkv)).transpose(1, 2)
+        return self.proj(mixed.reshape(n, tokens, width))
 
 
 class Block(nn.Module):
     """Pre-norm: attention and MLP, each added to what it was given."""
 
-    def __init__(self, width: int, heads: int, hidden: int, activation: str, norm: type[nn.LayerNorm]):
+    def __init__(
+        self, width: int, heads: int, hidden: int, activation: str, norm: type[nn.LayerNorm], packed: bool
+    ):
         super().__init__()
         self.norm1 = norm(width, eps=EPSILON)
-        self.attn = Attention(width, heads)
+        self.attn = Attention(width, heads, packed)
         self.norm2 = norm(width, eps=EPSILON)
         self.mlp = Mlp(width, hidden, activation)
 
@@ -106,7 +116,8 @@ class VisionTransformer(nn.Module):
     image_size: (height, width), multiples of `patch`. pool: `mean` over the patches, or a `class_token`
     before them, which makes their number odd. activation: see Mlp. residual: type of what the blocks add
     to: `float32`, as timm has it under autocast, or `autocast`, the type of the matrix products. sdpa: which
-    of torch's attention kernels runs; `auto` leaves it to torch, any other runs or is an error.
+    of torch's attention kernels runs, or `packed`, ours; `auto` leaves it to torch, any other runs or is an
+    error.
 
     Weights, names and random numbers are the same for every activation, residual and sdpa. Raises
     GpufeedError for options that do not go together and for an image size that patches do not fill.
@@ -154,12 +165,21 @@ class VisionTransformer(nn.Module):
         )
         patches = (image_size[0] // patch) * (image_size[1] // patch)
         self.tokens = patches + (pool == "class_token")
+        if sdpa == "packed" and self.tokens > MOST_TOKENS:
+            raise GpufeedError(
+                f"{self.tokens} tokens with model.sdpa packed",
+                f"at most {MOST_TOKENS}",
+                "raise model.patch, or take model.sdpa flash",
+            )
         norm = Norm if residual == "autocast" else nn.LayerNorm
         self.patch_embed = PatchEmbedding(patch, width)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "class_token" else None
         self.pos_embed = nn.Parameter(torch.zeros(1, self.tokens, width))
         hidden = hidden_width(width, mlp_ratio)
-        self.blocks = nn.ModuleList(Block(width, heads, hidden, activation, norm) for _ in range(depth))
+        packed = sdpa == "packed"
+        self.blocks = nn.ModuleList(
+            Block(width, heads, hidden, activation, norm, packed) for _ in range(depth)
+        )
         self.norm = nn.LayerNorm(width, eps=EPSILON)
         self.head = nn.Linear(width, num_classes)
         self.initialise()
@@ -196,7 +216,7 @@ class VisionTransformer(nn.Module):
 
     def attention(self) -> AbstractContextManager:
         """Within it attention runs by the kernel that `sdpa` names, or raises."""
-        return nullcontext() if self.sdpa == "auto" else sdpa_kernel(BACKENDS[self.sdpa])
+        return sdpa_kernel(BACKENDS[self.sdpa]) if self.sdpa in BACKENDS else nullcontext()
 
     def require(self, device: torch.device, precision: str) -> None:
         """Raises Skip if this node cannot run what activation and sdpa name.
@@ -210,7 +230,10 @@ class VisionTransformer(nn.Module):
         dtype = AUTOCAST.get(precision, torch.float32)
         if self.activation == "linear_bias_gelu":
             self._try_product(device, dtype)
-        if self.sdpa != "auto":
+        if self.sdpa == "packed":
+            heads = self.blocks[0].attn.heads
+            attention.require(device, dtype, self.tokens, heads, self.head.in_features // heads)
+        elif self.sdpa != "auto":
             self._try_attention(device, dtype)
 
     def _try_product(self, device: torch.device, dtype: torch.dtype) -> None:

@@ -7,17 +7,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpufeed.attention.tiles import WIDTHS
 from gpufeed.errors import GpufeedError, unknown
 
 POOLS = ("mean", "class_token")
 ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
-BACKENDS = ("auto", "flash", "efficient", "cudnn", "math")
+BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
 RESIDUALS = ("float32", "autocast")
 BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.ops
 # The same function without the extension, for weights that are used and not timed.
 PLAIN_FORM = {"bias_gelu": "gelu", "linear_bias_gelu": "gelu_tanh"}
-HALF_ONLY = ("flash", "cudnn")  # these have no float32 kernels on a GPU
-GPU_ONLY = ("efficient", "cudnn")
+HALF_ONLY = ("flash", "cudnn", "packed")  # these have no float32 kernels on a GPU
+GPU_ONLY = ("efficient", "cudnn", "packed")
 WIDEST_HEAD = 256  # of flash attention (torch 2.10); cuDNN's limit is 128 or 256, by GPU
 AUX_MULTIPLE = 8  # values in the rows of cuBLASLt's epilogues (ops/csrc/cuda/linear_cuda.cpp: fits)
 
@@ -53,6 +54,12 @@ def check(options: Mapping[str, Any], where: str) -> None:
             f"heads of {width // heads} values with model.sdpa flash, in {where}",
             f"at most {WIDEST_HEAD}",
             "raise model.heads or take another model.sdpa",
+        )
+    if options["sdpa"] == "packed" and width // heads not in WIDTHS:
+        raise GpufeedError(
+            f"heads of {width // heads} values with model.sdpa packed, in {where}",
+            f"one of {', '.join(map(str, WIDTHS))}",
+            "change model.heads or model.width, or take another model.sdpa",
         )
     hidden = hidden_width(width, ratio)
     if not math.isclose(hidden, width * ratio) or hidden < 1:

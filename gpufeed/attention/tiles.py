@@ -1,0 +1,87 @@
+"""What one program of each kernel does, by length and head width; constants, so nothing is tried at run time.
+
+Chosen by what ptxas says for sm_90 (docs/performance.md): no spills, wgmma where a tile is large enough.
+tests/bench/attention.py times FORWARDS and BACKWARDS beside torch's kernels. Standard library only: read while planning.
+"""
+
+from dataclasses import dataclass
+
+WIDTHS = (16, 32, 64, 128)  # of a head
+MOST_TOKENS = 512
+WHOLE = 256  # longest row of scores that is one tile
+
+
+@dataclass(frozen=True)
+class Tile:
+    """rows: queries, columns: keys; of both, powers of two. each: tiles of queries a program of the forward
+    does with the keys that it holds. turned: see kernels.backward_keys."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int = 1
+    each: int = 1
+    turned: bool = False
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The kernels of one length and width. queries None: backward_keys gives dq too (five products, not seven)."""
+
+    forward: Tile
+    keys: Tile
+    queries: Tile | None = None
+
+    def fits(self, tokens: int) -> bool:
+        """Whether it is right for so many tokens."""
+        one_row = tokens <= self.forward.columns or self.forward.each == 1
+        return one_row and (self.queries is not None or tokens <= self.keys.columns)
+
+
+def split(width: int) -> Configuration:
+    """The kernels that go through the keys in tiles: right for every length."""
+    if width == 128:
+        return Configuration(Tile(128, 64, 8, 2), Tile(32, 128, 8, 2), Tile(128, 64, 8, 2))
+    return Configuration(Tile(128, 128, 8, 2), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2))
+
+
+# (longest sequence, width of a head) -> the kernels
+CHOSEN = {
+    (64, 16): Configuration(Tile(64, 64, 4), Tile(64, 64, 4)),
+    (64, 32): Configuration(Tile(64, 64, 4), Tile(64, 64, 4)),
+    (64, 64): Configuration(Tile(64, 64, 4), Tile(64, 64, 4)),
+    (64, 128): Configuration(Tile(64, 64, 4), Tile(64, 64, 8)),
+    (128, 16): Configuration(Tile(64, 128, 4), Tile(64, 128, 8)),
+    (128, 32): Configuration(Tile(64, 128, 4), Tile(64, 128, 8)),
+    (128, 64): Configuration(Tile(64, 128, 4), Tile(64, 128, 8)),
+    (128, 128): Configuration(Tile(128, 128, 8), Tile(32, 128, 8, turned=True)),
+    (WHOLE, 16): Configuration(Tile(64, WHOLE, 4), Tile(64, WHOLE, 8)),
+    (WHOLE, 32): Configuration(Tile(64, WHOLE, 4), Tile(64, WHOLE, 8)),
+    (WHOLE, 64): Configuration(Tile(64, WHOLE, 4), Tile(32, WHOLE, 8, 2, turned=True)),
+    (WHOLE, 128): Configuration(Tile(128, WHOLE, 8), split(128).keys, split(128).queries),
+    **{(MOST_TOKENS, width): split(width) for width in WIDTHS},
+}
+
+# For vit_tiny's 256 tokens in heads of 64, of which a GPU says the fastest: forward and backward apart.
+FORWARDS = {
+    "64x256, 4 warps": Tile(64, 256, 4),
+    "64x256, 4 warps, keys held": Tile(64, 256, 4, 2, each=4),
+    "128x256, 8 warps": Tile(128, 256, 8),
+    "128x256, 8 warps, keys held": Tile(128, 256, 8, 2, each=2),
+    "128x128 running, 8 warps": split(64).forward,
+}
+BACKWARDS = {
+    "whole 32, turned, 8 warps": (Tile(32, 256, 8, turned=True), None),
+    "whole 32, turned, 8 warps, 2 stages": (Tile(32, 256, 8, 2, turned=True), None),
+    "whole 32, 8 warps": (Tile(32, 256, 8), None),
+    "whole 32, turned, 16 warps": (Tile(32, 256, 16, turned=True), None),
+    "whole 64, turned, 8 warps": (Tile(64, 256, 8, turned=True), None),
+    "split 64x128 and 128x64, 8 warps": (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
+    "split 64x64, 4 warps": (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    "split 64x128, 8 and 4 warps": (Tile(64, 128, 8, 2), Tile(64, 128, 4, 2)),
+}
+
+
+def choose(tokens: int, width: int) -> Configuration:
+    """The kernels for so many tokens (1 to MOST_TOKENS) in heads of a width of WIDTHS."""
+    return next(chosen for (most, of), chosen in CHOSEN.items() if of == width and tokens <= most)

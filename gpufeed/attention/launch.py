@@ -5,7 +5,8 @@ import math
 import torch
 
 from gpufeed.attention import kernels
-from gpufeed.attention.tiles import Configuration, choose
+from gpufeed.attention.tiles import Configuration, Tile, choose
+from gpufeed.errors import GpufeedError
 
 LOG2_E = math.log2(math.e)
 
@@ -17,7 +18,9 @@ def forward(qkv: torch.Tensor, chosen: Configuration | None = None) -> tuple[tor
     out = qkv.new_empty((n, tokens, heads, width))
     sums = qkv.new_empty((n, heads, tokens), dtype=torch.float32)
     tile = (chosen or choose(tokens, width)).forward
-    kernel = kernels.forward_rows if tokens <= tile.columns else kernels.forward_tiles
+    if not tile.holds(tokens) and tile.each > 1:
+        raise unfit(tokens, tile)
+    kernel = kernels.forward_rows if tile.holds(tokens) else kernels.forward_tiles
     if n:
         with torch.cuda.device_of(qkv):
             kernel[(n * heads, blocks(tokens, tile.rows * tile.each))](
@@ -40,6 +43,8 @@ def backward(
     n, tokens, _, heads, width = qkv.shape
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)
     chosen = chosen or choose(tokens, width)
+    if not chosen.keys.holds(tokens) and chosen.queries is None:
+        raise unfit(tokens, chosen.keys)
     scale = 1 / math.sqrt(width)
     given = (qkv, out, sums, grad, dqkv, *strides(qkv), *grad.stride()[:3], heads, scale, scale * LOG2_E)
     if n:
@@ -55,6 +60,12 @@ def backward(
                     STAGES=tile.stages, num_warps=tile.warps,
                 )  # fmt: skip
     return dqkv
+
+
+def unfit(tokens: int, tile: Tile) -> GpufeedError:
+    return GpufeedError(
+        f"{tokens} tokens for a kernel that holds {tile.columns} keys", "no more than it holds", "use `choose`"
+    )
 
 
 def in_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -106,13 +106,12 @@ def _(grad, qkv, out, sums):
 
 def keep(ctx, inputs, output):
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])  # the sums are for the backward only
     ctx.save_for_backward(*inputs, *output)
 
 
-def gradient(ctx, grad, grad_sums):
-    """The gradient of qkv from that of out; the sums are for the backward only."""
-    if grad_sums is not None:
-        raise GpufeedError("a gradient of the sums of packed attention", "one of its result", "use the result")
+def gradient(ctx, grad, _):
+    """The gradient of qkv from that of out."""
     return None if grad is None else torch.ops.gpufeed.packed_attention_backward(grad, *ctx.saved_tensors)
 
 

@@ -23,6 +23,10 @@ class Tile:
     each: int = 1
     turned: bool = False
 
+    def holds(self, tokens: int) -> bool:
+        """Whether all keys are one tile."""
+        return tokens <= self.columns
+
 
 @dataclass(frozen=True)
 class Configuration:
@@ -31,11 +35,6 @@ class Configuration:
     forward: Tile
     keys: Tile
     queries: Tile | None = None
-
-    def fits(self, tokens: int) -> bool:
-        """Whether it is right for so many tokens."""
-        one_row = tokens <= self.forward.columns or self.forward.each == 1
-        return one_row and (self.queries is not None or tokens <= self.keys.columns)
 
 
 def split(width: int) -> Configuration:
@@ -75,7 +74,7 @@ BACKWARDS = {
     "whole 32, turned, 8 warps, 2 stages": (Tile(32, 256, 8, 2, turned=True), None),
     "whole 32, 8 warps": (Tile(32, 256, 8), None),
     "whole 32, turned, 16 warps": (Tile(32, 256, 16, turned=True), None),
-    "whole 64, turned, 8 warps": (Tile(64, 256, 8, turned=True), None),
+    "whole 16, turned, 8 warps, 2 stages": (Tile(16, 256, 8, 2, turned=True), None),
     "split 64x128 and 128x64, 8 warps": (Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
     "split 64x64, 4 warps": (Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
     "split 64x128, 8 and 4 warps": (Tile(64, 128, 8, 2), Tile(64, 128, 4, 2)),

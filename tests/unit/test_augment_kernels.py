@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, **environment: str) -> str:
-    paths = [str(ROOT), str(ROOT / "tests" / "fixtures")]
+    paths = [str(ROOT), str(ROOT / "tests" / "fixtures"), str(ROOT / "tests" / "unit")]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr

@@ -52,13 +52,13 @@ def test_a_patch_is_the_square_that_a_convolution_would_see():
 
 @pytest.mark.parametrize("pool", vit_options.POOLS)
 def test_weights_and_names_do_not_depend_on_the_form(pool):
-    plain = vit(pool=pool).state_dict()
+    plain = vit(pool=pool, width=48).state_dict()
     for change in (
         *({"activation": name} for name in vit_options.ACTIVATIONS),
         *({"sdpa": name} for name in vit_options.BACKENDS),
         *({"residual": name} for name in vit_options.RESIDUALS),
     ):
-        other = vit(pool=pool, **change).state_dict()
+        other = vit(pool=pool, width=48, **change).state_dict()
         assert list(other) == list(plain)
         assert all(torch.equal(other[name], plain[name]) for name in plain), change
 
@@ -171,6 +171,12 @@ def test_timm_with_our_weights_gives_our_logits(pool, activation):
             "take bias_gelu",
         ),
         ({"width": 768, "heads": 1, "sdpa": "flash"}, "heads of 768 values", "raise model.heads"),
+        ({"sdpa": "packed"}, "heads of 8 values with model.sdpa packed", "change model.heads"),
+        (
+            {"sdpa": "packed", "width": 48, "size": (96, 96)},
+            "576 tokens with model.sdpa packed",
+            "model.sdpa flash",
+        ),
         ({"activation": "bias_glu"}, "model.activation 'bias_glu'", "'bias_gelu'"),
         ({"pool": "token"}, "model.pool 'token'", "'class_token'"),
         ({"sdpa": "flesh"}, "model.sdpa 'flesh'", "'flash'"),
@@ -240,6 +246,8 @@ TO_SIZE = {"loader": "dali_cpu", "augment": "dali", "overrides": ("augment.size=
     [
         ({"overrides": ("model.sdpa=flash",), "precision": "fp32"}, "flash has no float32 kernels"),
         ({"overrides": ("model.sdpa=cudnn",), "precision": "tf32"}, "cudnn has no float32 kernels"),
+        ({"overrides": ("model.sdpa=packed",), "precision": "tf32"}, "packed has no float32 kernels"),
+        ({"overrides": ("model.sdpa=packed",), "device": "cpu"}, "packed needs a CUDA GPU"),
         ({"overrides": ("model.sdpa=cudnn",), "device": "cpu"}, "cudnn needs a CUDA GPU"),
         ({"overrides": ("model.sdpa=efficient",), "device": "mps"}, "efficient needs a CUDA GPU"),
         (TO_SIZE, "positions for one size"),
@@ -267,6 +275,8 @@ def test_a_node_without_the_extension_skips_and_times_no_reference(monkeypatch, 
 def test_an_attention_kernel_that_the_node_lacks_is_a_skip_with_torchs_reason():
     with pytest.raises(Skip, match="SDPA backend cudnn does not run on this node's cpu with bfloat16 and 3"):
         require(vit(sdpa="cudnn"), CPU, "bf16")
+    with pytest.raises(Skip, match="SDPA backend packed does not run on this node's cpu with bfloat16"):
+        require(vit(sdpa="packed", width=48), CPU, "bf16")
     for backend in ("auto", "flash", "math"):
         require(vit(sdpa=backend), CPU, "fp32")
     with pytest.raises(RuntimeError):  # it does not quietly take another one

@@ -75,7 +75,7 @@ def forward_tiles(
     TOKENS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     EACH: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """As forward_rows, one tile of queries a program (EACH is 1), the keys by COLUMNS with a running softmax."""
+    """As forward_rows, one tile of queries a program (EACH 1); keys by COLUMNS, a running softmax."""
     FULL_ROWS: tl.constexpr = TOKENS % ROWS == 0
     FULL: tl.constexpr = TOKENS % COLUMNS == 0
     head = tl.program_id(0)
@@ -148,10 +148,7 @@ def backward_keys(
         ds = (p * (tl.dot(v, tl.trans(g)) - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk)
         if QUERIES:
-            if TURNED:
-                dq = tl.trans(tl.dot(tl.trans(k), ds))
-            else:
-                dq = tl.dot(tl.trans(ds), k)
+            dq = tl.trans(tl.dot(tl.trans(k), ds)) if TURNED else tl.dot(tl.trans(ds), k)
             put(dqkv, rows, 3 * heads * WIDTH, dq * scale, TOKENS, WIDTH, FULL_ROWS)
     put(dqkv + heads * WIDTH, columns, 3 * heads * WIDTH, dk * scale, TOKENS, WIDTH, FULL)
     put(dqkv + 2 * heads * WIDTH, columns, 3 * heads * WIDTH, dv, TOKENS, WIDTH, FULL)

@@ -12,7 +12,7 @@ LOG2_E = math.log2(math.e)
 
 
 def forward(qkv: torch.Tensor, chosen: Configuration | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """qkv (N, T, 3, H, d) -> out (N, T, H, d) and sums float32 (N, H, T), log2 of those of each row's powers."""
+    """qkv (N, T, 3, H, d) -> out (N, T, H, d) and sums float32 (N, H, T), log2 of each row's."""
     qkv = in_rows(qkv)
     n, tokens, _, heads, width = qkv.shape
     out = qkv.new_empty((n, tokens, heads, width))
@@ -64,7 +64,9 @@ def backward(
 
 def unfit(tokens: int, tile: Tile) -> GpufeedError:
     return GpufeedError(
-        f"{tokens} tokens for a kernel that holds {tile.columns} keys", "no more than it holds", "use `choose`"
+        f"{tokens} tokens for a kernel that holds {tile.columns} keys",
+        "no more than it holds",
+        "use `choose`",
     )
 
 

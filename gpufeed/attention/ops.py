@@ -16,7 +16,7 @@ AMPERE = (8, 0)  # first compute capability with bfloat16 products
 
 
 def packed_attention(qkv: torch.Tensor) -> torch.Tensor:
-    """softmax(q k^T / sqrt(d)) v of each head: (N, T, 3, H, d) to (N, T, H, d), contiguous, of the same dtype.
+    """softmax(q k^T / sqrt(d)) v of each head: (N, T, 3, H, d) to (N, T, H, d), contiguous.
 
     qkv: float16 or bfloat16, or cast to autocast's, on CUDA; d one of WIDTHS, T from 1 to MOST_TOKENS; read
     by its strides where those of d are 1, else copied first. Products are summed, and the softmax computed,
@@ -38,7 +38,12 @@ def check(qkv: torch.Tensor) -> None:
             "float16 or bfloat16",
             "train with precision fp16 or bf16, or take another model.sdpa",
         )
-    if qkv.dim() != 5 or qkv.shape[2] != 3 or qkv.shape[4] not in WIDTHS or not 0 < qkv.shape[1] <= MOST_TOKENS:
+    if (
+        qkv.dim() != 5
+        or qkv.shape[2] != 3
+        or qkv.shape[4] not in WIDTHS
+        or not 0 < qkv.shape[1] <= MOST_TOKENS
+    ):
         raise GpufeedError(
             f"packed attention of a tensor {tuple(qkv.shape)}",
             f"(N, T, 3, heads, d) with T from 1 to {MOST_TOKENS} and d one of {', '.join(map(str, WIDTHS))}",
@@ -52,7 +57,8 @@ def check(qkv: torch.Tensor) -> None:
 
 def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, width: int) -> None:
     """Raises Skip where a node cannot run the op; runs it forward and backward on zeros of one image."""
-    what = f"SDPA backend packed does not run on this node's {device.type} with {str(dtype).removeprefix('torch.')}"
+    name = str(dtype).removeprefix("torch.")
+    what = f"SDPA backend packed does not run on this node's {device.type} with {name}"
     if device.type != "cuda" and not toolchain.interpreted():
         raise Skip(f"{what}: it is compiled by Triton for CUDA GPUs.")
     if dtype not in DTYPES:
@@ -81,9 +87,7 @@ def forward(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.library.custom_op("gpufeed::packed_attention_backward", mutates_args=())
-def backward(
-    grad: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, sums: torch.Tensor
-) -> torch.Tensor:
+def backward(grad: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     """The gradient of qkv, contiguous."""
     from gpufeed.attention.launch import backward
 

@@ -1,7 +1,8 @@
-"""What one program of each kernel does, by length and head width; constants, so nothing is tried at run time.
+"""What one program of each kernel does, by length and head width: constants, so nothing is tried at run time.
 
-Chosen by what ptxas says for sm_90 (docs/performance.md): no spills, wgmma where a tile is large enough.
-tests/bench/attention.py times FORWARDS and BACKWARDS beside torch's kernels. Standard library only: read while planning.
+Chosen by what ptxas says for sm_90 (docs/performance.md): no spills, wgmma in every product. For the shape of
+vit_tiny tests/bench/attention.py times FORWARDS and BACKWARDS beside torch's kernels. Standard library only:
+read while planning.
 """
 
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The kernels of one length and width. queries None: backward_keys gives dq too (five products, not seven)."""
+    """Of one length and width. queries None: backward_keys gives dq too (five products, not seven)."""
 
     forward: Tile
     keys: Tile

@@ -74,7 +74,7 @@ def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class Attention(nn.Module):
     """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v.
 
-    packed: by the kernels of gpufeed.attention, which read that product as it lies and give one gradient of it.
+    packed: by the kernels of gpufeed.attention, which read that product where it lies.
     """
 
     def __init__(self, width: int, heads: int, packed: bool):

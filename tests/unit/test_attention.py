@@ -222,5 +222,7 @@ def test_other_tensors_are_refused(shape, dtype, found):
 
 
 def test_a_node_without_a_gpu_skips():
-    with pytest.raises(Skip, match="SDPA backend packed does not run on this node's cpu with bfloat16: it is"):
+    with pytest.raises(
+        Skip, match="SDPA backend packed does not run on this node's cpu with bfloat16: it is"
+    ):
         require(torch.device("cpu"), torch.bfloat16, 256, 3, 64)

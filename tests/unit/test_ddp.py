@@ -1,11 +1,7 @@
 """Several ranks train as one device with a batch of all their images would, and end together."""
 
 import logging
-import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 
 import ddp_fixtures
@@ -121,17 +117,7 @@ def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
     # a shell in the background may have told everybody to ignore SIGINT
     code = "import ddp_fixtures, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += f"ddp_fixtures.spread_waiting({str(tmp_path)!r})"
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.DEVNULL,
-    )
-    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
-    while not all(path.exists() and path.read_text() for path in told):
-        assert starter.poll() is None
-        time.sleep(0.1)
-    family = psutil.Process(starter.pid).children(recursive=True)
-    assert {int(path.read_text()) for path in told} <= {member.pid for member in family}
+    starter, family = ddp_fixtures.started(code, tmp_path)
     starter.send_signal(number)
     assert starter.wait() == -number
     assert not psutil.wait_procs(family, timeout=60)[1]

@@ -2,9 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import asdict
 
 import ddp_fixtures
@@ -111,17 +108,7 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     """step: Slurm asks the tasks of the step, and the starter not at all."""
     job("n1", "n2")
     code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r}, 1, 2)"
-    starter = subprocess.Popen(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stderr=subprocess.DEVNULL,
-    )
-    told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
-    while not all(path.exists() and path.read_text() for path in told):
-        assert starter.poll() is None
-        time.sleep(0.1)
-    family = psutil.Process(starter.pid).children(recursive=True)
-    assert {int(path.read_text()) for path in told} <= {member.pid for member in family}
+    starter, family = ddp_fixtures.started(code, tmp_path)
     if whom == "step":
         for member in family:
             if "gpufeed.ddp.node" in member.cmdline()[:3]:

@@ -118,7 +118,7 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
         names = [", ".join(part for part in own if part not in shared) for own in parts]
         named = [
-            rows.assign(label=textwrap.fill(name or machine, LABEL_WIDTH))
+            rows.assign(label=textwrap.fill(name or rows["label"].iloc[0], LABEL_WIDTH))
             for rows, name in zip(panels, names, strict=True)
         ]
         together = pd.concat(named).sort_values("images_per_s", ascending=False)

@@ -40,6 +40,8 @@ def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
 
 def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
+    (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["overlap"]
     paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
     (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
     assert [label.get_text() for label in axis.get_yticklabels()] == [

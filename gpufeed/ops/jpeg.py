@@ -16,7 +16,7 @@ MOST_AC_SIZE = 10  # bits of a coefficient of 8-bit samples; T.81, table F.2
 MOST_DC_SIZE = 11
 FAULTS = (
     None,
-    "its start and end do not lie in the buffer",
+    "its start and end do not lie in the buffer, or too far apart",
     "a marker inside its coded bytes",
     "bits that are no code of its table",
     "zeros beyond a block's last coefficient",
@@ -55,20 +55,27 @@ def decode_jpegs(
 
 
 def decode_between(
-    data: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, coding: Coding, fancy: bool = True
+    data: torch.Tensor,
+    starts: torch.Tensor,
+    ends: torch.Tensor,
+    coding: Coding,
+    fancy: bool = True,
+    longest: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(images uint8 (N, H, W, 3), faults uint8 (N,)) of N images, by the extension, which must be loaded.
 
-    data: uint8 (bytes,), the entropy-coded bytes as they are in the files, image behind image; starts, ends:
-    int64 (N,), ascending, where each begins and ends; coding.tables: on the same device. Waits for nothing.
-    An image with a fault (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo
-    does it by default, else repeated; either way the bytes are those of its integer ("islow") decoder.
-    Raises ValueError or TypeError for tensors and shapes that are not these.
+    data: uint8 (bytes,), the entropy-coded bytes as they are in the files; starts, ends: int64 (N,), where
+    each image begins and ends; coding.tables: on the same device. Waits for nothing. An image with a fault
+    (an index into FAULTS) is 0 everywhere. fancy: chroma is smoothed as libjpeg-turbo does it by default,
+    else repeated; either way the bytes are those of its integer ("islow") decoder. longest: bytes of the
+    longest image; longer ones are a fault. With it images may stand in any order, more than once too, and
+    each has so many bytes of workspace; without, they ascend, and the workspace is as large as data. Raises
+    ValueError or TypeError for tensors and shapes that are not these.
     """
     if data.is_cuda:  # the tables may have been made on another stream, and be dropped at any time
         coding.tables.record_stream(torch.cuda.current_stream(data.device))
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
-    return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy)
+    return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy, longest)
 
 
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:

@@ -8,13 +8,13 @@ import torch
 from hostile_fixtures import available, hostile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_fixtures import SAMPLINGS, by_op, damaged, encoded, picture
+from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
 from gpufeed import ops
 from gpufeed.decode.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decode.pillow import PillowDecoder, rgb
-from gpufeed.ops.jpeg import decode_jpegs
+from gpufeed.ops.jpeg import decode_between, decode_jpegs
 from gpufeed.strips.parse import Refused, parse
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
@@ -105,6 +105,25 @@ def test_offsets_outside_of_the_buffer(offsets):
     images, faults = decode_jpegs(data.to(CUDA), torch.tensor(offsets).to(CUDA), coding_of(whole.kind, CUDA))
     assert faults.tolist() == [1]
     assert not images.any()
+
+
+def test_in_any_order_and_more_than_once_where_the_longest_is_told():
+    for images, right in anywhere(CUDA):
+        assert torch.equal(images, right)
+
+
+def test_a_workspace_for_the_images_of_a_call_and_not_for_all_data():
+    whole = parse(encoded("4:2:0", picture(64, 64, 60)))
+    (data, offsets), coding = joined([whole.entropy] * 4), coding_of(whole.kind, CUDA)
+    large = torch.zeros(2**28, dtype=torch.uint8, device=CUDA)
+    large[-len(data) :] = data.to(CUDA)
+    offsets = offsets.to(CUDA) + len(large) - len(data)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    images, _ = decode_between(large, offsets[:-1], offsets[1:], coding, longest=len(whole.entropy))
+    assert torch.cuda.max_memory_allocated() - before < 2**22
+    assert torch.equal(images, decode_between(large, offsets[:-1], offsets[1:], coding)[0])
 
 
 def test_a_view_at_an_odd_address_and_no_images():

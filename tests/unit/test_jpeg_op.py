@@ -8,7 +8,7 @@ import torch
 from hostile_fixtures import hostile_files, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_fixtures import SAMPLINGS, by_op, damaged, encoded, picture, turbo
+from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture, turbo
 
 from gpufeed import ops
 from gpufeed.decode.jpeg_groups import coding_of, grouped, joined
@@ -136,8 +136,13 @@ def test_offsets_outside_of_the_buffer_are_a_fault(offsets):
     whole = parse(encoded("4:2:0", picture(32, 32, 60)))
     data, _ = joined([whole.entropy])
     images, faults = decode_jpegs(data, torch.tensor(offsets), coding_of(whole.kind, CPU))
-    assert faults.tolist() == [REASONS["its start and end do not lie in the buffer"]]
+    assert faults.tolist() == [REASONS["its start and end do not lie in the buffer, or too far apart"]]
     assert not images.any()
+
+
+def test_in_any_order_and_more_than_once_where_the_longest_is_told():
+    for images, right in anywhere(CPU):
+        assert torch.equal(images, right)
 
 
 def test_no_images_are_no_images():
@@ -158,6 +163,8 @@ def test_what_the_op_does_not_take_is_told():
         decode_jpegs(data[None], offsets, coding)
     with pytest.raises(ValueError, match="found: 1 starts and 2 ends"):
         decode_between(data, offsets[:1], offsets, coding)
+    with pytest.raises(ValueError, match="found: longest -1; expected: from 0 to 268435456 bytes"):
+        decode_between(data, offsets[:1], offsets[1:], coding, longest=-1)
     for wrong, said in (
         ({"tables": coding.tables[:-1]}, "found: tables of"),
         ({"horizontal": 3}, "sampled 3 x 2"),
@@ -169,13 +176,13 @@ def test_what_the_op_does_not_take_is_told():
 
 
 def test_torch_finds_nothing_wrong_with_the_op():
-    for sampling in ("4:2:0", "grayscale"):
+    for sampling, longest in (("4:2:0", None), ("grayscale", 1000)):
         whole = parse(encoded(sampling, picture(16, 32, 9)))
         coding, (data, offsets) = coding_of(whole.kind, CPU), joined([whole.entropy] * 2)
         shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
         torch.library.opcheck(
             torch.ops.gpufeed.decode_jpegs.default,
-            (data, offsets[:-1], offsets[1:].clone(), coding.tables, *shape, True),
+            (data, offsets[:-1], offsets[1:].clone(), coding.tables, *shape, True, longest),
         )
 
 

@@ -32,7 +32,7 @@ constexpr int64_t MOST_SIDE = 65535;
 // What is wrong with an image; its pixels are 0 then.
 enum Fault : uint8_t {
   NO_FAULT = 0,
-  BAD_PLACE = 1,   // its start and end do not fall in the buffer, in order
+  BAD_PLACE = 1,   // its start and end do not fall in the buffer, in order, or lie further apart than they may
   BAD_MARKER = 2,  // a marker inside the coded bytes
   BAD_CODE = 3,    // bits that are no code of the table
   BAD_RUN = 4,     // zeros beyond the last coefficient
@@ -42,9 +42,9 @@ enum Fault : uint8_t {
   BAD_RANGE = 8,   // coefficients that no 8-bit samples have
 };
 
-// Whether an image's coded bytes lie in a buffer of so many
-GPUFEED_BOTH bool lies_inside(int64_t start, int64_t end, int64_t bytes) {
-  return start >= 0 && start <= end && end <= bytes && end - start <= MOST_BYTES;
+// Whether an image's coded bytes, at most `longest`, lie in a buffer of so many
+GPUFEED_BOTH bool lies_inside(int64_t start, int64_t end, int64_t bytes, int64_t longest) {
+  return start >= 0 && start <= end && end <= bytes && end - start <= longest;
 }
 
 // One Huffman table. An entry is length | run << 5 | size << 9, or 0 for bits that are no code.

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 
+#include <optional>
 #include <string>
 
 #include "checks.h"
@@ -19,9 +20,10 @@ inline void check_vector(const at::Tensor& tensor, const char* name, at::ScalarT
   check_device(tensor, name, data);
 }
 
-// data uint8 (bytes), starts and ends int64 (N), tables int16, all flat and on one device
+// data uint8 (bytes), starts and ends int64 (N), tables int16, all flat and on one device; longest: bytes of an image
 inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& starts, const at::Tensor& ends,
-                                      const at::Tensor& tables, int64_t height, int64_t width, int64_t components, int64_t h, int64_t v) {
+                                      const at::Tensor& tables, int64_t height, int64_t width, int64_t components, int64_t h, int64_t v,
+                                      std::optional<int64_t> longest) {
   check_vector(data, "data", at::kByte, data);
   check_vector(starts, "starts", at::kLong, data);
   check_vector(ends, "ends", at::kLong, data);
@@ -31,6 +33,9 @@ inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& 
   TORCH_CHECK_VALUE(tables.nbytes() == sizeof(jpeg::Tables), "found: tables of ", std::to_string(tables.nbytes()),
                     " bytes; expected: ", std::to_string(sizeof(jpeg::Tables)),
                     "; what to do: make them by gpufeed.ops.jpeg.tables_of");
+  TORCH_CHECK_VALUE(!longest || (*longest >= 0 && *longest <= jpeg::MOST_BYTES), "found: longest ",
+                    std::to_string(longest.value_or(0)), "; expected: from 0 to ", std::to_string(jpeg::MOST_BYTES),
+                    " bytes; what to do: pass the length of the longest image");
   const bool sampled = (h == 1 && v == 1) || (components == 3 && ((h == 2 && (v == 1 || v == 2)) ||
                                                                   (h == 1 && v == 2) || (h == 4 && v == 1)));
   TORCH_CHECK_VALUE((components == 1 || components == 3) && sampled, "found: ", std::to_string(components),

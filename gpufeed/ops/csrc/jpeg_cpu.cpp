@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <tuple>
 
 #include "jpeg_checks.h"
@@ -13,8 +14,11 @@ namespace {
 
 std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at::Tensor& starts,
                                                 const at::Tensor& ends, const at::Tensor& tables, int64_t height, int64_t width,
-                                                int64_t components, int64_t h, int64_t v, bool fancy) {
-  const jpeg::Shape shape = check_decode_jpegs(data, starts, ends, tables, height, width, components, h, v);
+                                                int64_t components, int64_t h, int64_t v, bool fancy,
+                                                std::optional<int64_t> longest) {
+  const jpeg::Shape shape =
+      check_decode_jpegs(data, starts, ends, tables, height, width, components, h, v, longest);
+  const int64_t most = longest.value_or(jpeg::MOST_BYTES);
   const int64_t count = starts.numel(), bytes = data.numel(), size = height * width * 3;
   at::Tensor images = at::empty({count, height, width, 3}, data.options());
   at::Tensor faults = at::empty({count}, data.options());
@@ -26,7 +30,7 @@ std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     jpeg::Scratch scratch;
     for (int64_t i = begin; i < end; ++i) {
-      if (jpeg::lies_inside(first[i], last[i], bytes)) {
+      if (jpeg::lies_inside(first[i], last[i], bytes, most)) {
         fault[i] = jpeg::decode_image(coding, shape, from + first[i], last[i] - first[i], fancy, to + i * size, scratch);
       } else {
         fault[i] = jpeg::BAD_PLACE;

@@ -9,5 +9,5 @@ TORCH_LIBRARY(gpufeed, library) {
   library.def("column_sum(Tensor x) -> Tensor");
   library.def(
       "decode_jpegs(Tensor data, Tensor starts, Tensor ends, Tensor tables, int height, int width, int components, "
-      "int horizontal, int vertical, bool fancy) -> (Tensor images, Tensor faults)");
+      "int horizontal, int vertical, bool fancy, int? longest=None) -> (Tensor images, Tensor faults)");
 }

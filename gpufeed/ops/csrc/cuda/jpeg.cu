@@ -9,28 +9,29 @@ namespace {
 constexpr int WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 
-// Where an image's words begin: at its own bytes, two words later for each image before it, so that each has room to be
-// filled up with zeros.
-__host__ __device__ __forceinline__ int64_t first_word(int64_t offset, int64_t image) {
-  return (offset + 3) / 4 + 2 * image;
+// Where an image's words begin: in its own room, or without one at its own bytes, two words later for each image before
+// it, so that each can be filled up with zeros.
+__host__ __device__ __forceinline__ int64_t first_word(int64_t room, int64_t offset, int64_t image) {
+  return room > 0 ? room * image : (offset + 3) / 4 + 2 * image;
 }
 
 constexpr int UNSTUFF_WARPS = 8, AHEAD = 4;  // images of a thread block; loads on their way at once
 
 __global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
-    unstuff_kernel(const uint8_t* __restrict__ data, int64_t bytes, const int64_t* __restrict__ starts, const int64_t* __restrict__ ends, int64_t count,
+    unstuff_kernel(const uint8_t* __restrict__ data, int64_t bytes, const int64_t* __restrict__ starts,
+                   const int64_t* __restrict__ ends, int64_t count, int64_t longest, int64_t room,
                    uint32_t* __restrict__ words, uint32_t* __restrict__ lengths, uint8_t* __restrict__ faults) {
   const int64_t image = int64_t(blockIdx.x) * UNSTUFF_WARPS + threadIdx.x / WARP;
   const int lane = threadIdx.x % WARP;
   if (image >= count) return;
   const int64_t start = starts[image], end = ends[image];
-  if (!lies_inside(start, end, bytes)) {
+  if (!lies_inside(start, end, bytes, longest)) {
     if (lane == 0) lengths[image] = 0, faults[image] = BAD_PLACE;
     return;
   }
   const uint8_t* const from = data + start;
   const uint32_t length = uint32_t(end - start);
-  uint8_t* const to = reinterpret_cast<uint8_t*>(words + first_word(start, image));
+  uint8_t* const to = reinterpret_cast<uint8_t*>(words + first_word(room, start, image));
   uint32_t written = 0, before = 0;
   bool marker = false;
   for (uint32_t base = 0; base < length; base += WARP * AHEAD) {
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(WARP* UNSTUFF_WARPS)
 __global__ void __launch_bounds__(WARP)
     entropy_kernel(const Tables* __restrict__ tables, Shape shape, const uint32_t* __restrict__ words,
                    const uint32_t* __restrict__ lengths, const int64_t* __restrict__ starts, int64_t first,
-                   int64_t count, int16_t* __restrict__ coefficients, uint8_t* __restrict__ faults) {
+                   int64_t count, int64_t room, int16_t* __restrict__ coefficients, uint8_t* __restrict__ faults) {
   __shared__ alignas(16) Huffman huffman[4];
   constexpr int PIECES = sizeof(huffman) / sizeof(uint4);
   const uint4* const from = reinterpret_cast<const uint4*>(tables->huffman);
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(WARP)
   __syncthreads();
   const int64_t place = int64_t(blockIdx.x) * WARP + threadIdx.x, image = first + place;
   if (place >= count || faults[image] != NO_FAULT) return;
-  faults[image] = decode_entropy(huffman, shape, words + first_word(starts[image], image), lengths[image],
+  faults[image] = decode_entropy(huffman, shape, words + first_word(room, starts[image], image), lengths[image],
                                  coefficients + place * shape.blocks() * BLOCK);
 }
 
@@ -189,7 +190,7 @@ cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, i
       cudaMemsetAsync(work.coefficients, 0, size_t(count) * blocks * BLOCK * sizeof(int16_t), stream);
   if (cleared != cudaSuccess) return cleared;
   entropy_kernel<<<pieces(count, WARP), WARP, 0, stream>>>(in.tables, in.shape, work.words, work.lengths, in.starts,
-                                                           first, count, work.coefficients, faults);
+                                                           first, count, in.room, work.coefficients, faults);
   const dim3 dct(pieces(blocks, DCT_BLOCKS), unsigned(count));
   dct_kernel<<<dct, DCT_BLOCKS * LINES, 0, stream>>>(in.tables, in.shape, work.coefficients, work.planes,
                                                            faults + first);
@@ -205,12 +206,12 @@ cudaError_t decode_some(const Coded& in, const Workspace& work, int64_t first, i
 
 }  // namespace
 
-int64_t unstuffed_bytes(int64_t bytes, int64_t count) { return first_word(bytes, count) * 4 + 16; }
+int64_t unstuffed_bytes(const Coded& in) { return first_word(in.room, in.bytes, in.count) * 4 + 16; }
 
 cudaError_t decode(const Coded& in, const Workspace& work, bool fancy, uint8_t* images, uint8_t* faults,
                    cudaStream_t stream) {
   unstuff_kernel<<<pieces(in.count, UNSTUFF_WARPS), WARP * UNSTUFF_WARPS, 0, stream>>>(
-      in.data, in.bytes, in.starts, in.ends, in.count, work.words, work.lengths, faults);
+      in.data, in.bytes, in.starts, in.ends, in.count, in.longest, in.room, work.words, work.lengths, faults);
   for (int64_t first = 0; first < in.count; first += work.images) {
     const int64_t count = in.count - first < work.images ? in.count - first : work.images;
     const cudaError_t error = decode_some(in, work, first, count, fancy, images, faults, stream);

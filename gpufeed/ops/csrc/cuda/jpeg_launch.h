@@ -9,8 +9,9 @@
 
 namespace gpufeed::jpeg {
 
-// N images as they come: bytes of all, and where each begins and ends, one behind the other. tables: of sizeof(Tables),
-// at a multiple of 16.
+// N images as they come: bytes of all, and where each begins and ends. Their words need places of their own: with room 0
+// each has its place by where it begins, so that images must stand one behind the other; else each has `room` words,
+// whatever the order. tables: of sizeof(Tables), at a multiple of 16.
 struct Coded {
   const uint8_t* data;
   int64_t bytes;
@@ -19,6 +20,8 @@ struct Coded {
   int64_t count;
   const Tables* tables;
   Shape shape;
+  int64_t longest;  // bytes of an image; a longer one is a fault
+  int64_t room;     // 0, or room_of(longest)
 };
 
 // What decoding needs beside. words: unstuffed_bytes, at a multiple of 4; lengths (count); coefficients and planes:
@@ -31,8 +34,11 @@ struct Workspace {
   int64_t images;
 };
 
+// Words of an image of so many bytes, and two to be filled up with zeros
+constexpr int64_t room_of(int64_t bytes) { return (bytes + 3) / 4 + 2; }
+
 // Bytes of Workspace::words
-int64_t unstuffed_bytes(int64_t bytes, int64_t count);
+int64_t unstuffed_bytes(const Coded& in);
 
 // The most images that Workspace may name
 constexpr int64_t MOST_IMAGES = 65535;

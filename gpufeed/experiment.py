@@ -157,7 +157,7 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
-    if cell.loader in DECODERS and cell.source.get("resize"):
+    if (cell.loader in DECODERS or loader.extension) and cell.source.get("resize"):
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:
         return homeless(cell)

@@ -48,6 +48,7 @@ class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
     reads: str = "files"  # files | cache | strips | shards
     device: str = "any"  # any | cuda
+    extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -97,6 +98,9 @@ LOADERS = {
     ),
     "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
     "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=ON_DEVICE),
+    "resident_jpeg": LoaderEntry(
+        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, augments=ON_DEVICE
+    ),
     "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional"),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"

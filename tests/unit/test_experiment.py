@@ -185,7 +185,7 @@ def test_augments_that_a_loader_has_no_place_for(loader, augment, sentence):
     assert impossible(Cell("e", "d", "dali_cpu", augment="dali")) is None
 
 
-@pytest.mark.parametrize("loader", sorted(set(LOADERS) & set(DECODERS)))
+@pytest.mark.parametrize("loader", [*sorted(set(LOADERS) & set(DECODERS)), "resident_jpeg"])
 def test_loaders_with_a_decoder_of_their_own_resize_nothing(loader):
     source = {"layout": "synthetic", "files": {}, "options": {}}
     assert impossible(Cell("e", "d", loader, source=source)) is None

@@ -244,7 +244,9 @@ def test_cpu_augment_runs_in_the_loader(case, make, dataset, device):
 @every_loader
 def test_transfer_is_told_where_something_is_copied(case, make, device):
     batches = list(make(case))
-    ready_there = case.name in ("resident", "replay", "strips") or case.entry.device == "cuda"
+    ready_there = (
+        case.name in ("resident", "resident_jpeg", "replay", "strips") or case.entry.device == "cuda"
+    )
     if device.type == "cpu" or ready_there:
         assert all(batch.transfer is None for batch in batches)
     else:

@@ -1,0 +1,144 @@
+"""The coded JPEGs of the whole split on the device, decoded there anew in every epoch by our own kernels."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+
+from gpufeed import ops
+from gpufeed.decode.base import EXACT
+from gpufeed.decode.jpeg_groups import code_digest
+from gpufeed.decode.tally import Tally
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.loaders.ahead import hand_over
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.coded_store import CodedStore, filled
+from gpufeed.loaders.order import epoch_order
+from gpufeed.loaders.rounds import Epoch, Plan, plan_of
+from gpufeed.loaders.streaming import check_size
+
+# Pixels of a round of batches, which are decoded together: 10,922 images of 64 x 64. A call takes at least as
+# long as the codes of one image, so a small batch alone would be slow. Two or three rounds are alive at once.
+ROUND_BYTES = 2**27
+STREAMS = 2  # decode by turns, so that a round's rare kinds run beside the next round
+
+Decoded = tuple[torch.Tensor, "torch.cuda.Event | None"]  # images of a round, and on CUDA when they are there
+
+
+class OwnKernels:
+    """Who decodes, as the gate asks for it: the kernels of the decoder of that name, without its Python."""
+
+    name = "cuda_jpeg"
+    tolerance = EXACT
+
+    def version(self) -> str:
+        return f"{self.name} {code_digest()}"
+
+
+class ResidentJpegLoader(Loader):
+    """Reads every file in `open`, once, and decodes whole rounds of batches ahead, on CUDA on side streams.
+
+    What the host must know of a round follows from the order, so that nobody waits for the device in an
+    epoch; a thread makes the order of the next one meanwhile. Every image was decoded in `open`, where one
+    that cannot be is an error: the faults of later calls are not asked for.
+    """
+
+    no_decoding = "The coded images lie on the device, where reading and decoding them are one."
+    no_transfer = "The coded images were copied to the device before the first epoch."
+    decoder = OwnKernels()
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        check_size("resident_jpeg", request)
+        if request.sample_transform is not None:
+            raise GpufeedError(
+                "a transform for each sample in loader resident_jpeg",
+                "none: it decodes whole batches",
+                "use augment none or torch",
+            )
+        batch_bytes = request.batch_size * int(np.prod(request.manifest.image_size())) * 3
+        self.round = max(1, ROUND_BYTES // batch_bytes) * request.batch_size
+        self.labels = request.manifest.labels()
+        self.tally = Tally(self.decoder.name)
+        self.streams: list[torch.cuda.Stream | None] = [None]
+        self.store: CodedStore | None = None
+        self.thread: ThreadPoolExecutor | None = None
+        self.planned: tuple[int, Future[Plan]] | None = None  # of which epoch
+
+    def open(self) -> None:
+        """Fills the store; raises Skip without the extension, and errors as `filled` does."""
+        device = self.request.device
+        if self.request.extension is not None:
+            ops.load(self.request.extension)
+        if sentence := ops.status(device).sentence:
+            raise Skip(f"Loader resident_jpeg needs this project's extension. {sentence}")
+        self.store = filled(self.request)
+        self.thread = ThreadPoolExecutor(1, "gpufeed-order")
+        if device.type == "cuda":
+            self.streams = [torch.cuda.Stream(device) for _ in range(STREAMS)]
+            share(self.store.tensors, torch.cuda.current_stream(device), self.streams)
+
+    def close(self) -> None:
+        if self.thread is not None:
+            self.thread.shutdown(cancel_futures=True)
+        self.thread = self.store = self.planned = None
+
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        size, begin = self.request.batch_size, time.perf_counter()
+        first, *others = self.streams
+        with on(first):
+            epoch = Epoch(self._plan_of(self.epoch, done), self.labels, self.store)
+        share(epoch.tensors, first, others)
+        rounds = len(epoch.plan.counts)
+        following = self._decoded(epoch, 0)
+        for number in range(rounds):
+            (images, ready), start = following, number * self.round
+            if number + 1 < rounds:
+                following = self._decoded(epoch, number + 1)
+            parts = (images, *(part[start : start + self.round] for part in (epoch.labels, epoch.ids)))
+            for own in zip(*(part.split(size) for part in parts), strict=True):
+                batch = Batch(*own, load_ms=(time.perf_counter() - begin) * 1e3)
+                if ready is not None:
+                    hand_over(batch, ready, torch.cuda.current_stream(self.request.device))
+                yield batch
+                begin = time.perf_counter()
+
+    def _decoded(self, epoch: Epoch, number: int) -> Decoded:
+        """A round, queued on its stream."""
+        stream = self.streams[number % len(self.streams)]
+        with on(stream):
+            images = epoch.round(number)
+        here = slice(number * self.round, (number + 1) * self.round)
+        kept = int((epoch.plan.kinds[here] == self.store.pixels).sum())
+        self.tally.add(self.decoder.name, len(images) - kept)
+        self.tally.add("pillow", kept)
+        return images, None if stream is None else stream.record_event()
+
+    def _plan_of(self, epoch: int, done: int) -> Plan:
+        """The plan of an epoch but for its first batches. The thread begins with that of the next one."""
+        before, self.planned = self.planned, (epoch + 1, self.thread.submit(self._plan, epoch + 1, 0))
+        if before is not None and before[0] == epoch and done == 0:
+            return before[1].result()
+        return self._plan(epoch, done)
+
+    def _plan(self, epoch: int, done: int) -> Plan:
+        r = self.request
+        order = epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
+        order = order[done * r.batch_size :]
+        return plan_of(order, np.searchsorted(self.split_ids, order), self.store, self.round)
+
+
+def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:
+    """Makes a stream the current one; nothing without."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
+
+
+def share(tensors: tuple[torch.Tensor, ...], made_on: "torch.cuda.Stream", users: list) -> None:
+    """Lets streams use tensors that another has made: they wait for it, and their use keeps the memory."""
+    for stream in users:
+        stream.wait_stream(made_on)
+        for tensor in tensors:
+            tensor.record_stream(stream)

@@ -68,7 +68,7 @@ def measure(
 
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
-    extension: the library of the model's activation; None for a model without one.
+    extension: the library of gpufeed.ops; None where neither model nor loader needs it.
     telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
     began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
     the start of the process; None where nobody took it.

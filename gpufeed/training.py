@@ -52,8 +52,8 @@ RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
 class Stores:
     """What was built for the cell; None for what it does not use.
 
-    cache, strips, shards: from the dataset for its loader. extension: the library of the model's activation
-    (gpufeed.ops.load).
+    cache, strips, shards: from the dataset for its loader. extension: the library of gpufeed.ops, for the
+    model's activation or the loader.
     """
 
     cache: Path | None = None
@@ -374,6 +374,7 @@ def load_request(
         cache=stores.cache,
         strips=stores.strips,
         shards=stores.shards,
+        extension=stores.extension,
         sample_transform=None if augment.where == "device" else augment,
         workers=cell.workers,
         threads=torch.get_num_threads(),

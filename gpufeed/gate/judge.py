@@ -90,6 +90,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
         cache=task.cache and Path(task.cache),
         strips=task.strips and Path(task.strips),
         shards=task.shards and Path(task.shards),
+        extension=task.extension and Path(task.extension),
         threads=threads,
     )
     return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))

@@ -12,12 +12,14 @@ def data_of(wildcards):
         "cache": f"{folder}/cache/{config['cache_decoder']}.npy" if reads == "cache" else [],
         "strips": f"{folder}/strips/strips.bin" if reads == "strips" else [],
         "shards": f"{folder}/shards/shards.json" if reads == "shards" else [],
+        "extension": EXTENSION if LOADERS[loader].extension else [],
     }
 
 
 def needs_of(wildcards):
     """What a cell's training reads or waits for, beside the cell itself."""
-    return data_of(wildcards) | {"gate": gate_of(wildcards), "extension": extension_of(wildcards)}
+    found = data_of(wildcards)
+    return found | {"gate": gate_of(wildcards), "extension": found["extension"] or extension_of(wildcards)}
 
 
 def read_by(wildcards):

@@ -47,6 +47,24 @@ def test_who_decodes_by_it_waits_for_it(prepared):
         assert ("rule build_extension" in said) == waits
 
 
+def test_a_loader_that_decodes_by_it_waits_for_it_wherever_it_is_opened(prepared):
+    blocks = {"coded": {"loader": ["resident_jpeg", "resident"]}}
+    common = {"dataset": "synthetic", "model": "simple_cnn", "batch_size": 8, "augment": "torch"}
+    tiny = {**CONFIG["experiments"]["tiny"], "common": common, "blocks": blocks}
+    flow = prepared({**CONFIG, "experiments": {"tiny": tiny}})
+    (coded,) = (path for path in flow.planned_records() if "resident_jpeg" in path)
+    (other,) = flow.planned_records() - {coded}
+    for record, waits in ((coded, True), (other, False)):
+        assert ("rule build_extension" in flow.run("-n", record)) == waits
+    evaluation = f"results/models/tiny/{coded.split('/')[3]}/evaluation.json"
+    flow.run(coded, evaluation)
+    (verdict,) = map(json.loads, flow.files("results/gate/synthetic/resident_jpeg/*.json").values())
+    assert (verdict["status"], verdict["max_difference"]) == ("passed", 0), verdict["sentence"]
+    for path in (coded, evaluation):
+        found = json.loads((flow.folder / path).read_text())
+        assert found["status"] == "done", found["sentence"]
+
+
 def test_skipped_without_a_compiler_then_built_and_taken_by_the_cells_that_need_it(prepared, monkeypatch):
     flow = prepared(CONFIG)
     monkeypatch.setenv("CXX", "no-such-compiler")

@@ -22,6 +22,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             cache=job.input.get("cache") or None,
             strips=job.input.get("strips") or None,
             shards=job.input.get("shards") or None,
+            extension=job.input.get("extension") or None,
             device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )

@@ -17,7 +17,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = cell_file.read(job.input.cell)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards")
+        built = ("cache", "strips", "shards", "extension")
         stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = measure_inference(
             cell,

@@ -1,5 +1,7 @@
 """Accuracy by the length of the run: what is compared, and from which length on more epochs bring little."""
 
+from dataclasses import replace
+
 import pytest
 import record_fixtures as made
 
@@ -44,6 +46,36 @@ def test_a_late_gain_is_not_passed_over(tmp_path):
 def test_one_length_and_runs_of_a_few_steps_are_no_series(tmp_path, axes):
     lengths_of = {20: [0.4, 0.5]} if not axes else {20: [0.4], 40: [0.5]}
     assert read(tmp_path, lengths_of, **axes) == []
+
+
+def evaluated(results, *accuracies, every=1):
+    """Records of one length, by seed: top-1 after each epoch, or each `every`-th."""
+    of = made.cell("resident", "accuracy", model="resnet18", epochs=len(accuracies[0]))
+    repeats = []
+    for number, each in enumerate(accuracies):
+        one = made.record(of, number, epochs=len(each), top1=each[-1])
+        epochs = [
+            row | {"accuracy": one.accuracy | {"top1": top1} if place % every == 0 else None}
+            for place, (row, top1) in enumerate(zip(one.epochs, each, strict=True), 1)
+        ]
+        repeats.append(replace(one, epochs=epochs))
+    return lengths.section(records.read_records(made.write(results, *repeats)))
+
+
+def test_what_the_last_twenty_epochs_of_a_run_brought(tmp_path):
+    (found,) = evaluated(tmp_path / "a", [0.1, *[0.5] * 20], [0.3, *[0.51] * 20], [0.509, *[0.51] * 20])
+    assert found["sentence"] == (
+        "51.00 % after 21 epochs (range 50.00 % to 51.00 %, n = 3). "
+        "Its last 20 brought +21.00 points (range +0.10 to +40.00): a longer run may reach more."
+    )
+    (found,) = evaluated(tmp_path / "b", [0.0, 0.5, *[0.4] * 19, 0.5019])
+    assert "Its last 20 brought +0.19 points (range +0.19 to +0.19): less than 0.2." in found["sentence"]
+    assert [(row["late"], row["gain"]) for row in found["rows"]] == [("+0.19", "-")]
+
+
+def test_a_run_that_was_not_asked_twenty_epochs_before_its_end_says_nothing_of_it(tmp_path):
+    assert evaluated(tmp_path / "short", [0.4] * 20) == []
+    assert evaluated(tmp_path / "seldom", [0.4] * 23, every=23) == []
 
 
 def test_models_are_apart_and_the_page_shows_both(tmp_path):

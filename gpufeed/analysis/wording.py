@@ -51,8 +51,11 @@ def small_percent(share: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """A speed-up: 2.35x, 12.4x, 310x."""
-    digits = max(0, 2 - int(math.log10(value))) if value >= 1 else 2
+    """A speed-up: 2.35x, 12.4x, 310x; below a tenth with two figures, never nothing: 0.052x, 0.0013x."""
+    if value >= 1:
+        digits = max(0, 2 - int(math.log10(value)))
+    else:
+        digits = max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2
     return f"{value:.{digits}f}x"
 
 

@@ -12,7 +12,7 @@ import pytest
 import record_fixtures as records
 import yaml
 
-from gpufeed.analysis import inference_rows, inference_section, inference_verdicts, publish
+from gpufeed.analysis import inference_rows, inference_section, inference_verdicts, publish, wording
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
 from gpufeed.inference import plan
@@ -62,6 +62,23 @@ def test_sentences_by_hand():
 def test_ranges_that_meet_show_nothing(rate, answer):
     """980 to 1,020 without: 0.98 and 1.02 of the rate must lie beyond."""
     assert answer in inference_verdicts.sentences(measured(int8=rate))[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (0.0, "0.00x"),
+        (422 / 318139, "0.0013x"),
+        (0.052, "0.052x"),
+        (0.1, "0.10x"),
+        (0.994, "0.99x"),
+        (2.345, "2.35x"),
+        (12.44, "12.4x"),
+        (310.2, "310x"),
+    ],
+)
+def test_a_factor_is_never_rounded_to_nothing(factor, said):
+    assert wording.ratio(factor) == said
 
 
 def test_an_accuracy_further_away_is_said_to_be():

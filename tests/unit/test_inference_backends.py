@@ -9,6 +9,7 @@ from torch._dynamo.testing import CompileCounter
 
 from gpufeed.errors import Skip
 from gpufeed.inference import export, precision, quantise
+from gpufeed.inference.backends import onnx_runtime
 from gpufeed.inference.base import Setting
 from gpufeed.inference.files import NAMES, Files
 from gpufeed.registry import BACKENDS, fetch, source_file
@@ -95,6 +96,40 @@ def test_without_its_file_a_backend_is_skipped_with_the_reason(name, settings):
     lacking = Files({}, dict.fromkeys(NAMES, "The exporter had no paper."))
     with pytest.raises(Skip, match="The exporter had no paper"):
         fetch("backend", name)(Setting(setting.saved, lacking, setting.images, "fp32"))
+
+
+def test_onnx_runtime_gets_the_gpu_where_its_package_has_one_and_float32_without_tf32():
+    both, cpu = ["CUDAExecutionProvider", "CPUExecutionProvider"], ["CPUExecutionProvider"]
+    on_gpu = onnx_runtime.providers(torch.device("cuda", 1), both)
+    assert on_gpu == [("CUDAExecutionProvider", {"device_id": 1, "use_tf32": "0"}), *cpu]
+    assert onnx_runtime.providers(torch.device("cuda"), cpu) == cpu
+    assert onnx_runtime.providers(torch.device("cpu"), both) == cpu
+
+
+def test_a_session_that_reads_torchs_memory_waits_for_torch(settings, monkeypatch):
+    """Its stream is not torch's: nothing else keeps it from images that are still being written."""
+    setting, order = settings("simple_cnn"), []
+
+    class Session:
+        def io_binding(self):
+            return self
+
+        def bind_input(self, *what):
+            self.given = what
+
+        def bind_output(self, *what):
+            self.gives = what
+
+        def run_with_iobinding(self, binding):
+            order.append("run")
+
+    session = Session()
+    monkeypatch.setattr(onnx_runtime, "synchronise", lambda device: order.append(device))
+    logits = onnx_runtime.bound(session, setting)(setting.images)
+    assert order == [setting.device, "run"]
+    assert session.given[-2:] == (tuple(setting.images.shape), setting.images.data_ptr())
+    assert session.gives[-2:] == (tuple(logits.shape), logits.data_ptr())
+    assert logits.shape == (BATCH, len(setting.saved.classes))
 
 
 @pytest.mark.long

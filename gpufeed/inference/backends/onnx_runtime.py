@@ -1,9 +1,11 @@
 """ONNX Runtime on the float32 file, and on the one with Q/DQ nodes.
 
 On a GPU where the package has a CUDA provider, images and logits stay there; else it computes on the CPU, and
-for images on a GPU a call has the way to the host and back in its time.
+for images on a GPU a call has the way to the host and back in its time. The CUDA provider has not been run
+yet.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ import torch
 from gpufeed.inference.base import Ready, Run, Setting
 from gpufeed.inference.export import packages
 from gpufeed.inference.files import INPUT, OUTPUT
+from gpufeed.timing import synchronise
 
+CUDA = "CUDAExecutionProvider"
 THROUGH_HOST = (
     "Computes on {threads} CPU threads, since this onnxruntime has no CUDA provider: its times have the "
     "copies of images and logits between GPU and host in them."
@@ -34,23 +38,22 @@ def ready(setting: Setting, path: Path) -> Ready:
     (onnxruntime,) = packages("onnxruntime")
     options, threads = onnxruntime.SessionOptions(), torch.get_num_threads()
     options.intra_op_num_threads = threads
-    on_gpu = (
-        setting.device.type == "cuda" and "CUDAExecutionProvider" in onnxruntime.get_available_providers()
-    )
-    providers: list = ["CPUExecutionProvider"]
-    if on_gpu:
-        where = {
-            "device_id": setting.device.index or 0,
-            "user_compute_stream": str(torch.cuda.current_stream(setting.device).cuda_stream),
-        }
-        providers.insert(0, ("CUDAExecutionProvider", where))
-    session = onnxruntime.InferenceSession(path, options, providers=providers)
-    on_gpu = on_gpu and "CUDAExecutionProvider" in session.get_providers()  # it may have failed to load
+    chosen = providers(setting.device, onnxruntime.get_available_providers())
+    session = onnxruntime.InferenceSession(path, options, providers=chosen)
+    on_gpu = len(chosen) > 1 and CUDA in session.get_providers()  # it may have failed to load
     run = bound(session, setting) if on_gpu else on_host(session, setting.device)
     note = None
     if setting.device.type != "cpu" and not on_gpu:
         note = THROUGH_HOST.format(threads=threads)
     return Ready(run, path.stat().st_size, note)
+
+
+def providers(device: torch.device, available: Sequence[str]) -> list:
+    """What a session is asked to compute by, a GPU first; float32 there without TF32, as for torch."""
+    cpu = "CPUExecutionProvider"
+    if device.type != "cuda" or CUDA not in available:
+        return [cpu]
+    return [(CUDA, {"device_id": device.index or 0, "use_tf32": "0"}), cpu]
 
 
 def on_host(session, device: torch.device) -> Run:
@@ -64,7 +67,11 @@ def on_host(session, device: torch.device) -> Run:
 
 
 def bound(session, setting: Setting) -> Run:
-    """Runs on the GPU, on torch's stream, from torch's memory into torch's memory."""
+    """Runs on the GPU, from torch's memory into torch's memory.
+
+    On a stream of the session's own, since the address of torch's default stream is 0, which ONNX Runtime
+    takes for none: so torch's work is waited for first, and a call returns when its own is done.
+    """
     n, index = len(setting.images), setting.device.index or 0
     logits = torch.empty((n, len(setting.saved.classes)), device=setting.device)
 
@@ -73,7 +80,7 @@ def bound(session, setting: Setting) -> Run:
         shape = tuple(images.shape)
         binding.bind_input(INPUT, "cuda", index, np.float32, shape, images.data_ptr())
         binding.bind_output(OUTPUT, "cuda", index, np.float32, tuple(logits.shape), logits.data_ptr())
-        binding.synchronize_inputs()
+        synchronise(setting.device)
         session.run_with_iobinding(binding)
         return logits
 

@@ -17,7 +17,7 @@ from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell
 from gpufeed.node import node_name
 from gpufeed.provide import Shelf, dataset, stores
-from gpufeed.registry import DECODERS
+from gpufeed.registry import DECODERS, fetch
 from gpufeed.tracking.live import watched
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
@@ -40,6 +40,8 @@ def train_by_hand(found: Composed, out: Path) -> None:
     cell = cell_from(found, config, count=devices_seen)
     checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
     place.find(cell)
+    for kind in ("loader", "augment", "model", "trainer"):
+        fetch(kind, getattr(cell, kind))  # a package that is missing is told now, not after a download
     if cell.nodes > 1:
         nodes_of_job(cell.nodes)
     cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))

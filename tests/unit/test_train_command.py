@@ -190,6 +190,15 @@ def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_pat
     assert not (tmp_path / "data").exists()
 
 
+def test_a_package_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path, said, monkeypatch):
+    monkeypatch.delitem(sys.modules, "gpufeed.models.timm_vit", raising=False)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    code, text = said("trainer.accelerator=cpu", "model=timm_vit_tiny", work=None)
+    assert code == 2
+    assert text == "Model timm_vit_tiny needs the package timm, which this node lacks.\n"
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("argument", "found", "expected", "remedy"),
     [

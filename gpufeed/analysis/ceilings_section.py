@@ -42,14 +42,22 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
             inline = style.inline_svg(svg, f"{experiment}-{name}", figure.CAPTION)
             pictures.append({"svg": Markup(inline), "caption": figure.CAPTION})
     return {
-        "tasks": [
-            {"title": title, "how": how(rows), "rows": [line(name, found) for name, found in rows]}
-            for title, rows in grouped.items()
-        ],
+        "tasks": [task(title, rows) for title, rows in grouped.items()],
         "pictures": pictures,
         "troubles": troubles,
         "missing": [cell for cell in planned if cell not in there],
     }
+
+
+def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
+    """Table and headline of one task. rows: as `groups` gives them, the highest AU first.
+
+    headline: the answer of an experiment whose ceilings are there before its repeats.
+    """
+    lines = [line(name, found) for name, found in rows]
+    first, of_several = lines[0], f"the highest AU of {len(lines)} pipelines; " if len(lines) > 1 else ""
+    headline = f"{first['name']}: {of_several}{first['kind']}. {first['evidence']}"
+    return {"title": title, "how": how(rows), "rows": lines, "headline": headline}
 
 
 def how(rows: Sequence[tuple[str, Mapping]]) -> str:

@@ -96,6 +96,16 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     assert "Nothing to draw" in style.to_svg(au_figure.draw(several()[2:]))
 
 
+def test_the_fastest_pipeline_lies_within_its_panel():
+    for measurements in (several(), several()[1:2]):  # alone it would sit on the edge, cut in half
+        figure = au_figure.draw(measurements)
+        figure.draw_without_rendering()
+        (axis,) = figure.axes
+        (_, y), scale = axis.containers[0].lines[0].get_xydata()[0], axis.get_ylim()
+        assert scale[0] == 0
+        assert y * 1.05 < scale[1]
+
+
 def text_of(page):
     html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
     return re.sub(r"\s+", " ", unescape(html))
@@ -125,6 +135,18 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     assert f"skipped {paths[2].stem}: There is no GPU." in part
     assert "The ceilings of 1 more of its cells" in part
     assert "1 measurement of ceilings" in publish.say_missing(told, info)
+
+
+def test_ceilings_without_repeats_are_the_answer(tmp_path):
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    text = text_of(tmp_path / "report.html")
+    top = text[: text.index("How far from the limit Each cell")]
+    assert "No pipeline has a finished repeat yet." in top
+    assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
+    assert "overlap: the highest AU of 2 pipelines; compute-bound. The GPU waits 1.0 % of the epoch" in top
+    assert "input-bound" not in top
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):

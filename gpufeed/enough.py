@@ -12,16 +12,26 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
     """{"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
 
     records: the paths of all repeats so far. within: as in Auto. Images/s of finished repeats count, skipped
-    and failed ones do not; a cell that never finished asks for nothing, since more would tell nothing. low
-    and high are None below six repeats.
+    and failed ones do not; a cell that never finished asks for nothing, since more would tell nothing. Of a
+    cell that several machines measured, the one with most repeats counts: they are never one sample. low and
+    high are None below six repeats.
     """
-    rates: dict[str, list[float]] = {}
+    rates: dict[str, dict[tuple, list[float]]] = {}
     for path in records:
         record = Record.read(path)
         if record.status == "done":
-            rates.setdefault(record.cell_id, []).append(record.throughput["images_per_s"])
-    cells = {cell: told(values, within) for cell, values in sorted(rates.items())}
+            of_cell = rates.setdefault(record.cell_id, {})
+            of_cell.setdefault(machine(record), []).append(record.throughput["images_per_s"])
+    cells = {cell: told(max(found.values(), key=len), within) for cell, found in sorted(rates.items())}
     return {"more": not all(cell["narrow"] for cell in cells.values()), "within": within, "cells": cells}
+
+
+def machine(record: Record) -> tuple[str, str, str]:
+    """What must be the same for repeats to share a row of the tables: hardware, stack and torch."""
+    environment, device = record.environment, (record.resolved or {}).get("device")
+    gpu = environment["gpu"] if device == "cuda" else None
+    hardware = gpu["name"] if gpu else environment["cpu"]
+    return hardware, environment["stack"], environment["versions"].get("torch", "unknown")
 
 
 def told(rates: list[float], within: float) -> dict[str, Any]:

@@ -44,6 +44,22 @@ def test_another_block_is_asked_for_while_a_cell_is_wide(tmp_path, cells, more):
     assert decide(written(tmp_path, **cells), within=0.03)["more"] is more
 
 
+@pytest.mark.parametrize("on_other", [1, 5, 6])
+def test_two_gpu_models_are_never_one_sample(tmp_path, on_other):
+    """Five times as fast elsewhere: together they would be as wide as can be, and ask for blocks in vain."""
+    of = made.cell("resident")
+    here = [made.record(of, repeat, images_per_s=rate) for repeat, rate in enumerate(QUIET)]
+    there = [made.record(of, 6 + number, 5000.0, gpu="NVIDIA L4") for number in range(on_other)]
+    found = decide(made.write(tmp_path, *here, *there), within=0.03)
+    assert (found["cells"][of.id]["n"], found["more"]) == (6, False)
+
+
+def test_half_of_the_repeats_on_each_of_two_gpu_models_are_too_few(tmp_path):
+    of = made.cell("resident")
+    found = [made.record(of, n, 1000.0, gpu=f"NVIDIA {('H200', 'L4')[n % 2]}") for n in range(6)]
+    assert decide(made.write(tmp_path, *found), within=0.03)["more"]
+
+
 def test_the_answer_shows_each_cells_interval(tmp_path):
     found = decide(written(tmp_path, resident=QUIET, replay=NOISY), within=0.03)
     quiet, noisy = (found["cells"][made.cell(name).id] for name in ("resident", "replay"))

@@ -2,9 +2,10 @@
 
 from dataclasses import asdict
 
+from gpufeed.again import options
 from gpufeed.impact import planned_impact
 
-CONFIGFILES = [f"--configfile {path}" for path in workflow.overwrite_configfiles]
+OPTIONS = options(workflow.overwrite_configfiles, workflow.config_settings.config, ".")
 
 
 def impact_of(experiment):
@@ -37,7 +38,7 @@ def plan_info():
             {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
             for left in PLAN.left_out
         ],
-        "command": " ".join(["snakemake {target} --cores 8 --resources gpu=1", *CONFIGFILES]),
+        "command": " ".join(["snakemake {target} --cores 8 --resources gpu=1", *OPTIONS]),
     }
 
 

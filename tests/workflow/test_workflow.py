@@ -80,6 +80,7 @@ def test_an_experiment_is_a_target_and_the_report_starts_no_cell(workflow):
     flow.run("report")
     page = (flow.folder / "results/report.html").read_text()
     assert "missing" in page.lower()
+    assert "snakemake tiny --cores 8 --resources gpu=1 --configfile test.yaml<" in page
     assert not records(flow)
     said = flow.run("-n", "tiny")
     assert "measure_cell" in said

@@ -1,0 +1,38 @@
+"""The options that start Snakemake again with the config that it has now.
+
+Standard library only: the workflow imports this while it plans.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+
+def options(files: Iterable[str | Path], changed: Mapping[str, object], here: str | Path) -> list[str]:
+    """`--configfile` and `--config` as a shell takes them; empty where Snakemake was given neither.
+
+    files: config files of the command line; those below the folder `here` are told from there, so that the
+    command holds for another copy. changed: what `--config` set, as Snakemake read it.
+    """
+    names = [shlex.quote(str(below(Path(file), Path(here)))) for file in files]
+    values = [shlex.quote(f"{key}={written(value)}") for key, value in changed.items()]
+    # each once: of several --configfile Snakemake takes the last
+    return [
+        " ".join([option, *words])
+        for option, words in (("--configfile", names), ("--config", values))
+        if words
+    ]
+
+
+def below(file: Path, here: Path) -> Path:
+    """The file as seen from `here`, or as it is if it does not lie below."""
+    file, here = file.absolute(), here.absolute()
+    return file.relative_to(here) if file.is_relative_to(here) else file
+
+
+def written(value: object) -> str:
+    """A value as `--config` reads it back: nothing for None, lists and dictionaries in YAML's flow style."""
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, list | tuple | dict) else str(value)

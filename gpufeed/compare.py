@@ -69,7 +69,9 @@ def one_against_one(asked: argparse.Namespace) -> int:
         return REGRESSED
     if found.refused:
         print("Some cells were refused; --force compares them all the same.", file=sys.stderr)
-    return NOTHING if found.judged and not found.refused else REFUSED
+    if found.damaged["A"]:
+        print("Some files of A are no records, and might have told a regression.", file=sys.stderr)
+    return NOTHING if found.judged and not found.refused and not found.damaged["A"] else REFUSED
 
 
 def side_by_side(asked: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ import pandas as pd
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
-from gpufeed.analysis.statistics import FASTER, MATTERS, SAME, SLOWER
+from gpufeed.analysis.statistics import FASTER, SAME, SLOWER
 
 MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
 NOT_SHOWN = "not shown to differ"
@@ -118,25 +118,17 @@ NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
 
 def sentence(changes: list[dict]) -> str:
     """The changes that are worth most, those that cost, and how many are not shown to differ."""
-    apart = [row for row in changes if row["verdict"] in (FASTER, ABOVE, SLOWER, BELOW)]
-    ahead = [row for row in apart if row["factor"] >= MATTERS]
-    behind = [row for row in apart if row["factor"] <= 1 / MATTERS]
     faster, slower = (
-        sorted(ahead, key=lambda row: -row["factor"]),
-        sorted(behind, key=lambda row: row["factor"]),
+        sorted((row for row in changes if row["verdict"] in verdicts), key=lambda row: sign * row["factor"])
+        for verdicts, sign in (((FASTER, ABOVE), -1), ((SLOWER, BELOW), 1))
     )
     parts = []
     for rows, how in ((faster, "Worth most"), (slower, "Slower")):
         if rows:
             named = "; ".join(f"{row['change']}, {wording.ratio(row['factor'])}" for row in rows[:MOST_NAMED])
             parts.append(f"{how}: {named}.")
-    if any(row["verdict"] in (ABOVE, BELOW) for row in ahead + behind):
+    if any(row["verdict"] in (ABOVE, BELOW) for row in faster + slower):
         parts.append("Where a row has fewer than 6 repeats, only its ranges are known to keep apart.")
-    little = len(apart) - len(ahead) - len(behind)
-    if little:
-        percent = round((MATTERS - 1) * 100)
-        of = wording.plural(len(changes), "change")
-        parts.append(f"Less than {percent} % either way: {little} of {of}.")
     same = sum(row["verdict"] == NOT_SHOWN for row in changes)
     if same:
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")

@@ -14,6 +14,9 @@ SHOWN = {
     "Experiment": ("experiment", None),
     "Dataset": ("dataset", None),
     "Pipeline": ("pipeline", None),
+    "Model": ("model", None),
+    "Batch": ("batch_size", None),
+    "Variant": ("variant", None),
     "images/s": ("images_per_s", 1),
     "min": ("images_per_s_min", 1),
     "max": ("images_per_s_max", 1),
@@ -38,9 +41,7 @@ SHOWN = {
     "GPU (J/1000 images)": ("j_per_1000_images", 1),
     "CPU (s/1000 images)": ("cpu_s_per_1000_images", 3),
     "Status": ("status", None),
-    "Model": ("model", None),
     "Precision": ("precision", None),
-    "Batch": ("batch_size", None),
     "Loader": ("loader", None),
     "Workers": ("workers", None),
     "Augment": ("augment", None),
@@ -75,7 +76,7 @@ NOTEBOOK = re.compile(
 def shown(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of cells as a reader wants it: pipelines before ceilings, the fastest first, shares in %.
 
-    What a thousand images took stands in it where any record tells.
+    What a thousand images took stands in it where any record tells, and variants where an experiment has any.
     """
     names = [wording.labels(rows, wording.SHORT, unique=False) for _, rows in cells.groupby("experiment")]
     rows = cells.assign(
@@ -83,6 +84,8 @@ def shown(cells: pd.DataFrame) -> pd.DataFrame:
     )
     rows = rows.sort_values(["experiment", "_ceiling", "images_per_s"], ascending=[True, True, False])
     told = {name: of for name, of in SHOWN.items() if of[0] not in TAKEN or rows[of[0]].notna().any()}
+    if not rows["variant"].astype(bool).any():
+        del told["Variant"]
     return pd.DataFrame(
         {name: _column(rows[column], name, decimals) for name, (column, decimals) in told.items()}
     )

@@ -83,9 +83,13 @@ class Ratio:
 
     @property
     def apart(self) -> bool:
-        """Whether the repeats of one side are all above those of the other; never by one repeat alone."""
+        """Whether the repeats of one side are all beyond MATTERS above those of the other.
+
+        Never by one repeat alone. Below six repeats that is all there is to go by, and little: the ranges of
+        two equal sides of two keep apart, by less, in a third of all cases.
+        """
         low, high = self.log_range
-        return self.n > 1 and (low > 0 or high < 0)
+        return self.n > 1 and (low > math.log(MATTERS) or high < -math.log(MATTERS))
 
 
 def difference(ratio: Ratio) -> str:

@@ -208,6 +208,15 @@ def test_cells_of_one_side_are_named_and_damaged_files_counted(run, tmp_path):
     assert "Left out of B: 1 file is no record" in said
 
 
+def test_a_damaged_file_of_the_new_side_is_no_success(run, tmp_path):
+    write(tmp_path / "new", *made("replay"))
+    (tmp_path / "new/records/pipelining/broken").mkdir(parents=True)
+    (tmp_path / "new/records/pipelining/broken/0.json").write_text("{")
+    code, said, rows = run(made(), made())
+    assert (code, rows["verdict"].tolist()) == (REFUSED, ["no difference shown"])
+    assert "Left out of A: 1 file is no record" in said
+
+
 def test_a_cell_that_a_later_choice_renamed_matches_by_its_settings(run):
     hyper = {"trainer": {"learning_rate": 0.1}}
     later = {"trainer": {"learning_rate": 0.1, "evaluate": "last"}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, overlap, summarise
+from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, overlap, summarise, unpaired_ratio
 
 numbers = st.floats(min_value=1e-3, max_value=1e9)
 
@@ -46,3 +46,18 @@ def test_order_of_the_numbers(values):
 def test_overlap_is_symmetric_and_means_a_common_point(a, b, c, d):
     (a, b), (c, d) = sorted((a, b)), sorted((c, d))
     assert overlap(a, b, c, d) == overlap(c, d, a, b) == (max(a, c) <= min(b, d))
+
+
+@pytest.mark.parametrize(
+    ("others", "apart"),
+    [
+        ([103, 104], False),
+        ([103.2, 104.2], False),
+        ([106.2, 109], True),
+        ([93, 96.9], True),
+        ([97.2, 99], False),
+    ],
+)
+def test_ranges_are_apart_only_beyond_three_percent(others, apart):
+    assert unpaired_ratio(others, [100, 103]).apart is apart
+    assert unpaired_ratio([100, 103], others).apart is apart

@@ -78,8 +78,8 @@ def test_two_percent_are_nobodys_reason_to_change(tmp_path, count):
     paths += rates(tmp_path, free("overlap", 2, **GPU), 102, 0.001, count)
     said = answer(paths)
     assert "is faster than" not in said
-    assert ("not shown to be faster than dataloader_sync" in said) is (count == 6)
-    assert ("Its range lies above that of the one other pipeline" in said) is (count == 2)
+    assert "not shown to be faster" in said
+    assert "range lies above" not in said
 
 
 def test_overlapping_ranges_are_not_called_faster(tmp_path):
@@ -143,7 +143,7 @@ def test_claim_of_a_speedup(tmp_path, two, step_two, expected):
 @pytest.mark.parametrize(
     ("sweep", "expected", "enough"),
     [
-        ({0: 10, 2: 20, 4: 40, 8: 41, 16: 30}, "holds", 8),
+        ({0: 10, 2: 20, 4: 40, 8: 41, 16: 30}, "holds", 4),
         ({0: 10, 2: 40, 4: 40, 8: 40, 16: 40}, "does not hold", 2),
         ({0: 10, 2: 20, 4: 30, 8: 40, 16: 80}, "does not hold", 16),
         ({0: 10, 2: 20}, "cannot be judged", 2),

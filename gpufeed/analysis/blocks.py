@@ -11,6 +11,14 @@ def places(records: pd.DataFrame) -> pd.Series:
     return uuids.where(uuids.notna(), records["node"]).astype(object)
 
 
+def on_other_cards(records: pd.DataFrame, others: pd.DataFrame) -> bool:
+    """Whether two cells share no GPU, where both tell theirs: cards of one model differ a little."""
+    cards = [
+        {gpu["uuid"] if isinstance(gpu, dict) else None for gpu in side["gpu"]} for side in (records, others)
+    ]
+    return all(None not in side for side in cards) and cards[0].isdisjoint(cards[1])
+
+
 def pairs(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """The repeats of two cells that were measured in one block: place, repeat, rate, other (images/s).
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpufeed.analysis.blocks import places
+from gpufeed.analysis.blocks import on_other_cards
 from gpufeed.analysis.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting
@@ -36,7 +36,7 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     processor = [_say(side, ("cpu", "cores")) for side in (ours, base)]
     said = [f"other stack: {_sides(*stack)}"] if stack[0] != stack[1] else []
     said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
-    said += _other_cards(ours, base)
+    said += ["other cards of this model"] if on_other_cards(ours, base) else []
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):
         unknown = [side for side, rows in (("A", ours), ("B", base)) if _lacks(rows, key)]
         said += [f"the {name} was not recorded in {listing(unknown)}"] if unknown else []
@@ -132,12 +132,6 @@ def _say(records: pd.DataFrame, columns: Iterable[str]) -> str:
     words = {"torch": "torch {}", "driver": "driver {}", "cores": "cores allowed: {}"}
     values = {name: sorted(records[name].dropna().unique()) for name in columns}
     return ", ".join(words.get(name, "{}").format(listing(known)) for name, known in values.items() if known)
-
-
-def _other_cards(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
-    """A note where no card of one side is among those of the other: cards of one model differ a little."""
-    cards = [set(places(side)) for side in (ours, base) if not _lacks(side, "uuid")]
-    return ["other cards of this model"] if len(cards) == 2 and not cards[0] & cards[1] else []
 
 
 def _lacks(records: pd.DataFrame, key: str) -> bool:

@@ -94,7 +94,7 @@ def worth(before: pd.Series, after: pd.Series) -> dict:
         verdict = NOT_SHOWN if side.how == SAME else side.how
     words = {
         "factor_words": wording.ratio(found["factor"]),
-        "range_words": f"{wording.ratio(found['low'])} to {wording.ratio(found['high'])}",
+        "range_words": side.bounds_words,
         "bounds": "95 % interval" if side.ratio.interval else "range",
     }
     return {**found, **words, "verdict": verdict}

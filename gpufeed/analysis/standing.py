@@ -22,10 +22,14 @@ ABOVE, BELOW = "range above", "range below"
 
 @dataclass(frozen=True)
 class Standing:
-    """`how`: FASTER, SLOWER or SAME by the 95 % interval; ABOVE, BELOW or SAME where there is none."""
+    """`how`: FASTER, SLOWER or SAME by the 95 % interval; ABOVE, BELOW or SAME where there is none.
+
+    other_cards: whether the cells were measured on different GPUs of one model.
+    """
 
     how: str
     ratio: Ratio
+    other_cards: bool = False
 
     @property
     def ahead(self) -> bool:
@@ -46,9 +50,14 @@ class Standing:
         times, n = wording.ratio(self.ratio.median), self.ratio.n
         if n < 2:
             return f"{times} (n = {n})"
-        low, high = map(wording.ratio, self.bounds)
         kind = "95 % interval" if self.ratio.interval else "range"
-        return f"{times} ({kind} {low} to {high}, n = {n}{' pairs' if self.ratio.paired else ''})"
+        return f"{times} ({kind} {self.bounds_words}, n = {n}{' pairs' if self.ratio.paired else ''})"
+
+    @property
+    def bounds_words(self) -> str:
+        """Such as `1.40x to 1.45x`, and whether cards differ."""
+        low, high = map(wording.ratio, self.bounds)
+        return f"{low} to {high}" + (", on other cards of this model" if self.other_cards else "")
 
 
 def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
@@ -58,8 +67,9 @@ def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     range reaches from the slowest repeat over the fastest of the other to the fastest over the slowest.
     """
     ours, others = row["repeats"], other["repeats"]
+    apart = blocks.on_other_cards(ours, others)
     if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
         ratio = blocks.ratio(ours, others)
-        return Standing(difference(ratio), ratio)
+        return Standing(difference(ratio), ratio, apart)
     ratio = unpaired_ratio(ours["images_per_s"], others["images_per_s"])
-    return Standing(SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW, ratio)
+    return Standing(SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW, ratio, apart)

@@ -81,7 +81,7 @@ def of_the_end(last: pd.Series) -> str:
     if pd.isna(last["late"]):
         return ""
     low, high = points(last["late_low"]), points(last["late_high"])
-    verdict = f"less than {LITTLE * 100:g}" if last["late"] < LITTLE else "a longer run may reach more"
+    verdict = f"less than {LITTLE * 100:g} within the run" if last["late"] < LITTLE else "not trained out"
     return f"Its last {EPOCHS} brought {points(last['late'])} points (range {low} to {high}): {verdict}."
 
 

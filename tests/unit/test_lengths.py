@@ -66,10 +66,13 @@ def test_what_the_last_twenty_epochs_of_a_run_brought(tmp_path):
     (found,) = evaluated(tmp_path / "a", [0.1, *[0.5] * 20], [0.3, *[0.51] * 20], [0.509, *[0.51] * 20])
     assert found["sentence"] == (
         "51.00 % after 21 epochs (range 50.00 % to 51.00 %, n = 3). "
-        "Its last 20 brought +21.00 points (range +0.10 to +40.00): a longer run may reach more."
+        "Its last 20 brought +21.00 points (range +0.10 to +40.00): not trained out."
     )
     (found,) = evaluated(tmp_path / "b", [0.0, 0.5, *[0.4] * 19, 0.5019])
-    assert "Its last 20 brought +0.19 points (range +0.19 to +0.19): less than 0.2." in found["sentence"]
+    assert (
+        "Its last 20 brought +0.19 points (range +0.19 to +0.19): less than 0.2 within the run."
+        in found["sentence"]
+    )
     assert [(row["late"], row["gain"]) for row in found["rows"]] == [("+0.19", "-")]
 
 

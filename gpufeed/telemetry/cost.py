@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--images", type=int, default=2500, help="of the dataset, made first (default: 2500)")
     found.add_argument("--batch-size", type=int, default=128, help="default: 128")
     found.add_argument("--precision", choices=PRECISIONS, default="auto", help="default: auto")
+    found.add_argument("--cuda-graphs", action="store_true", help="replay a step, so that no host delays it")
     found.add_argument("--device", choices=DEVICES, default="auto", help="default: auto")
     found.add_argument("--data", type=Path, default=Path("data"), help="folder of datasets (default: data)")
     found.add_argument("--output", type=Path, metavar="FILE", help="where all pairs go, as JSON")
@@ -113,6 +114,7 @@ def planned(asked: argparse.Namespace, config: dict, compose: Callable[[Cell, st
         batch_size=asked.batch_size,
         workers=asked.workers,
         persistent_workers=asked.workers > 0,
+        cuda_graphs=asked.cuda_graphs,
         device=asked.device,
         source=content(config, DATASET),
     )

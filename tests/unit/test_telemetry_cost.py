@@ -44,6 +44,7 @@ def test_the_sentence_has_ratio_interval_and_n():
         (["--batch-size", "-3"], "found: --batch-size -3"),
         (["--workers", "2"], "resident has no worker processes"),
         (["--loader", "dali_gpu", "--device", "cpu"], "dali_gpu decodes on a CUDA GPU"),
+        (["--cuda-graphs", "--device", "cpu"], "CUDA graphs need device cuda"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_anything_is_made(tmp_path, capsys, options, said):

@@ -115,7 +115,8 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
     ours = ceilings_section.joined(ours, found.ceilings, name)
-    answers = verdicts.answers(ours)
+    lengths_ = lengths.section(own_records)
+    answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
     impact_ = _impact(name, ours, plan.get("impact"))
     changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
     return {
@@ -133,7 +134,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "impact": impact_,
         "roofline": roofline.section(found.kernels, ours, own_records),
         "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
-        "lengths": lengths.section(own_records),
+        "lengths": lengths_,
         "board": leaderboard.board(ours, own_records),
         "downloads": downloads.links(name, ours),
         "phases": phases.section(ours, own_records),

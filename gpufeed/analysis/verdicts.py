@@ -57,7 +57,13 @@ def compares(rows: pd.DataFrame) -> bool:
     """Whether a task has more than one pipeline, or one beside a ceiling."""
     ours = tables.pipelines(rows)
     limits = ours[[name for name in ("ceiling_share", "au") if name in ours]]
-    return len(ours) > 1 or bool(limits.notna().any(axis=None))
+    return (len(ours) > 1 and not lengths_of_one(ours)) or bool(limits.notna().any(axis=None))
+
+
+def lengths_of_one(ours: pd.DataFrame) -> bool:
+    """Whether the pipelines are one, which trains for several numbers of epochs."""
+    features = [name for name in wording.FEATURES if name != "epochs"]
+    return ours["epochs"].is_unique and wording.labels(ours, features, unique=False).nunique() == 1
 
 
 def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:

@@ -91,3 +91,5 @@ def test_models_are_apart_and_the_page_shows_both(tmp_path):
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Accuracy by the length of the run" in text
     assert text.count("From 20 epochs on") == 2  # in the answer, and in its section
+    answer = text.split('<section id="answer">')[1].split("</section>")[0]
+    assert "images/s" not in answer  # the rate of one pipeline answers nothing

@@ -73,7 +73,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     variant: the overrides that not all cells of its experiment share. repeats, the one column that is not of
     CELL_COLUMNS: a table of the finished repeats (REPEAT). accompanied: in how many of them another process
     was on the GPU.
-    images_per_s bears min, max and (from six repeats on) a bootstrap 95 % interval. ceiling_share is
+    images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.

@@ -60,7 +60,7 @@ def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> set[str]:
                 left += seconds[name]
                 seen.add(name)
         share = found["shares"]["au"]["median"]
-        words = f"AU {wording.percent(share)}, {verdict.of(found).kind}"
+        words = f"AU {wording.tenths(share)}, {verdict.of(found).kind}"
         axis.text(left + 0.01 * longest, y, words, va="center", fontsize=9)
     axis.set_yticks(range(len(rows)), [name for name, _ in rows])
     axis.set_ylim(len(rows) - 0.5, -0.5)

@@ -79,18 +79,14 @@ def line(name: str, found: Mapping) -> dict:
         "name": name,
         "kind": kind,
         "evidence": f"{evidence[:1].upper()}{evidence[1:]}",
-        "au": _percent(shares["au"]["median"]),
+        "au": wording.tenths(shares["au"]["median"]),
         "au_interval": _interval(shares["au"]),
-        "wait": _percent(max(0.0, shares["wait"]["median"])),
-        "growth": _percent(max(0.0, shares["growth"]["median"])),
+        "wait": wording.tenths(max(0.0, shares["wait"]["median"])),
+        "growth": wording.tenths(max(0.0, shares["growth"]["median"])),
         "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
         "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
         "start": start(found["start_up"]),
     }
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f} %"
 
 
 def _interval(share: Mapping) -> str:
@@ -104,8 +100,9 @@ def stage(name: str, found: Mapping) -> str:
     if found["reason"]:
         return f"{name}: not measured. {found['reason']}"
     seconds = f"{wording.three_figures(max(0.0, found['seconds']['median']))} s an epoch of the loader alone"
+    seconds += f" (median of {found['seconds']['n']} rounds)"
     if not found["shown"]:
-        return f"{name}: not shown to take anything (median {seconds})"
+        return f"{name}: not shown to take anything but {seconds}"
     of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
     points = verdict.points_of(found["points"])
     return f"{name}: {seconds}; without it at most {verdict.times(found['at_most'])}, {points} of {of}"

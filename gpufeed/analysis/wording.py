@@ -40,6 +40,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def tenths(share: float) -> str:
+    """A share of an epoch as a percentage, always with one decimal: AU in text, tables and figures."""
+    return f"{share * 100:.1f} %"
+
+
 def three_figures(number: float) -> str:
     """A time: 0.833, 3.30, 15.0, 113."""
     return f"{number:#.3g}" if number < 100 else f"{number:.0f}"

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,20 @@ from gpufeed.loaders.base import Loader, LoadRequest, NoStage
 from gpufeed.loaders.samples import Samples
 from gpufeed.sweep.page_cache import Refused, make_cold
 
-ROUNDS = 6  # the fewest that have an interval
-COLD_ROUNDS = 3
+ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
 # Pixels that stand in for decoding: more than caches of CPUs hold, so that taking them costs what it should.
 POOL_BYTES = 256 * 2**20
 log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Cold:
+    """Seconds of an epoch, by round: the loader alone with evicted files, then with the same files in the
+    page cache, and training with evicted files."""
+
+    cold_s: list[float]
+    warm_s: list[float]
+    end_to_end_s: list[float]
 
 
 def input_runs(
@@ -67,26 +77,25 @@ def decoded(request: LoadRequest) -> np.ndarray:
         return np.stack(list(pool.map(samples.read, ids.tolist())))
 
 
-def cold_runs(
-    loader: Loader, end_to_end: Callable[[], float], rounds: int
-) -> tuple[list[float], list[float], str | None]:
-    """(seconds alone, seconds end to end, None) of epochs whose files were evicted, or why there are none.
+def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> Cold | str:
+    """Epochs whose files were evicted, each beside one with them in the page cache; or why there are none.
 
     end_to_end: trains an epoch of the same loader, without a lead-in, and returns its seconds.
     """
-    alone, whole = [], []
+    cold, warm, whole = [], [], []
     for _ in range(rounds):
         files = loader.files()
         if not files:
-            return [], [], "An epoch reads no file."
+            return "An epoch reads no file."
         try:
             make_cold(files)
-            alone.append(drain(loader, lead_in=False).seconds)
+            cold.append(drain(loader, lead_in=False).seconds)
+            warm.append(drain(loader, lead_in=False).seconds)  # of the files that the one before has read
             make_cold(loader.files())
             whole.append(end_to_end())
         except Refused as reason:
-            return [], [], str(reason)
-    return alone, whole, None
+            return str(reason)
+    return Cold(cold, warm, whole)
 
 
 def difference(
@@ -106,7 +115,8 @@ def difference(
     return {
         "reason": None,
         "seconds": seconds,
-        "shown": (seconds["min"] if seconds["ci95_low"] is None else seconds["ci95_low"]) > 0,
+        # fewer rounds have no interval: that all of three go one way is chance in an eighth of all cases
+        "shown": seconds["ci95_low"] is not None and seconds["ci95_low"] > 0,
         "end_to_end_s": end_to_end_s,
         "images_per_s_without": images / without,
         "at_most": at_most,
@@ -120,19 +130,18 @@ NOTHING = dict.fromkeys(("seconds", "end_to_end_s", "images_per_s_without", "at_
 def stages(
     seconds: Mapping[str, Sequence[float]],
     reasons: Mapping[str, str],
-    cold: tuple[Sequence[float], Sequence[float], str | None],
+    cold: Cold | str,
     images: int,
     end_to_end_s: float,
     compute_s: float,
 ) -> dict[str, dict[str, Any]]:
     """The field `stages` of the document, from what input_runs and cold_runs found."""
     found = {}
-    alone, whole, no_cold = cold
-    if no_cold is None:
-        warm = [float(np.median(seconds["input_only"]))] * len(alone)
-        found[FETCH] = difference(alone, warm, images, float(np.median(whole)), compute_s)
+    if isinstance(cold, Cold):
+        whole_s = float(np.median(cold.end_to_end_s))
+        found[FETCH] = difference(cold.cold_s, cold.warm_s, images, whole_s, compute_s)
     else:
-        found[FETCH] = not_measured(no_cold)
+        found[FETCH] = not_measured(cold)
     for stage in (DECODE, TRANSFER):
         if stage in reasons:
             found[stage] = not_measured(reasons[stage])

@@ -176,7 +176,7 @@ def named(stage: str, found: Mapping[str, Any]) -> str:
 def au(found: Mapping[str, Any]) -> str:
     """AU with its interval and the number of pairs."""
     share = found["shares"]["au"]
-    value = f"AU {share['median'] * 100:.1f} %"
+    value = f"AU {wording.tenths(share['median'])}"
     if share["ci95_low"] is None:
         return f"{value}, {share['n']} pairs"
     ends = f"{share['ci95_low'] * 100:.1f} to {share['ci95_high'] * 100:.1f} %"

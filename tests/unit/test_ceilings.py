@@ -13,7 +13,7 @@ from measure_fixtures import CPU, toy_trainer
 
 from gpufeed.ceilings import stages
 from gpufeed.ceilings import verdict as verdicts
-from gpufeed.ceilings.inputs import drain, example
+from gpufeed.ceilings.inputs import Drained, drain, example
 from gpufeed.ceilings.measure import epochs_of_a_segment, measure_ceilings
 from gpufeed.ceilings.record import DOCUMENT
 from gpufeed.ceilings.replayed import Replayed
@@ -247,6 +247,9 @@ def test_the_bounds_of_a_stage_by_hand():
     found = stages.difference([9.0] * 6, [1.0] * 6, 1000, 9.0, 6.0)
     assert (found["at_most"], found["points"]) == (1.5, pytest.approx(1 / 3))
     # noise: it was faster with the stage in one round
+    assert stages.difference([9.0] * 3, [5.0] * 3, 1000, 10.0, 4.0)["shown"] is False  # chance in an eighth
+    assert stages.difference([9.0] * 6, [5.0] * 5 + [9.1], 1000, 10.0, 4.0)["shown"] is False
+    assert stages.COLD_ROUNDS == stages.ROUNDS == 6
     found = stages.difference([9.0, 4.0], [8.0, 5.0], 1000, 10.0, 4.0)
     assert found["shown"] is False
     # nothing comes of it where training is not held up
@@ -285,20 +288,22 @@ def test_lost_images_are_an_error(dataset):
 
 def test_cold_epochs_are_evicted_ones_or_say_why_there_are_none(dataset, monkeypatch):
     manifest, cache = dataset
-    evicted = []
-    monkeypatch.setattr(stages, "make_cold", lambda paths: evicted.append(len(paths)))
     with load("loader", "dataloader_sync")(request(manifest, None)) as loader:
-        alone, whole, reason = stages.cold_runs(loader, lambda: 2.0, 3)
-    assert (len(alone), whole, reason, evicted) == (3, [2.0] * 3, None, [23] * 6)
+        order = []
+        monkeypatch.setattr(stages, "drain", lambda loader, **_: order.append("alone") or Drained(1.0, []))
+        monkeypatch.setattr(stages, "make_cold", lambda paths: order.append(f"evict {len(paths)}"))
+        found = stages.cold_runs(loader, lambda: order.append("train") or 2.0, 3)
+    assert order == ["evict 23", "alone", "alone", "evict 23", "train"] * 3
+    assert found == stages.Cold([1.0] * 3, [1.0] * 3, [2.0] * 3)
     with load("loader", "resident")(request(manifest, cache)) as loader:
-        assert stages.cold_runs(loader, lambda: 2.0, 3) == ([], [], "An epoch reads no file.")
+        assert stages.cold_runs(loader, lambda: 2.0, 3) == "An epoch reads no file."
 
     def refuses(paths):
         raise stages.Refused("The kernel kept them.")
 
     monkeypatch.setattr(stages, "make_cold", refuses)
     with load("loader", "overlap")(request(manifest, None)) as loader:
-        assert stages.cold_runs(loader, lambda: 2.0, 3)[2] == "The kernel kept them."
+        assert stages.cold_runs(loader, lambda: 2.0, 3) == "The kernel kept them."
 
 
 # --- what does not go well

@@ -69,7 +69,7 @@ def test_the_table_and_the_figure(tmp_path):
     words = "".join(ElementTree.parse(tmp_path / "f.svg").getroot().itertext())
     for text in (
         "overlap, 4 workers",
-        "AU 38 %, input-bound",
+        "AU 38.0 %, input-bound",
         "wait, decode",
         "vit_tiny on synthetic_224, bf16",
     ):
@@ -127,7 +127,8 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
     assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
     assert (
-        "decode: 1.25 s an epoch of the loader alone; without it at most 1.9x, 48 points of the epoch" in part
+        "decode: 1.25 s an epoch of the loader alone (median of 6 rounds); without it at most 1.9x, "
+        "48 points of the epoch" in part
     )
     assert "fetch: not measured. The kernel kept the files." in part
     assert "first epoch 5.26 s, steady epochs 2.63 s" in part

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from gpufeed.analysis import wording
 from gpufeed.analysis.inference_rows import EIGHT_BIT, batches, done, rate
+from gpufeed.analysis.statistics import MATTERS
 
 WORDS = {"int8": "INT8", "fp8": "FP8"}
 NEAR = 0.005  # of the accuracy: half a point
+MOST_NAMED = 2  # rows that the fastest is not told apart from
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,10 @@ def sentences(found: Mapping) -> list[str]:
 
 
 def headline(found: Mapping) -> str:
-    """The fastest row at the largest batch and with one image, and their accuracy; empty without any."""
+    """The fastest row at the largest batch and with one image, and which others it is not told apart from.
+
+    Empty without any row.
+    """
     rows, largest = done(found), max(batches(found), default=0)
     ways = [(f"At batch {largest}", lambda row: throughput(row, largest)), ("One image", latency)]
     said = []
@@ -46,8 +51,17 @@ def headline(found: Mapping) -> str:
         if best is not None:
             eager = speed(rows[("eager", "fp32")]) if ("eager", "fp32") in rows else None
             times = f", {wording.ratio(best.value / eager.value)} the speed of eager fp32" if eager else ""
-            said.append(f"{where} {best.name} is fastest: {best.said}{times}.")
+            said.append(f"{where} {best.name} {standing(best, speeds(rows, speed))}: {best.said}{times}.")
     return " ".join(said)
+
+
+def standing(best: Speed, all_: list[Speed]) -> str:
+    """How the row with the highest median stands to the others."""
+    near = [other.name for other in all_ if other != best and not ahead(best, other)]
+    if not near:
+        return "is fastest"
+    names = wording.listing(near) if len(near) <= MOST_NAMED else f"{len(near)} others"
+    return f"has the highest median, not distinguishable from {names}"
 
 
 def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping], Speed | None]) -> str:
@@ -56,9 +70,9 @@ def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping]
     others = fastest(rows, speed, lambda kind: kind not in EIGHT_BIT)
     if ours is None or others is None:
         return ""
-    if ours.low > others.high:
+    if ahead(ours, others):
         answer = "pays"
-    elif ours.high < others.low:
+    elif ahead(others, ours):
         answer = "does not pay"
     else:
         answer = "is not shown to pay or to cost"
@@ -69,10 +83,20 @@ def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping]
     )
 
 
+def ahead(one: Speed, other: Speed) -> bool:
+    """Whether all of one's range lies beyond MATTERS above the other's: one process each, so no interval."""
+    return one.low > MATTERS * other.high
+
+
 def fastest(rows: Mapping, speed: Callable, wanted: Callable[[str], bool]) -> Speed | None:
     """The fastest of the rows whose precision is wanted."""
-    speeds = (speed(row) for (_, precision), row in rows.items() if wanted(precision))
-    return max((found for found in speeds if found), key=lambda found: found.value, default=None)
+    chosen = {key: row for key, row in rows.items() if wanted(key[1])}
+    return max(speeds(chosen, speed), key=lambda found: found.value, default=None)
+
+
+def speeds(rows: Mapping, speed: Callable) -> list[Speed]:
+    """Of the rows that have one."""
+    return [found for row in rows.values() if (found := speed(row))]
 
 
 def throughput(row: Mapping, batch: int) -> Speed | None:

@@ -19,6 +19,7 @@ FACETS = {
     "status": ("Status", "status"),
 }
 UNKNOWN = "-"
+RATE, TASK, DEVICE = "images/s", "Task", "Device"  # columns
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,10 @@ def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
         if not column.optional or any(fields[number].value is not None for fields in filled)
     ]
     # what all measured rows have in common tells none of them apart
-    shown = [fields for fields in filled if fields[RATE].value is not None] or filled
-    alike = {n for n in CONTEXT if len({fields[n].text for fields in shown}) == 1}
+    number_of = {column.title: number for number, column in enumerate(COLUMNS)}
+    shown = [fields for fields in filled if fields[number_of[RATE]].value is not None] or filled
+    context = (number_of[TASK], number_of[DEVICE])
+    alike = {n for n in context if len({fields[n].text for fields in shown}) == 1}
     kept = [number for number in kept if number not in alike]
     columns = [COLUMNS[number] for number in kept]
     calls, texts = _calls(named, records)
@@ -175,7 +178,7 @@ def _ceiling(row: pd.Series) -> Field:
 def _au(row: pd.Series) -> Field:
     if pd.isna(row.get("au")):
         return Field(UNKNOWN)
-    return Field(f"{row['au'] * 100:.1f} %", f"{ends_of_au(row)}{row['limited_by']}", float(row["au"]))
+    return Field(wording.tenths(row["au"]), f"{ends_of_au(row)}{row['limited_by']}", float(row["au"]))
 
 
 def ends_of_au(row: pd.Series) -> str:
@@ -223,15 +226,14 @@ def _status(row: pd.Series) -> Field:
 
 COLUMNS = [
     Column("Pipeline", _words("label"), number=False),
-    Column("images/s", _rate),
+    Column(TASK, _words("task"), number=False),
+    Column(RATE, _rate),
     Column("Share of ceiling", _ceiling, optional=True),
     Column("AU", _au, optional=True),
     Column("Wait", _wait),
     Column("Peak memory (MiB)", _memory, optional=True),
     Column("J / 1000 images", _taken("j_per_1000_images"), optional=True),
     Column("CPU s / 1000 images", _taken("cpu_s_per_1000_images"), optional=True),
-    Column("Task", _words("task"), number=False),
-    Column("Device", _words("hardware"), number=False),
+    Column(DEVICE, _words("hardware"), number=False),
     Column("Status", _status, number=False),
 ]
-RATE, CONTEXT = 1, (8, 9)  # of COLUMNS: images/s; task and device

@@ -117,6 +117,16 @@ def cores_allowed() -> int:
     return affinity if quota is None else max(1, min(affinity, int(quota)))
 
 
+def filesystem(path: str | Path) -> str | None:
+    """The type of the filesystem that a path lies on, such as ext4, nfs4 or tmpfs; None if unknown."""
+    place, found, longest = Path(path).resolve(), None, -1
+    for mount in psutil.disk_partitions(all=True):
+        # the last one mounted on a folder hides those before it
+        if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
+            found, longest = mount.fstype or None, len(mount.mountpoint)
+    return found
+
+
 def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """The tightest CPU quota, in cores, from this process's cgroup up to the root; None if there is none.
 

@@ -16,7 +16,7 @@ from gpufeed import leases
 from gpufeed.cache import read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
-from gpufeed.environment import environment
+from gpufeed.environment import environment, filesystem
 from gpufeed.experiment import Cell
 from gpufeed.record import Record
 from gpufeed.telemetry import leak
@@ -175,6 +175,7 @@ def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
         "quarantined": len(broken),
         "examples": broken[:SHOWN],
         "cache": read_info(stores.cache).decoder_version if stores.cache else None,
+        "filesystem": filesystem(stores.cache or stores.strips or stores.shards or manifest.files_root()),
     }
 
 

@@ -43,6 +43,9 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     cache = [_known(rows["facts"], "cache") for rows in (ours, base)]
     if all(cache) and cache[0] != cache[1]:
         said.append(f"the cache was built by another version: {_sides(*map(listing, cache))}")
+    disks = [_known(rows["facts"], "filesystem") for rows in (ours, base)]
+    if all(disks) and disks[0] != disks[1]:
+        said.append(f"the data lay on another filesystem: {_sides(*map(listing, disks))}")
     return said
 
 

@@ -7,13 +7,17 @@ import pandas as pd
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One dataset, by the newest record that tells of it. caches: decoders that built any, with version."""
+    """One dataset, by the newest record that tells of it. caches: decoders that built any, with version.
+
+    filesystems: on which what the loaders read lay, in records that tell.
+    """
 
     dataset: str
     samples: int
     quarantined: int
     examples: list[dict]
     caches: list[str]
+    filesystems: list[str]
 
     @property
     def unnamed(self) -> int:
@@ -34,6 +38,7 @@ def rows(records: pd.DataFrame) -> list[DatasetRow]:
                 quarantined=newest["quarantined"],
                 examples=newest["examples"],
                 caches=sorted({facts["cache"] for facts in ours["facts"] if facts["cache"]}),
+                filesystems=sorted({kind for facts in ours["facts"] if (kind := facts.get("filesystem"))}),
             )
         )
     return found

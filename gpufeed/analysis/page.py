@@ -249,6 +249,12 @@ def _missing(name: str, found: find.Found) -> dict | None:
     return {"told": missing.told(ours), "listed": missing.listed(ours)} if ours else None
 
 
+def _uuids(rows: pd.DataFrame) -> dict[str, str]:
+    """The GPUs behind these records, as NVML names them; empty where none is told."""
+    told = {gpu["uuid"] for gpu in rows["gpu"] if isinstance(gpu, dict) and gpu["uuid"]}
+    return {"GPU UUID": ", ".join(sorted(told))} if told else {}
+
+
 def _machines(table: pd.DataFrame) -> list[dict]:
     """What the readable records were measured with, one entry a combination."""
     known = table[table["hardware"].notna()]
@@ -268,6 +274,7 @@ def _machines(table: pd.DataFrame) -> list[dict]:
                 "records": len(rows),
                 "done": int((rows["status"] == "done").sum()),
                 "facts": {
+                    **_uuids(rows),
                     "CPU": f"{first['cpu']}, {wording.plural(int(first['cores']), 'core')} allowed, "
                     f"{first['memory_gib']:.0f} GiB",
                     "driver": first["driver"] if isinstance(first["driver"], str) else "none",

@@ -66,6 +66,7 @@ def results(tmp_path):
     facts = {
         "samples": 990,
         "quarantined": 3,
+        "filesystem": "nfs4",
         "examples": [{"path": "a/<b>.jpg", "reason": "cut & gone"}],
         "cache": None,
     }
@@ -132,7 +133,7 @@ def test_the_page_shows_both(results, tmp_path):
     assert "990 images; 3 files quarantined" in text
     assert "a/<b>.jpg : cut & gone" in text
     assert "and 2 more, all in the log of prepare_dataset" in text
-    assert "cache built by dali_gpu 9.1" in text
+    assert "cache built by dali_gpu 9.1; read from nfs4" in text
 
 
 def test_a_page_without_either(tmp_path):

@@ -1,4 +1,5 @@
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +48,22 @@ def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
     ]["gpu"]
     Draft202012Validator(schema).validate(found)
     assert (found["compute_capability"], found["memory_gib"], found["uuid"]) == ("9.0", 16.0, None)
+
+
+def test_the_filesystem_is_that_of_the_nearest_mount_and_of_the_last_one_there(monkeypatch, tmp_path):
+    mounts = [
+        ("/", "ext4"),
+        (str(tmp_path), "autofs"),
+        (str(tmp_path), "nfs4"),
+        (f"{tmp_path}-other", "tmpfs"),
+    ]
+    found = [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in mounts]
+    monkeypatch.setattr(env.psutil, "disk_partitions", lambda all: found if all else [])
+    assert env.filesystem(tmp_path / "data" / "file") == "nfs4"
+    (tmp_path / "away").symlink_to("/")
+    assert env.filesystem(tmp_path / "away") == "ext4"
+    monkeypatch.setattr(env.psutil, "disk_partitions", lambda all: [])
+    assert env.filesystem(tmp_path) is None
 
 
 def test_cpu_model_is_read_or_guessed(tmp_path):

@@ -15,6 +15,7 @@ from gpufeed.cache import build
 from gpufeed.data import unpacked
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.packed import pack
+from gpufeed.environment import filesystem
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, dataset_facts, measure
 from gpufeed.record import DOCUMENT, Record
@@ -51,7 +52,10 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert record.memory["peak_host_mib"] > 10
     assert record.phases["evaluation_s"] > 0
     size = {"classes": 3, "height": 8, "width": 8}
-    assert record.dataset == {"samples": 42, **size, "quarantined": 0, "examples": [], "cache": None}
+    left_out = {"quarantined": 0, "examples": []}
+    place = {"cache": None, "filesystem": filesystem(tmp_path)}
+    assert place["filesystem"]
+    assert record.dataset == {"samples": 42, **size, **left_out, **place}
     assert len(steps) == 12
     assert set(steps["repeat"]) == {2}
     assert set(steps["cell_id"]) == {record.cell_id}

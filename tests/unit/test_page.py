@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -42,6 +43,18 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
         assert words in html, words
     assert "reference records" not in html
     assert {part.path.parent.name for part in found.missing} >= {"never-measured"}
+
+
+def test_the_environment_names_every_gpu_by_its_uuid(tmp_path):
+    cell, written = made.cell("resident"), []
+    for repeat, uuid in enumerate(["GPU-b", "GPU-a"]):
+        one = made.record(cell, repeat)
+        card = one.environment["gpu"] | {"uuid": uuid}
+        written.append(replace(one, environment=one.environment | {"gpu": card}))
+    made.write(tmp_path, *written)
+    plan = made.plan_info({"pipelining": [cell.id]})
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "report.html")
+    assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in (tmp_path / "report.html").read_text()
 
 
 def test_what_records_say_is_text_not_markup(report):

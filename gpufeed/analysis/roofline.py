@@ -135,10 +135,11 @@ def fastest(rows: list[dict]) -> list[dict]:
 
 
 def sentence(row: Mapping) -> str:
-    """How near the fastest cell of a model comes."""
+    """How near the cell of a model with the highest rate comes."""
+    what = f"{row['model']} on {row['dataset']} at batch {row['batch_size']}"
     return (
-        f"{row['model']} on {row['dataset']} at batch {row['batch_size']}: its matrix products alone need "
-        f"{row['floor']} ms a step, and the fastest ({row['settings']}) takes {row['step']} ms, "
-        f"{wording.percent(row['share'])} of the speed of the floor, at {row['tflop_per_s']:,.0f} TFLOP/s "
-        f"(n = {row['n']})."
+        f"{what}: its matrix products alone would take {row['floor']} ms a step. The highest median rate "
+        f"({row['settings']}) is a step in {row['step']} ms (n = {row['n']}), of which that is "
+        f"{wording.percent(row['share'])}; over the whole step its products run at "
+        f"{row['tflop_per_s']:,.0f} TFLOP/s."
     )

@@ -75,6 +75,14 @@ def test_columns_without_any_value_or_with_one_for_all_are_left_out(tmp_path):
     assert leaderboard.board(*read([])) is None
 
 
+def test_the_task_stands_between_the_pipeline_and_its_rate(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("resident", **COMMON), [100])
+    paths += made.write_speeds(tmp_path, made.cell("resident", augment="cpu", batch_size=64), [200])
+    board = leaderboard.board(*read(paths))
+    assert titles(board)[:3] == ["Pipeline", "Task", "images/s"]
+    assert [text.count("batch 32") for text in texts(board, "Task")].count(1) == 1
+
+
 def test_the_markdown_has_every_cell_and_no_row_of_a_sentence_breaks_it(tmp_path):
     board = leaderboard.board(*read(several(tmp_path)))
     head, rule, *lines = board.markdown.splitlines()

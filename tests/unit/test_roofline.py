@@ -92,7 +92,7 @@ def test_a_cell_stands_beside_the_floor_of_its_model(tmp_path):
     assert (best["n"], best["rate"], best["rate_range"]) == (3, "22,000", "20,000 to 24,000")
     assert "800 TFLOP/s" in machine["title"]
     (sentence,) = machine["sentences"]
-    assert f"need {best['floor']} ms a step" in sentence
+    assert f"would take {best['floor']} ms a step" in sentence
     assert "compiled" in sentence
 
 

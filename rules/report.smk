@@ -4,7 +4,6 @@
 rule tabulate:
     input:
         records=lambda wildcards: records_of(wildcards.experiment),
-        steps=lambda wildcards: records_of(wildcards.experiment, "steps.parquet"),
     output:
         cells=report(
             f"{RESULTS}/tables/{{experiment}}/cells.csv",
@@ -31,7 +30,6 @@ rule tabulate:
 rule plot:
     input:
         records=lambda wildcards: records_of(wildcards.experiment),
-        steps=lambda wildcards: records_of(wildcards.experiment, "steps.parquet"),
     output:
         throughput=report(
             f"{RESULTS}/figures/{{experiment}}/throughput.svg",

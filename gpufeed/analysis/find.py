@@ -46,14 +46,19 @@ class Found:
     @property
     def steps_paths(self) -> list[Path]:
         """The step tables beside the records, where there are any."""
-        beside = (path.with_name(path.stem + STEPS_SUFFIX) for path in self.paths)
-        return [path for path in beside if path.exists()]
+        return [path for path in map(steps_beside, self.paths) if path.exists()]
 
     @property
     def measured(self) -> bool:
         """Whether anything was measured; a verdict of the gate is no measurement."""
         of_cells = (self.paths, self.evaluations, self.inferences, self.ceilings)
         return any((*of_cells, self.builds, self.sweeps, self.kernels))
+
+
+def steps_beside(record: str | Path) -> Path:
+    """The step table of a record."""
+    record = Path(record)
+    return record.with_name(record.stem + STEPS_SUFFIX)
 
 
 Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.page`)

@@ -11,12 +11,9 @@ logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
 
 
-def tabulate(record_paths: Paths, steps_paths: Paths, out_cells: str | Path, out_batches: str | Path) -> None:
+def tabulate(record_paths: Paths, out_cells: str | Path, out_batches: str | Path) -> None:
     """Writes the table of cells and the table batch by batch as CSV (columns: see `tables`)."""
-    table = _read(record_paths)
-    steps, damaged = records.read_steps(steps_paths)
-    for sentence in damaged:
-        logger.warning(sentence)
+    table, steps = _read(record_paths)
     cells = tables.cells(table, steps)[tables.CELL_COLUMNS]
     write_whole(out_cells, cells.to_csv(index=False, lineterminator="\n"))
     write_whole(out_batches, tables.batches(table, steps).to_csv(index=False, lineterminator="\n"))
@@ -24,16 +21,12 @@ def tabulate(record_paths: Paths, steps_paths: Paths, out_cells: str | Path, out
 
 def plot(
     record_paths: Paths,
-    steps_paths: Paths,
     out_throughput: str | Path,
     out_breakdown: str | Path,
     out_workers: str | Path,
 ) -> None:
     """Writes the three figures of an experiment as SVG; one with nothing to show says so in a sentence."""
-    steps, damaged = records.read_steps(steps_paths)
-    for sentence in damaged:
-        logger.warning(sentence)
-    cells = tables.cells(_read(record_paths), steps)
+    cells = tables.cells(*_read(record_paths))
     for path, draw in (
         (out_throughput, figures.throughput),
         (out_breakdown, figures.breakdown),
@@ -74,7 +67,10 @@ def say_missing(found: find.Found, plan_info: Mapping) -> str:
 
 
 def _read(record_paths: Paths):
-    table = records.read_records(record_paths)
-    for sentence in table.loc[table["status"] == "damaged", "sentence"]:
+    """(records, step tables beside them); what cannot be read is told in the log."""
+    paths = list(record_paths)
+    table = records.read_records(paths)
+    steps, damaged = records.read_steps(map(find.steps_beside, paths))
+    for sentence in (*table.loc[table["status"] == "damaged", "sentence"], *damaged):
         logger.warning(sentence)
-    return table
+    return table, steps

@@ -1,25 +1,32 @@
-# What the jobs of a cell or a gate read. One function for all, since Snakemake asks each of them of every job.
+# What the jobs of a cell or a gate read. One function for all, which names nothing that a job does not read, since
+# Snakemake asks each function, and goes through each name, of every job.
+
+# What loaders read beside the manifest, in the folder of the dataset.
+BUILT = {
+    "cache": f"cache/{config['cache_decoder']}.npy",
+    "strips": "strips/strips.bin",
+    "shards": "shards/shards.json",
+}
 
 
 def data_of(wildcards):
     """The manifest of a cell's or a gate's dataset, and what its loader reads."""
     dataset, loader = read_by(wildcards)
     folder, reads = f"{DATA}/{dataset}", LOADERS[loader].reads
-    return {
-        "manifest": f"{folder}/manifest.parquet",
-        # strips may have left some over, shards have not
-        "files": [] if reads in ("cache", "shards") else files_of(dataset),
-        "cache": f"{folder}/cache/{config['cache_decoder']}.npy" if reads == "cache" else [],
-        "strips": f"{folder}/strips/strips.bin" if reads == "strips" else [],
-        "shards": f"{folder}/shards/shards.json" if reads == "shards" else [],
-        "extension": EXTENSION if LOADERS[loader].extension else [],
-    }
+    found = {"manifest": f"{folder}/manifest.parquet"}
+    if reads in BUILT:
+        found[reads] = f"{folder}/{BUILT[reads]}"
+    if PACKED and reads not in ("cache", "shards"):  # strips may have left some over, shards have not
+        found["files"] = files_of(dataset)
+    if LOADERS[loader].extension:
+        found["extension"] = EXTENSION
+    return found
 
 
 def needs_of(wildcards):
     """What a cell's training reads or waits for, beside the cell itself."""
-    found = data_of(wildcards)
-    return found | {"gate": gate_of(wildcards), "extension": found["extension"] or extension_of(wildcards)}
+    waits = {"gate": gate_of(wildcards), "extension": extension_of(wildcards)}
+    return data_of(wildcards) | {name: path for name, path in waits.items() if path}
 
 
 def read_by(wildcards):

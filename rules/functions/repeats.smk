@@ -33,15 +33,15 @@ def repeats_of(experiment):
     )
 
 
-def first_records_of(experiment, repeats, kind="json"):
-    """Paths of the records (or, with kind 'steps.parquet', the step tables) of so many repeats of all cells."""
+def first_records_of(experiment, repeats):
+    """Paths of the records of so many repeats of all cells; each vouches for the step table beside it."""
     return [
-        f"{RESULTS}/records/{experiment}/{cell}/{repeat}.{kind}"
+        f"{RESULTS}/records/{experiment}/{cell}/{repeat}.json"
         for cell in PLAN.cells[experiment]
         for repeat in range(repeats)
     ]
 
 
-def records_of(experiment, kind="json"):
+def records_of(experiment):
     """As first_records_of, of all repeats of an experiment."""
-    return first_records_of(experiment, repeats_of(experiment), kind)
+    return first_records_of(experiment, repeats_of(experiment))

@@ -154,12 +154,23 @@ def test_tabulate_writes_whole_files(tmp_path):
     found = find.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})
     assert not found.missing
     cells, batches = tmp_path / "out/cells.csv", tmp_path / "out/batches.csv"
-    publish.tabulate(found.paths, found.steps_paths, cells, batches)
+    publish.tabulate(found.paths, cells, batches)
     assert len(pd.read_csv(cells)) == len(ids)
     written = pd.read_csv(batches)
     assert len(written) == 2 * 20
     assert {"Load(ms)", "Transfer(ms)", "Train(ms)", "Total(ms)"} <= set(written)
     assert [path.name for path in Path(cells).parent.iterdir() if "partial" in path.name] == []
+
+
+def test_a_step_table_that_is_gone_is_told_in_the_log(tmp_path, caplog):
+    ids = made.write_pipelining(tmp_path)["pipelining"]
+    found = find.find_own(tmp_path, ["pipelining"], {"pipelining": {"cells": ids, "repeats": 3}})
+    gone = found.steps_paths[0]
+    gone.unlink()
+    publish.tabulate(found.paths, tmp_path / "cells.csv", tmp_path / "batches.csv")
+    (said,) = caplog.messages
+    assert f"the step table {gone} cannot be read" in said
+    assert len(pd.read_csv(tmp_path / "cells.csv")) == len(ids)
 
 
 def step_rows(path, epoch_batches, waits, train_ms=2.0, images=10):

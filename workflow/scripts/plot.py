@@ -5,4 +5,4 @@ from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]):  # noqa: F821
     job = snakemake  # noqa: F821
-    plot(job.input.records, job.input.steps, job.output.throughput, job.output.breakdown, job.output.workers)
+    plot(job.input.records, job.output.throughput, job.output.breakdown, job.output.workers)

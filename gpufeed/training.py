@@ -179,6 +179,7 @@ def train(
         threads,
         tells=True,
         nodes=cell.nodes,
+        keeps=checkpoints is not None,
     )
     trained = spread(call, on_epoch, scratch)
     place.ranks = trained.ranks

@@ -22,7 +22,7 @@ class Call:
     """What every rank does: work(**arguments), by which name to import it, on how many devices of a kind.
 
     devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank
-    0.
+    0. keeps: whether the ranks heed SIGTERM, and keep their state before they end (gpufeed.notice).
     """
 
     work: str  # module:function
@@ -32,6 +32,7 @@ class Call:
     threads: int
     tells: bool = False
     nodes: int = 1
+    keeps: bool = False
 
     @property
     def ranks(self) -> int:

@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from gpufeed import notice
 from gpufeed.ddp import files, slurm, torchrun
-from gpufeed.ddp.torchrun import GRACE_S
 from gpufeed.errors import GpufeedError, Skip
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
+READ_S = 10.0  # for the last lines of ranks that have ended
 # in torchrun's report on the ranks that failed
 RANK, EXIT_CODE = re.compile(r"^\s*rank\s*:\s*(\d+)"), re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
 
@@ -39,14 +40,15 @@ def spread(
     on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
     they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
     where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, then this
-    process.
+    process; where the ranks keep their state it raises notice.Ended at SIGTERM, once they have ended.
     """
     several = call.nodes > 1
     shared = scratch if several else None
     if shared is not None:
         shared.mkdir(parents=True, exist_ok=True)
     given = {"prefix": "gpufeed-ranks-", "dir": shared, "ignore_cleanup_errors": several}
-    with sigterm_raises(), tempfile.TemporaryDirectory(**given) as name:
+    heeding = notice.heeded if call.keeps else sigterm_raises
+    with heeding(), tempfile.TemporaryDirectory(**given) as name:
         folder = Path(name)
         alone = torchrun.command(call.devices, folder)
         command = slurm.step(call.nodes, call.devices, folder) if several else alone
@@ -68,17 +70,21 @@ def spread(
         reader.start()
         epochs = files.Epochs(folder)
         try:
-            while not ended(process):
+            while not ended(process) and not notice.given():
                 for entry in epochs.new() if on_epoch else ():
                     on_epoch(entry)
         finally:
             torchrun.stop(process)
-        reader.join(timeout=GRACE_S)
-        if several and process.returncode and slurm.was_asked(folder, call.nodes):
-            raise Ended  # Slurm asked the ranks alone: their step, and not that of this process
+        reader.join(timeout=READ_S)
+        failed = process.returncode or not (folder / "result.pt").exists()
+        if failed and notice.given():
+            raise notice.Ended
+        if failed and several and slurm.was_asked(folder, call.nodes):
+            # Slurm asked the ranks alone: their step, and not that of this process
+            raise notice.Ended if call.keeps else Ended
         for entry in epochs.new() if on_epoch else ():
             on_epoch(entry)
-        if process.returncode or not (folder / "result.pt").exists():
+        if failed:
             by = "srun" if several else "torchrun"
             raise blame(files.read_failures(folder, call.ranks), said, process.returncode, by)
         return files.read_result(folder)
@@ -159,7 +165,8 @@ def exit_codes(said: list[str]) -> dict[int, int]:
             rank = int(match[1])
         elif rank is not None and (match := EXIT_CODE.match(line)):
             found[rank] = int(match[1])
-    return {rank: code for rank, code in found.items() if code != -signal.SIGTERM}
+    asked = (-signal.SIGTERM, notice.STATUS)
+    return {rank: code for rank, code in found.items() if code not in asked}
 
 
 def how(code: int) -> str:

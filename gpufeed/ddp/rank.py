@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
-from gpufeed import orphan
+from gpufeed import notice, orphan
 from gpufeed.ddp import files
 from gpufeed.ddp.group import joined
 from gpufeed.heap import keep_freed_blocks
@@ -38,6 +38,9 @@ def main() -> None:
     log.setLevel(logging.INFO)
     try:
         run(folder)
+    except notice.Ended as ended:
+        sys.stdout.flush()
+        os._exit(ended.code)  # at once: the group goes with the ranks, all of which end now
     except Exception as error:
         files.write_failure(folder, int(os.environ["RANK"]), error)
         log.exception("this rank failed")

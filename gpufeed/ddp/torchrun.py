@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-GRACE_S = 10.0  # from the request to end to the end by force
+GRACE_S = 40.0  # from the request to end to the end by force; torchrun itself gives its ranks 30 s
 ALONE = ("--standalone", "--local-addr=localhost")
 
 

@@ -5,9 +5,8 @@ the random numbers of host and device, the rows and epochs so far. The weights b
 training, bit by bit; with three ranks or more up to rounding, since DDP lays out its gradients, and thereby
 the order of their sums, anew after its first step. A measurement is never resumed.
 
-A training in one process heeds SIGTERM: it writes its state after the step that it is at, and ends. The
-processes of a training in several are ended by it at once, and go on from their last state: to agree on a
-step would make every step wait for the device.
+A training heeds SIGTERM: it writes its state after the step that it is at, and ends. In several processes
+that is after a step on which all agree (trainers/asked.py).
 """
 
 import hashlib
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -52,9 +51,9 @@ class Checkpoints:
         """The file; it holds the last state that was written whole."""
         return Path(self.folder) / CHECKPOINT
 
-    def due(self, step: int) -> bool:
-        """Whether the state is to be written after so many steps."""
-        return step > 0 and (step % self.every == 0 or notice.given())
+    def due(self, step: int, asked: bool) -> bool:
+        """Whether the state is to be written after so many steps. asked: whether the training has to end."""
+        return step > 0 and (step % self.every == 0 or asked)
 
     def write(self, save: Callable[[Path], None]) -> None:
         """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
@@ -65,11 +64,10 @@ class Checkpoints:
             os.fsync(file.fileno())
         os.replace(partial, self.path)
 
-    def end_if_asked(self, step: int) -> None:
-        """Raises notice.Ended where this process has to end; the state after so many steps is written."""
-        if notice.given():
-            log.info("asked to end: the state after step %d is kept in %s", step, self.path)
-            raise notice.Ended
+    def end(self, step: int) -> NoReturn:
+        """Raises notice.Ended; the state after so many steps is written."""
+        log.info("asked to end: the state after step %d is kept in %s", step, self.path)
+        raise notice.Ended
 
     def about(self, job: TrainJob) -> dict[str, Any]:
         """What a file must say of the training that it belongs to."""
@@ -152,8 +150,8 @@ def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
 
 @contextmanager
 def heeding(job: TrainJob) -> Iterator[None]:
-    """Within it SIGTERM makes the training write its state and end, if it keeps any and is one process."""
-    if job.checkpoints is None or job.loader.request.world_size > 1:
+    """Within it SIGTERM makes the training write its state and end, if it keeps any."""
+    if job.checkpoints is None:
         yield
         return
     with notice.heeded():

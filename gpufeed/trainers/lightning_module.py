@@ -15,6 +15,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule
 from pytorch_lightning import Trainer as Engine
 
 from gpufeed.loaders.base import Batch, Loader
+from gpufeed.trainers.asked import Asked
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.checkpoints import KEY, random_state, set_random_state, stamp
 from gpufeed.trainers.optim import learning_rates, rate_at, set_learning_rate
@@ -137,6 +138,7 @@ class Steps(Callback):
         self.job, self.recorder, self.batches = job, recorder, batches
         self.check_every = int(job.options.get("check_every", 0))
         self.random: dict[str, torch.Tensor] | None = None
+        self.asked = Asked(job.device, job.loader.request.world_size)
 
     def on_train_start(self, trainer: Engine, pl_module: Module) -> None:
         if self.random is not None:  # last of all, so that nothing draws from them before a step does
@@ -159,7 +161,12 @@ class Steps(Callback):
 
     def _save_if_due(self, trainer: Engine) -> None:
         checkpoints, recorder = self.job.checkpoints, self.recorder
-        if checkpoints is None or not checkpoints.due(recorder.step) or recorder.step == recorder.total:
+        asked = checkpoints is not None and self.asked.after(recorder.step)
+        if (
+            checkpoints is None
+            or not checkpoints.due(recorder.step, asked)
+            or recorder.step == recorder.total
+        ):
             return
         recorder.settle()
         if self.job.loader.request.rank == 0:
@@ -167,7 +174,8 @@ class Steps(Callback):
         else:
             trainer.save_checkpoint(checkpoints.path)  # takes part; rank 0 writes
         gathered(None, self.job.loader.request.world_size)  # no rank goes on before the file has its name
-        checkpoints.end_if_asked(recorder.step)
+        if asked:
+            checkpoints.end(recorder.step)
         recorder.begin()
 
     def on_save_checkpoint(self, trainer: Engine, pl_module: Module, checkpoint: dict[str, Any]) -> None:

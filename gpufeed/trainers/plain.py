@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from gpufeed import notice
 from gpufeed.loaders.base import Loader
 from gpufeed.loaders.rows import Rows
 from gpufeed.timing import synchronise
@@ -89,12 +90,13 @@ class PlainTrainer(Trainer):
 
     def _save_if_due(self, recorder: Recorder) -> None:
         """Writes a checkpoint, off the clock."""
-        checkpoints = recorder.job.checkpoints
-        if checkpoints is None or not checkpoints.due(recorder.step) or recorder.step == recorder.total:
+        checkpoints, asked, step = recorder.job.checkpoints, notice.given(), recorder.step
+        if checkpoints is None or not checkpoints.due(step, asked) or step == recorder.total:
             return
         recorder.settle()
         checkpoints.write(lambda path: self._save(recorder, path))
-        checkpoints.end_if_asked(recorder.step)
+        if asked:
+            checkpoints.end(step)
         recorder.begin()
 
     def _save(self, recorder: Recorder, path: Path) -> None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 
+from gpufeed import notice
 from gpufeed.config import read_hyper
 from gpufeed.ddp import files
 from gpufeed.ddp.files import Call
@@ -24,6 +25,8 @@ from gpufeed.measure import measure
 from gpufeed.models.make import make
 from gpufeed.record import DOCUMENT
 from gpufeed.registry import MODELS
+from gpufeed.trainers import asked
+from gpufeed.trainers.checkpoints import CHECKPOINT, KEY, load
 
 SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NODELIST": "node1"}
 
@@ -121,6 +124,30 @@ def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
     starter.send_signal(number)
     assert starter.wait() == -number
     assert not psutil.wait_procs(family, timeout=60)[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["starter", "rank"])
+def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weights(images, whom):
+    """rank: one alone hears it, as where Slurm's signal comes to the others later."""
+    code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, waits_after=2)"
+    starter, family = ddp_fixtures.started(code, images.root)
+    waiting = int((images.root / "pid-0").read_text())
+    (starter if whom == "starter" else psutil.Process(waiting)).send_signal(signal.SIGTERM)
+    status = starter.wait(timeout=60)
+    assert status == notice.STATUS if whom == "starter" else status != 0
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    state = load(images.root / "kept" / CHECKPOINT)
+    assert (
+        state[KEY]["step"] == 2 * asked.EVERY
+    )  # asked in the first steps, of 12, and answered so much later
+    resumed = ddp_fixtures.spread_training(str(images.root))
+    (images.root / "kept" / CHECKPOINT).unlink()
+    whole = ddp_fixtures.spread_training(str(images.root))
+    assert [len(rank) for rank in resumed["seen"]] == [12 - state[KEY]["step"]] * 2
+    assert [row["loss"] for row in resumed["rows"]] == [row["loss"] for row in whole["rows"]]
+    for name, tensor in resumed["weights"].items():
+        assert torch.equal(tensor, whole["weights"][name])
 
 
 # --- without any rank

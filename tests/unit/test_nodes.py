@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import asdict
 
 import ddp_fixtures
@@ -11,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from gpufeed import leases
+from gpufeed import leases, notice
 from gpufeed.config import read_hyper
 from gpufeed.ddp import node, slurm
 from gpufeed.ddp.files import Call
@@ -21,6 +22,8 @@ from gpufeed.experiment import Cell, impossible
 from gpufeed.leases import taking
 from gpufeed.measure import measure
 from gpufeed.record import DOCUMENT
+from gpufeed.trainers import asked
+from gpufeed.trainers.checkpoints import CHECKPOINT, KEY, load
 
 
 @pytest.fixture
@@ -118,6 +121,21 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.parametrize("whom", ["starter", pytest.param("step", marks=pytest.mark.long)])
+def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
+    """step: Slurm asks all processes of the step, and the starter not at all."""
+    job("n1", "n2")
+    code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, 1, 2, waits_after=2)"
+    starter, family = ddp_fixtures.started(code, images.root)
+    for process in [starter] if whom == "starter" else family:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    assert starter.wait(timeout=60) == notice.STATUS
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * asked.EVERY
+    assert not list((images.root / "scratch").iterdir())
 
 
 # --- without any rank

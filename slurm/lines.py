@@ -6,15 +6,19 @@ Nothing is submitted, locked or written but OUT and Snakemake's own log. It stan
 never imports Snakemake.
 
 OUT: `jobs` (rule, line or error, how many with it, resources, the same for the last retry), `local` (rules
-that run where snakemake does), `datasets` (to be prepared), `config`, `retries`, `executor`.
+that run where snakemake does), `datasets` (to be prepared), `config`, `retries`, `executor`, `unheard` (file,
+key and nearest choice of what a profile says and Snakemake passes over without a word).
 """
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
+import yaml
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.partitions import read_partition_file
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
@@ -22,6 +26,7 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from snakemake_interface_common.exceptions import WorkflowError
 
+OF_RULES = ("set-resources", "set-threads")
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
 
 
@@ -68,7 +73,31 @@ def asked(asking, job, attempt: int) -> dict:
         return found | {"error": str(error)}
 
 
-def lines(workflow) -> dict:
+def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Keys of the profiles that are no option of Snakemake's, and rules in them that the workflow has not."""
+    parser, args = snakemake.cli.parse_args(arguments)
+    options = {name.lstrip("-") for action in parser._actions for name in action.option_strings}
+    rules = {rule.name for rule in workflow.rules}
+    for profile in (*(args.profile or ()), args.workflow_profile or "profiles/default"):
+        if not (found := snakemake.cli.get_profile_dir(profile)):
+            continue
+        keys = yaml.safe_load(found[1].read_text()) or {}
+        wrong = [(key, options) for key in keys if key not in options]
+        wrong += [
+            (f"{key}: {rule}", [f"{key}: {name}" for name in rules])
+            for key in OF_RULES
+            for rule in (keys[key] if isinstance(keys.get(key), dict) else ())
+            if rule not in rules
+        ]
+        yield from ((str(found[1]), key, nearest(key, choices)) for key, choices in wrong)
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """The choice that looks most like a name; "" where none does."""
+    return next(iter(get_close_matches(name, list(choices), n=1)), "")
+
+
+def lines(workflow, arguments: list[str]) -> dict:
     """What OUT holds."""
     asking, retries = Asking(workflow), workflow.execution_settings.retries or 0
     found, local, datasets = {}, set(), set()
@@ -83,7 +112,8 @@ def lines(workflow) -> dict:
         key = json.dumps(row, sort_keys=True)
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {
-        "executor": type(workflow.executor_settings).__module__,
+        "executor": workflow.executor_plugin.name,
+        "unheard": list(unheard(workflow, arguments)),
         "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
         "local": sorted(local),
         "datasets": sorted(datasets),
@@ -97,7 +127,7 @@ def run(out: Path, arguments: list[str]) -> None:
 
     class Scheduler:
         def __init__(self, workflow, *_):
-            out.write_text(json.dumps(lines(workflow), default=str))
+            out.write_text(json.dumps(lines(workflow, arguments), default=str))
             raise SystemExit(0)
 
     snakemake.workflow.JobScheduler = Scheduler

@@ -78,6 +78,7 @@ def spread(
         reader.join(timeout=READ_S)
         failed = process.returncode or not (folder / "result.pt").exists()
         if failed and notice.given():
+            log.info("asked to end: all ranks have ended")
             raise notice.Ended
         if failed and several and slurm.was_asked(folder, call.nodes):
             # Slurm asked the ranks alone: their step, and not that of this process

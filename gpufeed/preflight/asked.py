@@ -14,11 +14,20 @@ def rules_of(asks: Iterable[Ask]) -> str:
 
 
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    if "slurm" not in plan.executor:
+    if plan.executor != "slurm":
         yield Finding(
             f"an executor other than Slurm's: {plan.executor}",
             "executor: slurm",
             "give --profile slurm before the site's profile, and no --executor",
+        )
+
+
+def profiles(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for file, key, near in plan.unheard:
+        yield Finding(
+            f"{key} in {file}, which Snakemake passes over without a word",
+            "options of Snakemake, and rules of this workflow",
+            f"write {near} instead" if near else "correct it, or take it out",
         )
 
 
@@ -235,6 +244,6 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 CHECKS = (
-    executor, gpus_asked_once, submittable, account, partition, quality_of_service, time,
+    executor, profiles, gpus_asked_once, submittable, account, partition, quality_of_service, time,
     one_model, constraint, rules_without_gpu, one_node,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """What the rules of a run ask Slurm for, as slurm/lines.py gets it out of Snakemake."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -74,7 +75,8 @@ class Ask:
 class Plan:
     """A run. first: what each rule asks for, each different line once; last: the same at the last retry.
 
-    config: as Snakemake merged it. datasets: names of those that are prepared.
+    config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
+    choice or "") of what Snakemake passes over in the profiles.
     """
 
     executor: str
@@ -83,6 +85,7 @@ class Plan:
     config: dict[str, Any]
     datasets: list[str]
     retries: int
+    unheard: tuple[tuple[str, str, str], ...] = ()
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:
@@ -98,7 +101,17 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         config=raw["config"],
         datasets=raw["datasets"],
         retries=raw["retries"],
+        unheard=tuple(map(tuple, raw["unheard"])),
     )
+
+
+def reason(said: str) -> str:
+    """The end of what Snakemake says, without the frames of an error of Python's and without its options."""
+    said = re.sub(r"^usage:.*?^(?=\S+: error:)", "", said, flags=re.DOTALL | re.MULTILINE)
+    before, frames, after = said.partition("Traceback (most recent call last):\n")
+    if frames:
+        after = "\n".join(line for line in after.splitlines() if line and not line.startswith(" "))
+    return (before + after).strip()[-3000:]
 
 
 def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
@@ -108,9 +121,8 @@ def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
         command = [sys.executable, str(SCRIPT), str(out), "--", *arguments]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
         if not out.exists():
-            said = (done.stdout + done.stderr).strip()[-3000:]
             raise GpufeedError(
-                f"snakemake {shlex.join(arguments)} does not plan:\n{said}",
+                f"snakemake {shlex.join(arguments)} does not plan:\n{reason(done.stdout + done.stderr)}",
                 "a run whose profile, config and targets Snakemake understands",
                 "correct what Snakemake says, or see it by itself: the same command with -n",
             )

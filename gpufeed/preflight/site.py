@@ -1,5 +1,6 @@
 """What a site allows: slurm/SITE/site.yaml."""
 
+import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from gpufeed.errors import GpufeedError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "slurm"
+COMPARE = "compare the file with that of another site"
 
 
 @dataclass(frozen=True)
@@ -61,18 +63,40 @@ def read_site(name: str, folder: Path = PROFILES) -> Site:
     if name not in sites(folder):
         raise unknown("site", name, sites(folder), f"{folder}")
     path = folder / name / "site.yaml"
-    return make_site(yaml.safe_load(path.read_text()), path)
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise GpufeedError(f"{path}: {error}", "a file of YAML", COMPARE) from error
+    return make_site(raw, path)
 
 
 def make_site(raw: dict[str, Any], path: Path) -> Site:
-    """A Site of the content of its file."""
+    """A Site of the content of its file; raises GpufeedError for other keys and values than a site has."""
     try:
-        scratch = Scratch(Path(raw["scratch"]["folder"]).expanduser(), raw["scratch"]["files"])
-        qos = {name: Qos(**limits) for name, limits in raw["qos"].items()}
-        return Site(**{**raw, "scratch": scratch, "qos": qos})
-    except (KeyError, TypeError, AttributeError) as error:
+        scratch = Scratch(Path(raw["scratch"]["folder"]).expanduser(), number(raw["scratch"]["files"]))
+        qos = {
+            name: Qos(**{key: number(value) for key, value in limits.items()})
+            for name, limits in raw["qos"].items()
+        }
+        gpus = {model: capability(value) for model, value in raw["gpus"].items()}
+        return Site(**{**raw, "scratch": scratch, "qos": qos, "gpus": gpus})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GpufeedError(
             f"{path}: {type(error).__name__}: {error}",
-            f"the keys {', '.join(key.name for key in fields(Site))}",
-            "compare the file with that of another site",
+            f"the keys {', '.join(key.name for key in fields(Site))}; hours, gpu_hours and files as numbers",
+            COMPARE,
         ) from error
+
+
+def number(value: object) -> float:
+    """The value, if it is a number above 0; raises ValueError otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{value!r} is no number above 0")
+    return value
+
+
+def capability(value: object) -> str:
+    """A compute capability, such as 9.0; raises ValueError otherwise."""
+    if not re.fullmatch(r"\d+\.\d", str(value)):
+        raise ValueError(f"{value!r} is no compute capability, such as '9.0'")
+    return str(value)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight.node import Node, min_job_age
-from gpufeed.preflight.plan import Ask, Plan
-from gpufeed.preflight.site import Scratch, make_site, read_site, sites
+from gpufeed.preflight.plan import Ask, Plan, reason
+from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
 
 LINE = "sbatch --comment rule_{rule} -A coc -p {where} -t {minutes} --qos={qos} --nodes=1 --requeue {rest}"
 CUDA12 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -43,9 +43,13 @@ def site(tmp_path):
 def found(site):
     """What a check finds in a plan of these jobs, as one text."""
 
-    def found(check, *jobs, node=NODE, last=(), site=site, config=None, datasets=(), executor="plugin_slurm"):
+    def found(
+        check, *jobs, node=NODE, last=(), site=site, config=None, datasets=(), executor="slurm", unheard=()
+    ):
         folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
-        plan = Plan(executor, list(jobs), list(last), {**folders, **(config or {})}, list(datasets), 1)
+        plan = Plan(
+            executor, list(jobs), list(last), {**folders, **(config or {})}, list(datasets), 1, unheard
+        )
         return "\n".join(str(finding) for finding in check(plan, site, node))
 
     return found
@@ -208,7 +212,24 @@ def test_what_the_executor_refuses(found):
 
 
 def test_another_executor(found):
-    assert "an executor other than Slurm's" in found(asked.executor, cpu_job(), executor="builtins")
+    assert "an executor other than Slurm's: local" in found(asked.executor, cpu_job(), executor="local")
+
+
+def test_what_snakemake_passes_over_in_a_profile(found):
+    said = found(asked.profiles, unheard=[("slurm/mine/config.yaml", "set-resource", "set-resources")])
+    assert "set-resource in slurm/mine/config.yaml, which Snakemake passes over" in said
+    assert "write set-resources instead" in said
+
+
+def test_snakemakes_words_come_without_frames_and_options():
+    frames = 'Traceback (most recent call last):\n\n  File "cli.py", line 9, in main\n    open(path)\n\n'
+    said = reason(f"Using profile slurm\n{frames}FileNotFoundError: no such file: 'my.yaml'\n")
+    assert said == "Using profile slurm\nFileNotFoundError: no such file: 'my.yaml'"
+    assert reason("Error: x\n  in line 3\n") == "Error: x\n  in line 3"
+    assert (
+        reason("usage: snakemake [--jobs N]\n   [--x]\nlines.py: error: --x: y\n")
+        == "lines.py: error: --x: y"
+    )
 
 
 def test_inside_of_an_allocation_and_on_a_laptop(found):
@@ -365,3 +386,22 @@ def test_sites_can_be_read_and_wrong_ones_are_refused(tmp_path):
         read_site("pace-icy")
     with pytest.raises(GpufeedError, match="compare the file with that of another site"):
         make_site({"name": "x", "qos": {"a": {"days": 3}}, "scratch": {"folder": "/", "files": 1}}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("qos:\n", "qos: [\n", "a file of YAML"),
+        ("{hours: 16, gpu_hours: 16}", "{hours: sixteen}", "'sixteen' is no number above 0"),
+        ("files: 1000000", "files: many", "'many' is no number above 0"),
+        ("H200: '9.0'", "H200: 9", "9 is no compute capability"),
+    ],
+)
+def test_a_wrong_value_in_a_sites_file_is_told(tmp_path, before, after, said):
+    text = (PROFILES / "pace-ice/site.yaml").read_text()
+    assert before in text
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/site.yaml").write_text(text.replace(before, after))
+    with pytest.raises(GpufeedError, match="compare the file") as error:
+        read_site("mine", tmp_path)
+    assert said in str(error.value)

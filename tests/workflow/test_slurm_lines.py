@@ -113,7 +113,9 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
             "train_model": {"gpu_model": "A100"},
             "measure_cell": {"runtime": 1000, "nodes": 2},
             "tabulate": {"slurm_extra": "'--time=5'"},
+            "measure_cel": {"mem_mb": 1},
         },
+        "set-resource": {"gate": {"runtime": 3}},
     }
     profile = preflight.folder / "planted/config.yaml"
     profile.parent.mkdir()
@@ -129,6 +131,8 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "rules that need no GPU ask for one: assemble_report, ",
         "no partition for measure_cell (such as 4 x H200, 16.6667 h)",
         "several GPUs without --nodes=1: measure_cell",
+        "set-resource in planted/config.yaml, which Snakemake passes over",
+        "write set-resources: measure_cell instead",
     ):
         assert sentence in said, said
 

@@ -8,8 +8,10 @@ import yaml
 
 from gpufeed.bundle import archives, wheels
 from gpufeed.bundle.contents import ROOT, seal, this_node
-from gpufeed.config import CONFIG
+from gpufeed.config import CONFIG, read_yaml
 from gpufeed.errors import GpufeedError
+
+EXPECTED = ("a file of YAML with `key: value`", "correct it, or name another: make bundle CONFIG=my.yaml")
 
 
 def parsed() -> argparse.Namespace:
@@ -26,7 +28,7 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     """Packs wheels and archives, and seals the folder. Raises GpufeedError where it cannot be completed."""
     config = yaml.safe_load((CONFIG / "config.yaml").read_text())
     for path in configfiles:
-        config = archives.merged(config, yaml.safe_load(path.read_text()) or {})
+        config = archives.merged(config, read(path))
     wanted = archives.files(config)  # a wrong config ends it before gigabytes were fetched
     requirements = wheels.resolved(cuda)
     wheels.collect(requirements, folder / "wheels")
@@ -37,9 +39,22 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     print(f"there: make setup CUDA={cuda} OFFLINE={folder}, and in the config archives: [{folder}/archives]")
 
 
+def read(path: Path) -> dict:
+    """A config file; raises GpufeedError for one that is missing or has no keys."""
+    try:
+        found = read_yaml(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise GpufeedError(f"config file {path}: {error}", *EXPECTED) from error
+    if not isinstance(found, dict | None):
+        raise GpufeedError(f"config file {path}: {type(found).__name__}", *EXPECTED)
+    return found or {}
+
+
 if __name__ == "__main__":
     given = parsed()
     try:
         pack(given.folder, given.cuda, given.configfile)
     except GpufeedError as error:
         sys.exit(str(error))
+    except OSError as error:  # of the folder: no room, no permission, a file in its place
+        sys.exit(str(GpufeedError(str(error), "a folder with room, in which you may write", "name another")))

@@ -10,6 +10,8 @@ from gpufeed.bundle.contents import check
 from gpufeed.errors import GpufeedError
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     try:
         print(f"{sys.argv[1]}: {check(Path(sys.argv[1]), sys.argv[2])} files, all whole")
     except GpufeedError as error:

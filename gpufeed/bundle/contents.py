@@ -15,6 +15,7 @@ from gpufeed.errors import GpufeedError
 ROOT = Path(__file__).resolve().parents[2]
 SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
 ABOUT = "bundle.json"
+COPY = "copy the folder again, by rsync -a --checksum"
 PARTS = ("archives", "wheels")
 
 
@@ -54,14 +55,18 @@ def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
     pack = f"run make bundle CUDA={cuda} again, where there is a network: it goes on where it stopped"
     if not (folder / SUMS).is_file():
         raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle packed to its end", pack)
-    rows = [line.split("  ", 1) for line in (folder / SUMS).read_text().splitlines()]
-    wrong = [name for sum_, name in rows if not (folder / name).is_file() or sha256(folder / name) != sum_]
+    if not constraints(cuda, root).is_file():
+        raise GpufeedError(f"CUDA={cuda}", "12 or 13", "make setup CUDA=12 (or 13) OFFLINE=FOLDER")
+    rows = [line.partition("  ") for line in (folder / SUMS).read_text(errors="replace").splitlines()]
+    if not any(name == ABOUT for _, _, name in rows):
+        raise GpufeedError(f"{folder / SUMS} does not name {ABOUT}", "a file that was copied whole", COPY)
+    wrong = [name for sum_, _, name in rows if not (folder / name).is_file() or sha256(folder / name) != sum_]
     if wrong:
         shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} others" if len(wrong) > 3 else "")
         raise GpufeedError(
             f"{shown} in {folder}: missing, or other bytes than were packed",
             f"the files of {folder / SUMS}",
-            "copy the folder again, by rsync -a --checksum",
+            COPY,
         )
     about, here = json.loads((folder / ABOUT).read_text()), this_node(cuda, root)
     for key, value in here.items():

@@ -63,6 +63,31 @@ def test_a_bundle_that_was_never_finished_is_refused(bundle):
         contents.check(bundle, "12")
 
 
+@pytest.mark.parametrize("text", ["", "garbage\n"])
+def test_checksums_that_are_not_whole_are_refused(bundle, text):
+    (bundle / contents.SUMS).write_text(text)
+    with pytest.raises(GpufeedError, match=r"does not name bundle\.json[\s\S]*copy the folder again"):
+        contents.check(bundle, "12")
+
+
+def test_a_stack_that_does_not_exist_is_refused(bundle):
+    with pytest.raises(GpufeedError, match=r"CUDA=11[\s\S]*12 or 13"):
+        contents.check(bundle, "11")
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "No such file"), ("a: [", "flow"), ("- a", "list")])
+def test_a_config_file_that_is_none_ends_it_before_anything_is_fetched(tmp_path, text, said):
+    path = tmp_path / "my.yaml"
+    if text is not None:
+        path.write_text(text)
+    command = [sys.executable, "-m", "gpufeed.bundle", str(tmp_path / "to"), "--cuda", "13"]
+    done = subprocess.run([*command, "--configfile", str(path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"found: config file {path}: ")
+    assert said in done.stderr
+    assert not (tmp_path / "to").exists()
+
+
 def test_the_other_stack_is_refused(bundle):
     with pytest.raises(GpufeedError, match=r"for cuda 12[\s\S]*for cuda 13[\s\S]*make setup CUDA=12"):
         contents.check(bundle, "13")

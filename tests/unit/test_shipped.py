@@ -1,5 +1,7 @@
 """What the shipped experiments can answer by what they plan, and that the pages name all there is."""
 
+import re
+
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
@@ -42,6 +44,18 @@ def test_what_decoding_once_gives_can_be_said():
     assert (
         len({(cell.dataset, cell.augment, cell.model, cell.batch_size, cell.epochs) for cell in cells}) == 1
     )
+
+
+def test_the_readmes_first_screen_has_the_answer_the_commands_and_a_picture_that_is_there():
+    """In a window of 1280 x 800, which the picture alone would fill at its full width."""
+    screen = (REPOSITORY / "README.md").read_text().split("\n")[:15]
+    found = [
+        next(place for place, line in enumerate(screen) if line.startswith(text))
+        for text in ("**Which", "make demo", "make test", "<img width=")
+    ]
+    assert found == sorted(found)
+    picture = re.search(r'src="([^"]+)"', screen[found[-1]])[1]
+    assert (REPOSITORY / picture).is_file()
 
 
 @pytest.mark.parametrize("name", [*LOADERS, *AUGMENTS])

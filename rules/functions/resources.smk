@@ -46,8 +46,13 @@ def cores_of_extension(wildcards):
 
 
 def cores_of_cell(wildcards):
-    """CPU cores of a measurement: all, or a share of them for each of its GPUs."""
+    """CPU cores of a measurement on a node: all, or a share of them for each of its GPUs.
+
+    On a cluster each GPU has those of a job with one, for the rank that it trains with and that one's workers.
+    """
     cell = cell_of(wildcards)
+    if submitted():
+        return config["cores_per_cell"] or cores_of_job(wildcards, cell.workers) * cell.devices
     given = config["cores_per_cell"] or cores_of_job(wildcards, cell.workers) // SHARES
     return given if SHARES == 1 else min(given * cell.devices, cores_of_job(wildcards))
 

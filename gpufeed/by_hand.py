@@ -113,7 +113,7 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
     decoder, broken = values["cache_decoder"], values["max_quarantined_share"]
-    return Shelf(Path(values["data_folder"]), archives, decoder, broken, values["data_form"])
+    return Shelf(Path(values["data_folder"]).expanduser(), archives, decoder, broken, values["data_form"])
 
 
 def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 
 from gpufeed.attempts import attempt
 from gpufeed.code import digest
-from gpufeed.config import planned
+from gpufeed.config import planned, settle_folders
 from gpufeed.errors import GpufeedError
 from gpufeed.node import announce, node_name
 from gpufeed.order import Order
@@ -18,6 +18,7 @@ from gpufeed.sweep.plan import STRIP_SETS
 
 try:
     PLAN = planned(config)
+    settle_folders(config)
 except GpufeedError as error:
     raise WorkflowError(f"the config cannot be run\n{error}")
 

@@ -59,7 +59,7 @@ def collect(config: Mapping, folder: Path) -> list[SourceFile]:
     those that no place gives.
     """
     places = [Path(place) for place in config["archives"]]
-    places += sorted(Path(config["data"]).glob("*/archives"))
+    places += sorted(Path(config["data"]).expanduser().glob("*/archives"))
     wanted, failed = files(config), []
     for file in wanted:
         target = folder / file.name

@@ -16,6 +16,7 @@ from gpufeed.config import (
     check,
     check_splits,
     planned,
+    settle_folders,
     with_defaults,
 )
 from gpufeed.data import idx, synthetic
@@ -370,3 +371,18 @@ def test_a_trip_through_the_host_is_left_out_of_cuda_graphs():
     assert kept == {("dlpack", False), ("dlpack", True), ("host", False)}
     (left,) = [left for left in found.left_out if left.experiment == "e"]
     assert left.sentence.startswith("augment chain with exchange host waits for the device in every step")
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = {"data": "~/scratch/data", "results": "results/here"}
+    settle_folders(config)
+    assert config == {"data": f"{tmp_path}/scratch/data", "results": "results/here"}
+
+
+@pytest.mark.parametrize("key", ["data", "results"])
+def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
+    (tmp_path / "file").touch()
+    config = {"data": str(tmp_path), "results": str(tmp_path)} | {key: str(tmp_path / "file/below")}
+    with pytest.raises(GpufeedError, match=rf"{key}: '.*/file/below' in the config: .*/file is a file"):
+        settle_folders(config)

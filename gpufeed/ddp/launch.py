@@ -13,12 +13,13 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from gpufeed import notice
 from gpufeed.ddp import files, slurm, torchrun
+from gpufeed.ddp.torchrun import GRACE_S
 from gpufeed.errors import GpufeedError, Skip
 
 log = logging.getLogger("gpufeed")
@@ -73,6 +74,12 @@ def spread(
             while not ended(process) and not notice.given():
                 for entry in epochs.new() if on_epoch else ():
                     on_epoch(entry)
+            if (
+                several and notice.given()
+            ):  # srun kills its tasks at SIGTERM; the first of them ends with its input
+                process.stdin.close()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
         finally:
             torchrun.stop(process)
         reader.join(timeout=READ_S)

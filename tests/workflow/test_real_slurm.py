@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
+import image_fixtures
 import pandas as pd
 import psutil
 import pytest
@@ -15,7 +17,10 @@ import yaml
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
 from workflow_fixtures import SHORT, wait_until
 
+from gpufeed import notice
 from gpufeed.record import Record
+from gpufeed.trainers.asked import EVERY
+from gpufeed.trainers.checkpoints import CHECKPOINT, KEY, load
 
 pytestmark = [
     pytest.mark.slurm,
@@ -216,18 +221,11 @@ def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
 
 @pytest.mark.timeout(600)
 def test_a_rank_that_dies_or_a_step_that_is_asked_to_end_ends_both_nodes(slurm, tmp_path):
-    def submit(name: str, code: str) -> str:
-        """A job on both nodes that runs the code; its output goes to NAME.txt."""
-        options = ["-A", ACCOUNT, "--mem=1000", "--nodes=2", "--ntasks=2", f"--output={tmp_path}/{name}.txt"]
-        path = os.pathsep.join(filter(None, sys.path))
-        wrap = f"PYTHONPATH={path} exec {sys.executable} -c 'import ddp_fixtures as d; {code}'"
-        return run("sbatch", "--parsable", *options, "--no-requeue", f"--wrap={wrap}").strip()
-
-    killed = submit("killed", f'd.spread_failing("{tmp_path}")')
+    killed = on_both_nodes(tmp_path / "killed.txt", f'd.spread_failing("{tmp_path}")')
     wait_until(lambda: states(killed) == ["FAILED"], 120)
     said = (tmp_path / "killed.txt").read_text()
     assert "rank 1 of the training ended with SIGKILL" in said, said
-    asked = submit("asked", f'd.spread_waiting("{tmp_path}", 1, 2)')
+    asked = on_both_nodes(tmp_path / "asked.txt", f'd.spread_waiting("{tmp_path}", 1, 2)')
     told = [tmp_path / f"pid-{rank}" for rank in (0, 1)]
     wait_until(lambda: all(path.exists() and path.read_text() for path in told), 120)
     run("scancel", "--signal=TERM", asked)  # the step, and not the script
@@ -235,6 +233,32 @@ def test_a_rank_that_dies_or_a_step_that_is_asked_to_end_ends_both_nodes(slurm, 
     assert run("sacct", "-X", "-n", "-P", "-j", asked, "-o", "exitcode").strip() == "0:15"
     assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
     assert not list((tmp_path / "scratch").iterdir())
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("whom", ["step", "script"])
+def test_a_training_on_two_nodes_that_is_asked_to_end_keeps_its_state(slurm, tmp_path, whom):
+    """step: as some time before a preemption or a time limit, without the script. script: that alone."""
+    image_fixtures.write_cache(image_fixtures.write_dataset(tmp_path / "tiny"))
+    folder = tmp_path / "tiny"
+    job = on_both_nodes(tmp_path / "said.txt", f'd.spread_training("{folder}", 1, 2, waits_after=2)')
+    told = [folder / f"pid-{rank}" for rank in (0, 1)]
+    wait_until(lambda: all(path.exists() and path.read_text() for path in told), 120)
+    run("scancel", "--signal=TERM", *(["--batch"] if whom == "script" else []), job)
+    wait_until(lambda: states(job) == ["FAILED"], 120)
+    said = (tmp_path / "said.txt").read_text()
+    status = run("sacct", "-X", "-n", "-P", "-j", job, "-o", "exitcode").strip()
+    assert status == f"{notice.STATUS - 128}:0", said  # as sacct shows a status above 128
+    assert load(folder / "kept" / CHECKPOINT)[KEY]["step"] == 2 * EVERY
+    assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
+
+
+def on_both_nodes(out: Path, code: str) -> str:
+    """The number of a job on both nodes that runs the code, and says what it says in `out`."""
+    options = ["-A", ACCOUNT, "--mem=1000", "--nodes=2", "--ntasks=2", f"--output={out}"]
+    path = os.pathsep.join(filter(None, sys.path))
+    wrap = f"PYTHONPATH={path} exec {sys.executable} -c 'import ddp_fixtures as d; {code}'"
+    return run("sbatch", "--parsable", *options, "--no-requeue", f"--wrap={wrap}").strip()
 
 
 def node_of(job: str) -> str:

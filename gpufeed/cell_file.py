@@ -1,4 +1,4 @@
-"""A composed cell as a YAML file: how it travels to the jobs that train, evaluate and measure it."""
+"""A composed cell as a YAML file: what a run by hand leaves beside its weights."""
 
 import os
 from pathlib import Path
@@ -37,6 +37,6 @@ def read(path: str | Path) -> dict:
 def unreadable(path: str | Path, why: str) -> GpufeedError:
     return GpufeedError(
         f"no readable cell at {path} ({why})",
-        "cell.yaml as rule compose_cell or python -m gpufeed.train writes it",
+        "cell.yaml as python -m gpufeed.train writes it",
         "put it back, or delete it and run the command again",
     )

@@ -5,6 +5,7 @@ what a person would type after `python -m gpufeed.train`, so that the one is hel
 """
 
 import json
+import logging
 import re
 import shlex
 import sys
@@ -39,6 +40,7 @@ from gpufeed.experiment import (
 from gpufeed.models import vit_options
 from gpufeed.registry import DERIVED
 
+log = logging.getLogger("gpufeed")
 ADVICE = "To append to your config"  # of Hydra; a key that is added is refused
 PRIMARY = "train"  # config/hydra/train.yaml
 BY_HAND = "train"  # the experiment of a cell that no workflow planned
@@ -270,8 +272,19 @@ def parted(source: Mapping) -> tuple[dict, dict]:
     return {**rest, "files": files}, dict(source["options"])
 
 
+def planned_cell(job: Any) -> dict:
+    """The cell of a job (Cell.asdict), as Hydra composes it; the job's log tells how to train it by hand.
+
+    job: the `snakemake` of a script; its param `cell` is the planned one (Cell.identity).
+    Raises as compose_cell does.
+    """
+    cell, words = compose_cell(job.params.cell, job.config)
+    log.info("%s", words)
+    return cell.asdict()
+
+
 def compose_cell(planned: Mapping, config: Mapping) -> tuple[Cell, str]:
-    """The planned cell (Cell.asdict) as Hydra composes it, and in words the command that trains it by hand.
+    """The planned cell (Cell.identity) as Hydra composes it, and in words the command that trains it by hand.
 
     config: of the run that planned it. Raises GpufeedError if Hydra makes another cell of it.
     """
@@ -291,12 +304,12 @@ def compose_cell(planned: Mapping, config: Mapping) -> tuple[Cell, str]:
 
 def check_same(planned: Cell, cell: Cell) -> None:
     """Raises GpufeedError at the first field in which Hydra's cell differs from the planned one."""
-    ours, theirs = (json.loads(json.dumps(made.asdict())) for made in (planned, cell))
-    for key, value in ours.items():
-        if theirs[key] != value:
+    ours, theirs = (json.loads(json.dumps(made.identity())) for made in (planned, cell))
+    for key in ours | theirs:
+        if theirs.get(key) != ours.get(key):
             raise GpufeedError(
-                f"{key} {theirs[key]!r} in the cell as Hydra composes it",
-                f"{value!r}, as the workflow planned it",
+                f"{key} {theirs.get(key)!r} in the cell as Hydra composes it",
+                f"{ours.get(key)!r}, as the workflow planned it",
                 "write the override so that YAML, JSON and Hydra read it alike, such as 0.001 or [8, 16]",
             )
 

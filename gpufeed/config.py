@@ -39,7 +39,7 @@ GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_shards", "build_extension"),
-    *("compose_cell", "measure_cell", "count_repeats", "measure_build", "measure_kernel", "gate"),
+    *("measure_cell", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("measure_ceilings", "plot_ceilings"),

@@ -4,7 +4,6 @@
 rule measure_ceilings:
     input:
         unpack(needs_of),
-        cell=ancient(CELL_FILE),
     output:
         ceilings=f"{RESULTS}/ceilings/{{experiment}}/{{cell}}.json",
     log:
@@ -17,6 +16,7 @@ rule measure_ceilings:
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:
+        cell=identity_of,
         settings=settings_of_ceilings,
         attempt=lambda wildcards: attempt_at(
             f"{RESULTS}/ceilings/{wildcards.experiment}/{wildcards.cell}.json"

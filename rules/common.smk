@@ -26,9 +26,6 @@ announce(planning=workflow.is_main_process)
 
 RESULTS = config["results"]
 DATA = config["data"]
-# A cell's path ends in a digest of the cell: a file that was written anew holds the same cell, and what was made
-# from it stays (`ancient` where it is read).
-CELL_FILE = f"{RESULTS}/cells/{{experiment}}/{{cell}}.yaml"
 ORDER = Order(PLAN.cells, config["seed"], PLAN.most_repeats)
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 ANALYSIS_CODE = digest(
@@ -57,6 +54,11 @@ def cell_of(wildcards):
             "expected: a cell of the present config\n"
             "what to do: name the experiment as target, and snakemake finds its cells"
         )
+
+
+def identity_of(wildcards):
+    """The planned cell, as its digest is made of it: what jobs are given of it never changes under its name."""
+    return cell_of(wildcards).identity()
 
 
 def attempt_at(path, device=config["device"]):

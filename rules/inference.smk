@@ -3,7 +3,6 @@
 
 rule export_model:
     input:
-        cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
     output:
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
@@ -16,6 +15,7 @@ rule export_model:
     resources:
         cpus_per_task=cores_of_prediction,
     params:
+        cell=identity_of,
         # what is exported does not depend on the device
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/exported.json", "cpu"),
         code=lambda wildcards: digest("inference/export.py", "inference/files.py", *code_of_model(wildcards)),
@@ -26,7 +26,6 @@ rule export_model:
 rule quantise_model:
     input:
         unpack(data_of),
-        cell=ancient(CELL_FILE),
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
     output:
@@ -42,6 +41,7 @@ rule quantise_model:
         cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
+        cell=identity_of,
         calibration=lambda wildcards: inference_plan.calibration(config, wildcards.experiment),
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/quantised.json", "cpu"),
         code=code_of_quantisation,
@@ -52,7 +52,6 @@ rule quantise_model:
 rule measure_inference:
     input:
         unpack(data_of),
-        cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
@@ -70,6 +69,7 @@ rule measure_inference:
         cpus_per_task=cores_of_cell,
         gpu=GPU_JOBS,
     params:
+        cell=identity_of,
         settings=inference_of,
         attempt=lambda wildcards: attempt_at(
             f"{RESULTS}/inference/{wildcards.experiment}/{wildcards.cell}.json"

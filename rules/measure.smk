@@ -4,7 +4,6 @@
 rule measure_cell:
     input:
         unpack(needs_of),
-        cell=ancient(CELL_FILE),
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",
@@ -19,6 +18,7 @@ rule measure_cell:
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:
+        cell=identity_of,
         repeat=lambda wildcards: int(wildcards.repeat),
         least_s=config["least_s"],
         attempt=attempt_of,

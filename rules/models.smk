@@ -4,7 +4,6 @@
 rule train_model:
     input:
         unpack(needs_of),
-        cell=ancient(CELL_FILE),
     output:
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         about=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.json",
@@ -18,6 +17,7 @@ rule train_model:
         cpus_per_task=cores_of_cell,
         gpu=gpus_of_cell,
     params:
+        cell=identity_of,
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/model.json"),
         code=lambda wildcards: digest(
             "trained/train.py", "trained/model_file.py", *code_of_training(wildcards)
@@ -29,7 +29,6 @@ rule train_model:
 rule evaluate_model:
     input:
         unpack(data_of),
-        cell=ancient(CELL_FILE),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
     output:
         evaluation=f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
@@ -43,6 +42,7 @@ rule evaluate_model:
         cpus_per_task=cores_of_evaluation,
         gpu=GPU_JOBS,
     params:
+        cell=identity_of,
         attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/evaluation.json"),
         code=lambda wildcards: digest(
             "trained/evaluation.py", "trained/confusion.py", *code_of_training(wildcards)

@@ -6,7 +6,7 @@ config has so many cells of one repeat:
 - dry: `snakemake -n` of the whole report: seconds, those of them on a CPU, and the most memory of it;
 - bare (--bare): the same of a Snakefile with one rule and as many jobs, each time right after it;
 - execute (--execute): the cells "measured" by jobs that touch their outputs; seconds beyond a dry run over
-  cells. A cell is two jobs, compose_cell and measure_cell; no job takes longer than its shell.
+  cells. No job takes longer than its shell.
 """
 
 import argparse

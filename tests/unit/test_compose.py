@@ -66,7 +66,7 @@ def command_in(words: str) -> list[str]:
 def test_each_kind_of_shipped_cell_is_composed_as_it_was_planned(names):
     config = merged(*names)
     for cell in one_of_each(config):
-        found, words = compose_cell(cell.asdict(), config)
+        found, words = compose_cell(cell.identity(), config)
         assert found == cell
         assert cell.id in words
 
@@ -76,7 +76,7 @@ def test_the_command_in_the_comment_trains_the_cell():
     config["device"], config["seed"] = "cpu", 5
     cells = planned(config).cells["vit_lite"].values()
     cell = next(cell for cell in cells if cell.workers)
-    _, words = compose_cell(cell.asdict(), config)
+    _, words = compose_cell(cell.identity(), config)
     by_hand = hydras(*command_in(words))
     assert replace(by_hand, experiment=cell.experiment) == cell
     assert (by_hand.device, by_hand.seed, by_hand.dataset) == ("cpu", 5, "cifar10_gray_28")
@@ -89,7 +89,7 @@ def test_a_source_of_the_runs_own_config_is_told_in_full(tmp_path):
     config["experiments"]["pipelining"]["common"]["dataset"] = "mine"
     config["experiments"]["pipelining"]["common"]["epochs"] = 1
     cell = next(iter(planned(config).cells["pipelining"].values()))
-    found, words = compose_cell(cell.asdict(), config)
+    found, words = compose_cell(cell.identity(), config)
     assert found == cell
     assert "--config-dir FOLDER" in words
     told = words.split("is\n")[1]
@@ -98,7 +98,7 @@ def test_a_source_of_the_runs_own_config_is_told_in_full(tmp_path):
 
 def test_a_cell_that_hydra_composes_otherwise_is_an_error():
     config = merged("demo.yaml", "config.yaml", "demo.yaml")
-    cell = next(iter(planned(config).cells["demo"].values())).asdict()
+    cell = next(iter(planned(config).cells["demo"].values())).identity()
     cell["hyper"]["trainer"] = {**cell["hyper"]["trainer"], "learning_rate": 0.5}
     with pytest.raises(GpufeedError) as error:
         compose_cell(cell, config)
@@ -114,7 +114,7 @@ def test_an_override_that_hydra_reads_otherwise_than_the_workflow_is_an_error(na
     cell = next(iter(planned(config).cells["pipelining"].values()))
     assert cell.hyper["model"]["architecture"] == name
     with pytest.raises(GpufeedError):
-        compose_cell(cell.asdict(), config)
+        compose_cell(cell.identity(), config)
 
 
 def test_the_primary_config_has_every_axis_with_the_cells_own_default():

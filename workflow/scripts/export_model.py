@@ -2,7 +2,8 @@
 
 import sys
 
-from gpufeed import attempts, cell_file, orphan
+from gpufeed import attempts, orphan
+from gpufeed.compose import planned_cell
 from gpufeed.inference.export import export_model
 from gpufeed.inference.files import EXPORTED, troubles
 from gpufeed.log import job_log
@@ -13,7 +14,7 @@ if __name__ == "__main__":
         job = snakemake  # noqa: F821
         orphan.end_with()
         found = export_model(
-            cell_file.read(job.input.cell),
+            planned_cell(job),
             job.input.model,
             job.output.files,
             planned_on=node_name(),

@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, cell_file, leases, orphan
+from gpufeed import attempts, leases, orphan
 from gpufeed.ceilings import verdict
 from gpufeed.ceilings.measure import measure_ceilings
 from gpufeed.ceilings.record import write
+from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
 from gpufeed.training import Stores
@@ -15,7 +16,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
-        cell = cell_file.read(job.input.cell)
+        cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         built = ("cache", "strips", "shards", "extension")
         stores = {name: Path(path) for name in built if (path := job.input.get(name))}

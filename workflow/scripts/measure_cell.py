@@ -9,7 +9,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     import sys
     from pathlib import Path
 
-    from gpufeed import attempts, cell_file, leases, orphan
+    from gpufeed import attempts, leases, orphan
+    from gpufeed.compose import planned_cell
     from gpufeed.log import job_log
     from gpufeed.measure import measure
     from gpufeed.node import node_name
@@ -19,7 +20,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
         orphan.end_with()
-        cell = cell_file.read(job.input.cell)
+        cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         record, steps = measure(
             cell,

@@ -1,7 +1,9 @@
 """python -m gpufeed.leases: the GPUs of this node, and who holds which."""
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 from gpufeed.leases import gpus
 from gpufeed.leases.cuda_order import in_cuda_order
@@ -10,8 +12,10 @@ from gpufeed.leases.mask import VARIABLE, visible
 from gpufeed.leases.taking import in_words, name_of
 
 
-def main() -> int:
-    """Prints a line a GPU; always 0."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line a GPU; 0, and argparse's 2 for arguments, of which there are none."""
+    about = "Prints the GPUs of this node, a line each: number, kind, UUID, and who holds it."
+    argparse.ArgumentParser(prog="python -m gpufeed.leases", description=about).parse_args(arguments)
     there = gpus.on_node()
     if not there:
         print("NVML finds no GPU on this node: there is nothing to lease.")

@@ -307,17 +307,20 @@ def test_what_stands_in_a_file_need_not_be_whole(lease_folder, text):
 def test_who_holds_what_is_told(taker, lease_folder, monkeypatch, capsys):
     monkeypatch.setattr(gpus, "on_node", lambda: planted(2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    assert shown.main() == 0
+    assert shown.main([]) == 0
     assert not lease_folder.exists()
     assert capsys.readouterr().out.count("free") == 2
     one = taker(2)
     one.mask()
-    shown.main()
+    shown.main([])
     lines = capsys.readouterr().out.splitlines()
     assert f"held by process {one.process.pid} (" in lines[1]
     assert lines[1].endswith("no job of this shell takes it")
     assert lines[2].endswith("free")
     assert lines[3] == "CUDA_VISIBLE_DEVICES=1"
     monkeypatch.setattr(gpus, "on_node", list)
-    shown.main()
+    shown.main([])
     assert "nothing to lease" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        shown.main(["--help"])
+    assert "who holds it" in " ".join(capsys.readouterr().out.split())

@@ -8,18 +8,17 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import ceilings_fixtures as made
+import measure_fixtures as toys
 import pytest
 import record_fixtures as records
 import yaml
 from image_fixtures import write_dataset
 
-from gpufeed import cell_file
 from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, publish, style
 from gpufeed.ceilings import plan
 from gpufeed.ceilings.record import read
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
-from gpufeed.training import read_cell
 
 
 def several():
@@ -210,10 +209,9 @@ class Named(SimpleNamespace):
 def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypatch, capfd):
     made.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
-    cell_file.write(tmp_path / "cell.yaml", read_cell(made.planted(model="SlowModel")), "Planted.")
+    toys.give_cell(monkeypatch, made.planted(model="SlowModel"))
     snakemake = SimpleNamespace(
         input=Named(
-            cell=str(tmp_path / "cell.yaml"),
             manifest=str(write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"),
             cache=[],
         ),

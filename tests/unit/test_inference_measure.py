@@ -10,7 +10,7 @@ import measure_fixtures as toys
 import pytest
 import torch
 
-from gpufeed import cell_file, registry
+from gpufeed import registry
 from gpufeed.config import ROOT
 from gpufeed.document import validator
 from gpufeed.errors import Skip
@@ -23,7 +23,7 @@ from gpufeed.inference.precision import forward_of
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores, read_cell
+from gpufeed.training import Stores
 
 SETTINGS = {
     "backends": ["eager"],
@@ -252,10 +252,9 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
     settings = {**SETTINGS, "backends": ["eager", "export", "onnxruntime", "onnxruntime_int8"]}
     common = {"log": [str(tmp_path / "job.log")], "threads": 1, "wildcards": Named(cell="cell")}
     common["resources"] = Named()
-    cell_file.write(tmp_path / "cell.yaml", read_cell(cell), "A toy.")
+    toys.give_cell(monkeypatch, cell)
     params = Named(attempt=4, settings=settings, calibration={"images": 9, "method": "minmax", "seed": 0})
     inputs = Named(
-        cell=str(tmp_path / "cell.yaml"),
         manifest=manifest,
         cache=[],
         model=at["model.pt"],

@@ -222,8 +222,8 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
     common["params"] = Named(attempt=4, code="c0de")
     common["wildcards"], common["resources"] = Named(cell="cell"), Named()
     common["config"] = {"results": str(tmp_path / "results")}
-    cell = toys.toy_cell_file(tmp_path, loader=loader)
-    inputs = Named(cell=cell, manifest=manifest, cache=[], model=files["model.pt"])
+    toys.give_cell(monkeypatch, toys.toy_cell(loader=loader))
+    inputs = Named(manifest=manifest, cache=[], model=files["model.pt"])
     for script, output in (
         ("train_model", Named(model=files["model.pt"], about=files["model.json"])),
         ("evaluate_model", Named(evaluation=files["evaluation.json"])),

@@ -286,10 +286,10 @@ def test_the_script_writes_both_files_and_ends_well(
 ):
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
+    toys.give_cell(monkeypatch, toys.toy_cell(loader=loader))
     steps, record = tmp_path / "0.steps.parquet", tmp_path / "0.json"
     job = Named(
         input=Named(
-            cell=toys.toy_cell_file(tmp_path, loader=loader),
             manifest=str(toys.toy_manifest(tmp_path).write()),
             cache=[],
         ),

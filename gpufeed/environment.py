@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from gpufeed import gpu
+from gpufeed.software import software
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -61,6 +62,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "driver": nvml["driver"],
         "stack": stack(torch.version.cuda),
         "versions": versions(),
+        "software": software(),
         "commit": commit,
         "dirty": dirty,
     }

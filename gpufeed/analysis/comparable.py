@@ -33,8 +33,11 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     """What else differs, or is not known, between repeats that may be compared."""
     stack = [_say(side, ("stack", "torch", "driver")) for side in (ours, base)]
+    packages = [_known(rows["software"], "digest") for rows in (ours, base)]
     processor = [_say(side, ("cpu", "cores")) for side in (ours, base)]
     said = [f"other stack: {_sides(*stack)}"] if stack[0] != stack[1] else []
+    if all(packages) and packages[0] != packages[1]:
+        said.append(f"other packages, by their digest: {_sides(*map(listing, packages))}")
     said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
     said += ["other cards of this model"] if on_other_cards(ours, base) else []
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):

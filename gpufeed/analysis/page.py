@@ -255,6 +255,17 @@ def _uuids(rows: pd.DataFrame) -> dict[str, str]:
     return {"GPU UUID": ", ".join(sorted(told))} if told else {}
 
 
+def _software(rows: pd.DataFrame) -> dict[str, str]:
+    """The environments of Python behind these records; empty where none is told."""
+    told = {
+        f"{one['packages']} packages, digest {one['digest']}"
+        + (f", container {one['container']}" if one["container"] else "")
+        for one in rows["software"]
+        if isinstance(one, dict)
+    }
+    return {"packages": "; ".join(sorted(told))} if told else {}
+
+
 def _machines(table: pd.DataFrame) -> list[dict]:
     """What the readable records were measured with, one entry a combination."""
     known = table[table["hardware"].notna()]
@@ -279,6 +290,7 @@ def _machines(table: pd.DataFrame) -> list[dict]:
                     f"{first['memory_gib']:.0f} GiB",
                     "driver": first["driver"] if isinstance(first["driver"], str) else "none",
                     "stack": f"{first['stack']}, torch {first['torch']}, Python {first['python']}",
+                    **_software(rows),
                     "system": first["os"],
                     "commit": (", ".join(commits) or "unknown") + (" with local changes" if dirty else ""),
                     "warm-up": "; ".join(sorted(rows["warmup"].dropna().unique())) or "none",

@@ -24,7 +24,8 @@ WHOLE_NUMBERS = (
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
     *AXES, "step_limit", "precision", "overrides", "hyper", "source", "device", "hardware", "stack", "torch",
-    "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty",
+    "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "software", "commit",
+    "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
     "fell_back_share", "fell_back_to", "telemetry", "phases",
@@ -139,6 +140,7 @@ def _machine(record: Record) -> dict:
         "gpu": gpu,
         "torch": environment["versions"].get("torch", "unknown"),
         "cores": environment["cores_allowed"],
+        "software": environment.get("software"),  # absent in records of older versions
     }
 
 

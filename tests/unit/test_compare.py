@@ -155,13 +155,19 @@ def test_cards_that_differ_as_cards_of_a_model_do_are_compared(run, card):
 def test_an_older_stack_fewer_cores_and_what_nobody_knows_are_kept_in_mind(run):
     ours = made(
         card={"power_limit_w": None},
-        environment={"stack": "cuda13", "versions": {"torch": "2.11.0"}, "cores_allowed": 8},
+        environment={
+            **{"stack": "cuda13", "versions": {"torch": "2.11.0"}, "cores_allowed": 8},
+            "software": {"packages": 9, "digest": "0a", "container": None},
+        },
         facts={"cache": "simplejpeg 1.8", "filesystem": "nfs4"},
     )
-    code, said, rows = run(ours, made(facts={"cache": "simplejpeg 1.9", "filesystem": "ext4"}))
+    theirs = {"software": {"packages": 9, "digest": "0b", "container": None}}
+    base = made(environment=theirs, facts={"cache": "simplejpeg 1.9", "filesystem": "ext4"})
+    code, said, rows = run(ours, base)
     assert (code, rows["forced"].tolist()) == (NOTHING, [False])
     for note in (
         "other stack: cuda13, torch 2.11.0, driver 580.1 in A, cuda12, torch 2.10.0, driver 580.1 in B",
+        "other packages, by their digest: 0a in A, 0b in B",
         "other CPU or cores: Imaginary CPU 3.0, cores allowed: 8 in A, ",
         "the power limit was not recorded in A",
         "the cache was built by another version: simplejpeg 1.8 in A, simplejpeg 1.9 in B",

@@ -45,16 +45,19 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
     assert {part.path.parent.name for part in found.missing} >= {"never-measured"}
 
 
-def test_the_environment_names_every_gpu_by_its_uuid(tmp_path):
+def test_the_environment_names_every_gpu_by_its_uuid_and_all_packages_by_a_digest(tmp_path):
     cell, written = made.cell("resident"), []
     for repeat, uuid in enumerate(["GPU-b", "GPU-a"]):
         one = made.record(cell, repeat)
         card = one.environment["gpu"] | {"uuid": uuid}
-        written.append(replace(one, environment=one.environment | {"gpu": card}))
+        software = {"packages": 9, "digest": "0a", "container": "my.sif" if repeat else None}
+        written.append(replace(one, environment=one.environment | {"gpu": card, "software": software}))
     made.write(tmp_path, *written)
     plan = made.plan_info({"pipelining": [cell.id]})
     publish.report(tmp_path, ["pipelining"], plan, tmp_path / "report.html")
-    assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in (tmp_path / "report.html").read_text()
+    html = (tmp_path / "report.html").read_text()
+    assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in html
+    assert "9 packages, digest 0a; 9 packages, digest 0a, container my.sif</dd>" in html
 
 
 def test_what_records_say_is_text_not_markup(report):

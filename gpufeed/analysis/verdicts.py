@@ -222,7 +222,8 @@ def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
     if base is None or best["loader"] == BASELINE:
         return ""
     found = standing(best, base)
-    unsure = "" if found.ahead else " (not shown to be faster)"
+    why = "one repeat" if found.ratio.n < 2 else "not shown to be faster"
+    unsure = "" if found.ahead else f" ({why})"
     return f"{wording.ratio(found.ratio.median)} the rate of {BASELINE}{unsure}"
 
 
@@ -324,7 +325,8 @@ def _rivals(ours: pd.DataFrame) -> str:
             return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
         rest = rest.replace("the one", "that of the one").replace("all", "those of all")
         return f"Its range lies above {rest}; fewer than 6 repeats say no more."
-    shown = "; ".join(tied[:3]) + (f"; and {len(tied) - 3} more" if len(tied) > 3 else "")
+    *named, last = tied[:3] + ([f"{len(tied) - 3} more"] if len(tied) > 3 else [])
+    shown = f"{'; '.join(named)} or {last}" if named else last
     return f"It is not shown to be faster than {shown}."
 
 

@@ -378,3 +378,15 @@ def test_a_task_names_how_many_devices_trained(tmp_path):
     subjects = sorted(wording.task(rows) for rows in tables.tasks(cells_of(paths)))
     assert subjects[0].replace("batch 32, ", "batch 32, 2 devices, ") != subjects[0]
     assert sum("2 devices" in subject for subject in subjects) == 1
+
+
+def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
+    speeds = {"dataloader_sync": [100, 120], "resident": [115, 130], "host_cache": [112, 131]}
+    for number in (2, 3):
+        of = dict(list(speeds.items())[:number])
+        paths = []
+        for loader, rates_ in of.items():
+            cell = made.cell(loader, "tensor_cache")
+            paths += made.write_speeds(tmp_path / str(number), cell, rates_)
+        others = "dataloader_sync" if number == 2 else "host_cache or dataloader_sync"
+        assert f"It is not shown to be faster than {others}." in answer(paths)

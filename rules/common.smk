@@ -9,8 +9,9 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 
 from gpufeed.attempts import attempt
 from gpufeed.code import digest
-from gpufeed.config import planned, settle_folders
+from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
+from gpufeed.folders import settle_folders
 from gpufeed.node import announce, node_name
 from gpufeed.order import Order
 from gpufeed.registry import DECODERS, LOADERS

@@ -16,12 +16,12 @@ from gpufeed.config import (
     check,
     check_splits,
     planned,
-    settle_folders,
     with_defaults,
 )
 from gpufeed.data import idx, synthetic
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import DEVICES, Plan
+from gpufeed.folders import settle_folders
 from gpufeed.registry import KINDS
 
 PIPELINING = ["experiments", "pipelining"]

@@ -4,7 +4,10 @@ So DALI reads, decodes and works ahead without the interpreter, across the ends 
 ranks and state are the loader's. DALI's own shuffling and sharding stay out of it.
 """
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,18 +77,17 @@ class ReadingPipeline:
             prefetch_queue_depth=DEPTH,
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
-        listed = self.ids.ravel().tolist()
-        with pipeline:
-            files, ids = fn.readers.file(
-                files=[paths[sample_id] for sample_id in listed],
-                labels=listed,
-                dont_use_mmap=True,  # one thread reads: 95k files of 2 kB per second, 59k if it maps them
-            )
-            output = decoder.images(files)
-            if augment is not None:
-                output = augment.graph(output, drawn(augment, self.ids, epochs))
-            pipeline.set_outputs(output, ids)
-        pipeline.build()  # 5 ms, and 1.2 us a listed file, with the interpreter's lock held
+        with listed(paths, self.ids.ravel()) as file_list:
+            with pipeline:
+                files, ids = fn.readers.file(
+                    file_list=file_list,
+                    dont_use_mmap=True,  # one thread reads: 95k files of 2 kB per second, 59k if it maps them
+                )
+                output = decoder.images(files)
+                if augment is not None:
+                    output = augment.graph(output, drawn(augment, self.ids, epochs))
+                pipeline.set_outputs(output, ids)
+            pipeline.build()  # reads the list, with the interpreter's lock held
         return pipeline
 
     def allow(self, batches: int) -> None:
@@ -130,6 +132,19 @@ class ReadingPipeline:
         while self.scheduled < min(self.given + DEPTH, self.allowed):
             self.scheduled += 1 if self.scheduled else DEPTH  # the first call begins DEPTH
             self.pipeline.schedule_run()
+
+
+@contextmanager
+def listed(paths: list[str], ids: np.ndarray) -> Iterator[str]:
+    """A temporary list of files, `path label` a line, the label being the sample id; ids: int64 (n,).
+
+    For 400,000 samples DALI takes 0.16 s to get it, and 0.62 s for lists of Python.
+    """
+    lines = [f"{os.path.abspath(path)} {sample_id}\n" for sample_id, path in enumerate(paths)]
+    with tempfile.NamedTemporaryFile("w", prefix="gpufeed-", suffix=".txt", newline="\n") as file:
+        file.write("".join(map(lines.__getitem__, ids.tolist())))
+        file.flush()
+        yield file.name
 
 
 def drawn(augment: DaliAugment, ids: np.ndarray, epochs: np.ndarray) -> dict[str, DataNode]:

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -213,6 +214,31 @@ def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
             assert loader.not_taken() == str(clean.paths()[13])
             with pytest.raises(GpufeedError, match=str(clean.paths()[13])):
                 list(loader)
+
+
+@pytest.mark.parametrize("name", ["with spaces and ü", "two\nlines", "car\rriage"])
+def test_names_that_a_list_of_files_cannot_hold_are_fed(tmp_path, name):
+    available("dali_cpu")
+    manifest = write_files(tmp_path / name, taken(), "jpg", (24, 32))
+    with load("loader", "dali_cpu")(wanted(manifest, None)) as loader:
+        assert loader.reads == (name == "with spaces and ü")
+        batches = list(loader)
+        assert loader.reads == (name == "with spaces and ü")
+    expected = PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
+    found = {i: batch.images[row] for batch in batches for row, i in enumerate(batch.ids.tolist())}
+    assert sorted(found) == list(range(COUNT))
+    # libjpeg-turbo decodes for both
+    assert all(np.array_equal(found[i].numpy(), expected[i]) for i in range(COUNT))
+
+
+def test_no_list_of_files_is_left_behind(clean, tmp_path, monkeypatch):
+    available("dali_cpu")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "lists"))
+    (tmp_path / "lists").mkdir()
+    with load("loader", "dali_cpu")(wanted(clean, None)) as loader:
+        assert loader.reads
+        assert not list((tmp_path / "lists").iterdir())
+        assert sum(len(batch.ids) for batch in loader) == COUNT
 
 
 def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):

@@ -11,6 +11,8 @@ from gpufeed.analysis.ceilings_rows import groups, parts
 from gpufeed.ceilings import verdict
 
 ROW_IN, HEAD_IN = 0.38, 1.0
+FEWEST_ROWS = 2  # that a panel has room for, so that a bar alone is no block
+VISIBLE = 0.002  # share of the longest bar: what is thinner is not in the legend
 ROOM = 1.45  # of the longest bar: what stands beside the bars is in it
 # Hatches tell them apart in a grey print, and the light ones stand beside dark ones.
 LOOKS = {
@@ -58,12 +60,14 @@ def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> set[str]:
                 bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6, "zorder": 2}
                 axis.barh(y, seconds[name], left=left, height=0.66, **bar)
                 left += seconds[name]
+            if seconds[name] > VISIBLE * longest:
                 seen.add(name)
         share = found["shares"]["au"]["median"]
         words = f"AU {wording.tenths(share)}, {verdict.of(found).kind}"
         axis.text(left + 0.01 * longest, y, words, va="center", fontsize=9)
     axis.set_yticks(range(len(rows)), [name for name, _ in rows])
-    axis.set_ylim(len(rows) - 0.5, -0.5)
+    spare = max(0, FEWEST_ROWS - len(rows)) / 2
+    axis.set_ylim(len(rows) - 0.5 + spare, -0.5 - spare)
     axis.set_xlim(0, longest * ROOM)
     axis.tick_params(axis="y", length=0)
     axis.set_xlabel("seconds of an epoch, mean over the pairs")

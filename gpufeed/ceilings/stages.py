@@ -90,6 +90,7 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
         try:
             make_cold(files)
             cold.append(drain(loader, lead_in=False).seconds)
+            loader.files()  # what was made ahead of the epoch goes, as before the cold one
             warm.append(drain(loader, lead_in=False).seconds)  # of the files that the one before has read
             make_cold(loader.files())
             whole.append(end_to_end())

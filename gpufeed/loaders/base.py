@@ -169,7 +169,10 @@ class Loader(ABC):
         self.epoch, self.next_batch = state["epoch"], state["next_batch"]
 
     def files(self) -> list[str]:
-        """Every file that an epoch of an open loader reads, with no page of it held; empty where none is."""
+        """Every file that an epoch of an open loader reads; empty where none is.
+
+        Asked between epochs: no page of the files is held then, nor a large part of the next epoch.
+        """
         return []
 
     def files_of_split(self) -> list[str]:

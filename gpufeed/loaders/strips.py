@@ -4,7 +4,7 @@ import itertools
 import os
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ import torch
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.ahead import AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.transfer import send
 from gpufeed.strips.backends.base import StripBackend
 from gpufeed.strips.reader import StripReader, Unit
@@ -30,12 +31,14 @@ class StripsLoader(AheadLoader):
     strips are shuffled, cut into windows, and the samples shuffled within each. Two samples of one strip
     are then never further apart than a window. Unshuffled, a split of several windows comes strip by strip.
     With several ranks each rank decodes all strips of every window, and keeps its share of the samples.
+    The first window of an epoch is decoded while the last one of the epoch before is in use.
 
     The bytes of the strip set are verified by the equivalence gate, once, and not at each opening.
     """
 
     no_decoding = "Strips are read and decoded in one pass over the file that holds them."
     no_transfer = "Strips are decoded where they are needed: no pixels are copied."
+    keeps_on = True
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
@@ -51,6 +54,8 @@ class StripsLoader(AheadLoader):
         self.reader: StripReader | None = None
         self.stream: torch.cuda.Stream | None = None  # of decoding, on CUDA
         self.units: list[Unit] = []
+        self.pool: ThreadPoolExecutor | None = None
+        self.waiting: Waiting | None = None  # the window that is decoded ahead
 
     def open(self) -> None:
         super().open()
@@ -61,15 +66,23 @@ class StripsLoader(AheadLoader):
         self.reader = StripReader(r.manifest, r.strips, r.device, r.threads, verify=False)
         self.units = self.reader.units(r.split)
         self.tally = self.reader.tally
+        self.pool = ThreadPoolExecutor(1, "gpufeed-strips")
 
     def close(self) -> None:
         super().close()
+        if self.pool is not None:
+            self.pool.shutdown(cancel_futures=True)
+            self.pool = self.waiting = None
         if self.reader is not None:
             self.reader.close()
             self.reader = None
 
     def files(self) -> list[str]:
-        """The strip set, which is mapped anew here so that its pages can go, and what is in no strip."""
+        """The strip set, which is mapped anew here so that its pages can go, and what is in no strip.
+
+        What was decoded ahead is dropped.
+        """
+        self.drop()
         self.reader.let_go()
         paths = self.reader.files  # by sample id; none where all are in strips
         alone = [unit.ids for unit in self.units if unit.strip is None]
@@ -80,11 +93,17 @@ class StripsLoader(AheadLoader):
         """What decodes the strips of an open loader: its name, version and tolerance."""
         return self.reader.backend
 
-    def windows(self) -> list[list[Unit]]:
-        """The units of each window of the present epoch, a function of (seed, epoch)."""
+    def drop(self) -> None:
+        """Ends the decoding of a window ahead, and forgets it."""
+        if self.waiting is not None and not self.waiting.future.cancel():
+            self.waiting.future.exception()  # waits for its end
+        self.waiting = None
+
+    def windows(self, epoch: int) -> list[list[Unit]]:
+        """The units of each window of an epoch, a function of (seed, epoch)."""
         units = self.units
         if self.request.shuffle:
-            units = [units[i] for i in self._generator().permutation(len(units))]
+            units = [units[i] for i in self._generator(epoch).permutation(len(units))]
         most = max(1, WINDOW_BYTES // self._image_bytes())
         windows: list[list[Unit]] = [[]]
         held = 0
@@ -97,20 +116,25 @@ class StripsLoader(AheadLoader):
         return windows
 
     def order(self) -> np.ndarray:
+        return self.order_of(self.epoch)
+
+    def order_of(self, epoch: int) -> np.ndarray:
+        """As `order`, of any epoch."""
+        r = self.request
         if len(self.split_ids) * self._image_bytes() <= WINDOW_BYTES:
-            return super().order()
-        parts = [np.concatenate([unit.ids for unit in units]) for units in self.windows()]
-        if self.request.shuffle:
-            parts = [self._generator(place).permutation(ids) for place, ids in enumerate(parts, 1)]
-        return np.concatenate(parts)[self.request.rank :: self.request.world_size]
+            return epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
+        parts = [np.concatenate([unit.ids for unit in units]) for units in self.windows(epoch)]
+        if r.shuffle:
+            parts = [self._generator(epoch, place).permutation(ids) for place, ids in enumerate(parts, 1)]
+        return np.concatenate(parts)[r.rank :: r.world_size]
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
-        return self._batches(self._segments(order))
+        return self._batches(order, self.epoch)
 
-    def _batches(self, segments: list["Segment"]) -> Iterator[Batch]:
-        """Batches of the segments, one behind the other; a batch may lie across two of them."""
-        size, total, live = self.request.batch_size, segments[-1].end, []
-        decoded = self._decoded(segments)
+    def _batches(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
+        """Batches of the epoch's segments, one behind the other; a batch may lie across two of them."""
+        size, total, live = self.request.batch_size, len(order), []
+        decoded = self._decoded(self._segments(order, epoch), epoch)
         for start in range(0, total, size):
             end = min(start + size, total)
             while not live or live[-1].end < end:
@@ -118,9 +142,9 @@ class StripsLoader(AheadLoader):
             live = [window for window in live if window.end > start]
             yield joined([window.cut(max(start, window.start), min(end, window.end)) for window in live])
 
-    def _segments(self, order: np.ndarray) -> list["Segment"]:
-        """The order cut where its windows end, each with the units that it needs."""
-        windows = self.windows()
+    def _segments(self, order: np.ndarray, epoch: int) -> list["Segment"]:
+        """The order, or the rest of it, cut where its windows end, each with the units that it needs."""
+        windows = self.windows(epoch)
         window_of = np.full(len(self.labels), -1)
         for place, units in enumerate(windows):
             for unit in units:
@@ -134,42 +158,43 @@ class StripsLoader(AheadLoader):
             segments.append(Segment(start, end, ids, units))
         return segments
 
-    def _decoded(self, segments: list["Segment"]) -> Iterator["Window"]:
-        """The window of each segment; the next one is decoded while this one is used."""
-        device, stream = self.request.device, self.stream
+    def _decoded(self, segments: list["Segment"], epoch: int) -> Iterator["Window"]:
+        """The window of each segment; the next one, or the next epoch's first, is decoded meanwhile."""
+        self._begin(segments[0])
+        for following in [*segments[1:], None]:
+            waiting, self.waiting = self.waiting, None
+            window, done = waiting.future.result()
+            self._begin(following or self._segments(self.order_of(epoch + 1), epoch + 1)[0])
+            if done is not None:
+                current = torch.cuda.current_stream(self.request.device)
+                current.wait_event(done)
+                for tensor in (window.images, window.rows, window.labels, window.ids):
+                    tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
+            yield window
 
-        def decode(segment: Segment) -> tuple[Window, torch.cuda.Event | None]:
-            with nullcontext() if stream is None else torch.cuda.stream(stream):
-                return self._decode(segment), None if stream is None else stream.record_event()
+    def _begin(self, segment: "Segment") -> None:
+        """Has a segment decoded, if that is not under way."""
+        if self.waiting is None or not self.waiting.segment.is_like(segment):
+            self.drop()
+            self.waiting = Waiting(segment, self.pool.submit(self._decode, segment))
 
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(decode, segments[0])
-            for following in [*segments[1:], None]:
-                window, done = waiting.result()
-                if following is not None:
-                    waiting = pool.submit(decode, following)
-                if done is not None:
-                    current = torch.cuda.current_stream(device)
-                    current.wait_event(done)
-                    for tensor in (window.images, window.rows, window.labels, window.ids):
-                        tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
-                yield window
-
-    def _decode(self, segment: "Segment") -> "Window":
+    def _decode(self, segment: "Segment") -> tuple["Window", "torch.cuda.Event | None"]:
         """Decodes a segment's units; runs in a thread of its own."""
-        device = self.request.device
-        found, images = self.reader.read(segment.units)
-        sorter = np.argsort(found)
-        rows = sorter[np.searchsorted(found, segment.ids, sorter=sorter)]
-        columns = (rows, self.labels[segment.ids], segment.ids)
-        return Window(segment.start, segment.end, images, *(send(values, device) for values in columns))
+        device, stream = self.request.device, self.stream
+        with nullcontext() if stream is None else torch.cuda.stream(stream):
+            found, images = self.reader.read(segment.units)
+            sorter = np.argsort(found)
+            rows = sorter[np.searchsorted(found, segment.ids, sorter=sorter)]
+            columns = (rows, self.labels[segment.ids], segment.ids)
+            window = Window(segment.start, segment.end, images, *(send(values, device) for values in columns))
+            return window, None if stream is None else stream.record_event()
 
     def _image_bytes(self) -> int:
         height, width = self.request.manifest.image_size()
         return height * width * 3
 
-    def _generator(self, window: int = 0) -> np.random.Generator:
-        return np.random.default_rng([self.request.seed, self.epoch, window])
+    def _generator(self, epoch: int, window: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self.request.seed, epoch, window])
 
 
 @dataclass(frozen=True)
@@ -180,6 +205,10 @@ class Segment:
     end: int
     ids: np.ndarray  # int64 (end - start,)
     units: list[Unit]
+
+    def is_like(self, other: "Segment") -> bool:
+        """Whether both are decoded to the same window."""
+        return self.start == other.start and np.array_equal(self.ids, other.ids)
 
 
 @dataclass(frozen=True)
@@ -201,6 +230,14 @@ class Window:
         """The samples order[start:end] of the epoch, which lie in this window."""
         here = slice(start - self.start, end - self.start)
         return Batch(self.images.index_select(0, self.rows[here]), self.labels[here], self.ids[here], 0.0)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A segment that is decoded ahead. future: of what _decode returns."""
+
+    segment: Segment
+    future: Future
 
 
 def joined(pieces: list[Batch]) -> Batch:

@@ -1,5 +1,7 @@
 """The loader strips: its order with one window and with several, and its batches across windows."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -79,7 +81,7 @@ def test_several_windows_are_whole_and_shuffled(make, manifest, images_a_window)
 
 
 def test_no_window_is_larger_than_its_limit(make, images_a_window):
-    windows = make().windows()
+    windows = make().windows(0)
     sizes = [sum(len(unit.ids) for unit in units) for units in windows]
     assert len(windows) > 1
     assert sum(sizes) == len(KINDS)
@@ -97,6 +99,81 @@ def test_goes_on_in_mid_epoch_in_a_later_window(make, manifest, images_a_window)
     expected = [batch.ids.tolist() for batch in whole]
     loader.load_state_dict({"epoch": 0, "next_batch": 4, "seed": 3})
     assert [batch.ids.tolist() for batch in loader] == expected[4:]
+
+
+def test_goes_on_at_the_start_of_a_window_that_was_decoded_ahead(make, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW_BYTES", 12 * IMAGE_BYTES)
+    whole, loader = make(batch_size=1), make(batch_size=1)
+    expected = [batch.ids.tolist() for batch in whole]
+    first = sum(len(unit.ids) for unit in loader.windows(0)[0])
+    iterator = iter(loader)
+    assert [next(iterator).ids.tolist() for _ in range(first)] == expected[:first]
+    iterator.close()
+    assert [batch.ids.tolist() for batch in loader] == expected[first:]
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The ids of each reading of units, in order."""
+    plain, found = module.StripReader.read, []
+
+    def read(self, units):
+        found.append(sorted(id for unit in units for id in unit.ids.tolist()))
+        return plain(self, units)
+
+    monkeypatch.setattr(module.StripReader, "read", read)
+    return found
+
+
+def test_the_next_epoch_is_decoded_while_the_last_window_is_in_use(make, reads):
+    loader, all_ids = make(), list(range(len(KINDS)))
+    for epoch in range(3):
+        iterator = iter(loader)
+        next(iterator)
+        wait_until(lambda expected=epoch + 2: len(reads) == expected)
+        assert sum(len(batch.ids) for batch in iterator) < len(KINDS)
+    assert reads == [all_ids] * 4
+
+
+def test_what_was_decoded_ahead_is_not_taken_for_another_epoch(make, manifest, reads):
+    loader, again = make(), make()
+    check_epoch(loader, manifest)
+    loader.load_state_dict({"epoch": 5, "next_batch": 0, "seed": 3})
+    again.load_state_dict({"epoch": 5, "next_batch": 0, "seed": 3})
+    assert check_epoch(loader, manifest) == check_epoch(again, manifest)
+
+
+def test_who_asks_for_the_files_finds_nothing_read_ahead(make, reads):
+    loader = make()
+    list(loader)
+    loader.files()
+    before = len(reads)
+    list(loader)
+    wait_until(lambda: len(reads) == before + 2)  # this epoch's, and the next one's
+
+
+def test_an_error_ahead_is_that_of_the_next_epoch_and_is_tried_again(make, manifest, monkeypatch):
+    loader = make()
+    plain, calls = loader.reader.read, []
+
+    def broken_once(units):
+        calls.append(len(units))
+        if len(calls) == 2:
+            raise GpufeedError("a strip that cannot be read", "a whole one", "look at the disk")
+        return plain(units)
+
+    monkeypatch.setattr(loader.reader, "read", broken_once)
+    check_epoch(loader, manifest)
+    with pytest.raises(GpufeedError, match="a strip that cannot be read"):
+        list(loader)
+    check_epoch(loader, manifest)
+
+
+def wait_until(condition, seconds: float = 10) -> None:
+    end = time.perf_counter() + seconds
+    while not condition() and time.perf_counter() < end:
+        time.sleep(0.005)
+    assert condition()
 
 
 def test_unshuffled_windows_come_strip_by_strip(make, manifest, images_a_window):

@@ -55,7 +55,7 @@ class StripsLoader(AheadLoader):
         self.stream: torch.cuda.Stream | None = None  # of decoding, on CUDA
         self.units: list[Unit] = []
         self.pool: ThreadPoolExecutor | None = None
-        self.waiting: Waiting | None = None  # the window that is decoded ahead
+        self.ahead_of: Future[Begun] | None = None  # the next epoch's begin
 
     def open(self) -> None:
         super().open()
@@ -72,7 +72,7 @@ class StripsLoader(AheadLoader):
         super().close()
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
-            self.pool = self.waiting = None
+            self.pool = self.ahead_of = None
         if self.reader is not None:
             self.reader.close()
             self.reader = None
@@ -94,10 +94,11 @@ class StripsLoader(AheadLoader):
         return self.reader.backend
 
     def drop(self) -> None:
-        """Ends the decoding of a window ahead, and forgets it."""
-        if self.waiting is not None and not self.waiting.future.cancel():
-            self.waiting.future.exception()  # waits for its end
-        self.waiting = None
+        """Forgets what was decoded ahead, once nothing is decoded any more."""
+        if self.ahead_of is not None:
+            self.ahead_of.cancel()
+            self.ahead_of = None
+        self.pool.submit(int).result()
 
     def windows(self, epoch: int) -> list[list[Unit]]:
         """The units of each window of an epoch, a function of (seed, epoch)."""
@@ -134,7 +135,7 @@ class StripsLoader(AheadLoader):
     def _batches(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
         """Batches of the epoch's segments, one behind the other; a batch may lie across two of them."""
         size, total, live = self.request.batch_size, len(order), []
-        decoded = self._decoded(self._segments(order, epoch), epoch)
+        decoded = self._decoded(order, epoch)
         for start in range(0, total, size):
             end = min(start + size, total)
             while not live or live[-1].end < end:
@@ -158,13 +159,15 @@ class StripsLoader(AheadLoader):
             segments.append(Segment(start, end, ids, units))
         return segments
 
-    def _decoded(self, segments: list["Segment"], epoch: int) -> Iterator["Window"]:
-        """The window of each segment; the next one, or the next epoch's first, is decoded meanwhile."""
-        self._begin(segments[0])
-        for following in [*segments[1:], None]:
-            waiting, self.waiting = self.waiting, None
-            window, done = waiting.future.result()
-            self._begin(following or self._segments(self.order_of(epoch + 1), epoch + 1)[0])
+    def _decoded(self, order: np.ndarray, epoch: int) -> Iterator["Window"]:
+        """The windows of an epoch or its rest; the next one, or the next epoch's, is decoded meanwhile."""
+        begun, waiting = self._begun(order, epoch), None
+        for following in [*begun.segments[1:], None]:
+            window, done = begun.first if waiting is None else waiting.result()
+            if following is None:
+                self.ahead_of = self.pool.submit(self._begin, epoch + 1)
+            else:
+                waiting = self.pool.submit(self._decode, following)
             if done is not None:
                 current = torch.cuda.current_stream(self.request.device)
                 current.wait_event(done)
@@ -172,11 +175,19 @@ class StripsLoader(AheadLoader):
                     tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
             yield window
 
-    def _begin(self, segment: "Segment") -> None:
-        """Has a segment decoded, if that is not under way."""
-        if self.waiting is None or not self.waiting.segment.is_like(segment):
-            self.drop()
-            self.waiting = Waiting(segment, self.pool.submit(self._decode, segment))
+    def _begun(self, order: np.ndarray, epoch: int) -> "Begun":
+        """The begin of an epoch or its rest: what was made ahead, if it is that, or made now."""
+        ahead, self.ahead_of = self.ahead_of, None
+        # an error ahead may be that of an epoch that nobody asks for: now it shows, if it is still there
+        if ahead is not None and ahead.exception() is None and np.array_equal(ahead.result().order, order):
+            return ahead.result()
+        return self.pool.submit(self._begin, epoch, order).result()
+
+    def _begin(self, epoch: int, order: np.ndarray | None = None) -> "Begun":
+        """Plans an epoch and decodes its first window; order: None for the whole epoch's."""
+        order = self.order_of(epoch) if order is None else order
+        segments = self._segments(order, epoch)
+        return Begun(order, segments, self._decode(segments[0]))
 
     def _decode(self, segment: "Segment") -> tuple["Window", "torch.cuda.Event | None"]:
         """Decodes a segment's units; runs in a thread of its own."""
@@ -206,10 +217,6 @@ class Segment:
     ids: np.ndarray  # int64 (end - start,)
     units: list[Unit]
 
-    def is_like(self, other: "Segment") -> bool:
-        """Whether both are decoded to the same window."""
-        return self.start == other.start and np.array_equal(self.ids, other.ids)
-
 
 @dataclass(frozen=True)
 class Window:
@@ -233,11 +240,12 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A segment that is decoded ahead. future: of what _decode returns."""
+class Begun:
+    """An epoch, or its rest, whose first window is decoded; first: as `_decode` returns it."""
 
-    segment: Segment
-    future: Future
+    order: np.ndarray  # int64 (n,)
+    segments: list[Segment]
+    first: tuple[Window, "torch.cuda.Event | None"]
 
 
 def joined(pieces: list[Batch]) -> Batch:

@@ -38,7 +38,8 @@ HYPER = CONFIG / "hydra"
 GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
-    *("all", "download", "prepare_dataset", "build_cache", "build_strips", "build_shards", "build_extension"),
+    *("all", "download", "prepare_dataset"),
+    *("build_cache", "build_strips", "build_shards", "build_beton", "build_extension"),
     *("measure_cell", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),

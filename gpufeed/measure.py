@@ -62,6 +62,7 @@ def measure(
     began_s: float | None = None,
     least_s: float = 0.0,
     shards: Path | None = None,
+    beton: Path | None = None,
     scratch: Path | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
@@ -81,7 +82,7 @@ def measure(
     called, starts = time.perf_counter(), start_up(began_s)
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    built = {"cache": cache, "strips": strips, "shards": shards, "extension": extension}
+    built = {"cache": cache, "strips": strips, "shards": shards, "beton": beton, "extension": extension}
     stores = Stores(**{name: path and Path(path) for name, path in built.items()})
     status, sentence, outcome = guarded(
         cell_,
@@ -175,7 +176,9 @@ def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
         "quarantined": len(broken),
         "examples": broken[:SHOWN],
         "cache": read_info(stores.cache).decoder_version if stores.cache else None,
-        "filesystem": filesystem(stores.cache or stores.strips or stores.shards or manifest.files_root()),
+        "filesystem": filesystem(
+            stores.cache or stores.strips or stores.shards or stores.beton or manifest.files_root()
+        ),
     }
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpufeed.beton.build import build as build_beton
+from gpufeed.beton.store import open_beton
 from gpufeed.cache import build_or_fall_back, open_cache
 from gpufeed.config import with_defaults
 from gpufeed.data.building import one_builder
@@ -106,7 +108,7 @@ def as_list(value: object) -> object:
 
 
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The cache, strips or shards that the cell's loader reads, built if they are not there or not of this
+    """The cache, strips, shards or .beton file that the cell's loader reads, built if not there or not of this
     manifest. The extension of a model's activation is found or built when the model asks for it."""
     reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
     if reads == "cache":
@@ -127,6 +129,12 @@ def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
             log.info("building the shards %s", path)
             build_shards(samples, path, workers=cores_allowed())
         return Stores(shards=path)
+    if reads == "beton":
+        path = manifest.parent / "beton" / "images.beton"
+        if not opens(open_beton, path, samples):
+            log.info("building the .beton file %s", path)
+            build_beton(samples, path, workers=cores_allowed())
+        return Stores(beton=path)
     return Stores()
 
 

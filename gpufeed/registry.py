@@ -46,7 +46,7 @@ ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, fo
 @dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
-    reads: str = "files"  # files | cache | strips | shards
+    reads: str = "files"  # files | cache | strips | shards | beton
     device: str = "any"  # any | cuda
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
@@ -104,6 +104,9 @@ LOADERS = {
     "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional"),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
+    ),
+    "ffcv": LoaderEntry(
+        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", reads="beton", augments=ON_DEVICE
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }

@@ -52,14 +52,15 @@ RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
 class Stores:
     """What was built for the cell; None for what it does not use.
 
-    cache, strips, shards: from the dataset for its loader. extension: the library of gpufeed.ops, for the
-    model's activation or the loader.
+    cache, strips, shards, beton: from the dataset for its loader. extension: the library of gpufeed.ops, for
+    the model's activation or the loader.
     """
 
     cache: Path | None = None
     strips: Path | None = None
     extension: Path | None = None
     shards: Path | None = None
+    beton: Path | None = None
 
 
 @dataclass
@@ -310,7 +311,7 @@ def reads_files(manifest: Manifest, stores: Stores) -> bool:
     """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
     if stores.strips is not None:
         return open_strips(stores.strips, manifest).left_over().size > 0
-    return stores.cache is None and stores.shards is None
+    return stores.cache is None and stores.shards is None and stores.beton is None
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -375,6 +376,7 @@ def load_request(
         cache=stores.cache,
         strips=stores.strips,
         shards=stores.shards,
+        beton=stores.beton,
         extension=stores.extension,
         sample_transform=None if augment.where == "device" else augment,
         workers=cell.workers,

@@ -75,6 +75,8 @@ def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[st
         found["strips"] = 'folder / "strips/strips.bin"'
     if reads == "shards":
         found["shards"] = 'folder / "shards/shards.json"'
+    if reads == "beton":
+        found["beton"] = 'folder / "beton/images.beton"'
     if row["augment"] not in ON_DEVICE:
         found["sample_transform"] = "augment"
     found["threads"] = "torch.get_num_threads()"

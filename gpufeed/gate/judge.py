@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpufeed.beton import store as beton
 from gpufeed.cache import open_cache, read_info
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.tally import together
@@ -90,6 +91,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
         cache=task.cache and Path(task.cache),
         strips=task.strips and Path(task.strips),
         shards=task.shards and Path(task.shards),
+        beton=task.beton and Path(task.beton),
         extension=task.extension and Path(task.extension),
         threads=threads,
     )
@@ -135,13 +137,19 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
 
 
 def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
-    """Reads every byte of strips and shards, as no loader does; raises GpufeedError if one is wrong."""
+    """Reads every byte of what was built of the files; raises GpufeedError if one is wrong.
+
+    No loader does.
+    """
     if request.strips is not None:
         opened = strips.open_strips(request.strips, request.manifest)
         strips.verify_bytes(opened, lambda: tell("alive", "verifying the bytes of the strips"))
     if request.shards is not None:
         found = shards.open_shards(request.shards, request.manifest)
         shards.verify_bytes(found, lambda: tell("alive", "verifying the bytes of the shards"))
+    if request.beton is not None:
+        said = "verifying the bytes of the .beton file"
+        beton.verify_bytes(request.beton, request.manifest, lambda: tell("alive", said))
 
 
 def fields_of(source: PixelSource) -> dict:

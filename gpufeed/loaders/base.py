@@ -34,6 +34,7 @@ class LoadRequest:
     cache: Path | None = None  # decoded uint8 cache, for loaders that read one
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
+    beton: Path | None = None  # .beton file, for the loader that reads one
     extension: Path | None = None  # the library of gpufeed.ops, for a loader that decodes by it; None: found
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are

@@ -6,12 +6,16 @@ from types import ModuleType
 from gpufeed.errors import Skip
 
 
-def imported(loader: str, module: str, package: str) -> ModuleType:
-    """A module of a package of the extra `peers`; raises Skip with a sentence if this node has none."""
+def imported(
+    loader: str, module: str, package: str, remedy: str = "pip install 'gpufeed[peers]'"
+) -> ModuleType:
+    """A module of a package; raises Skip with a sentence if this node has none.
+
+    remedy: what brings the package, where that is not the extra `peers`.
+    """
     try:
         return import_module(module)
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: a library that the package loads by itself
         raise Skip(
-            f"Loader {loader} needs the package {package}, which this node lacks ({error}): "
-            "pip install 'gpufeed[peers]'."
+            f"Loader {loader} needs the package {package}, which this node lacks ({error}): {remedy}."
         ) from error

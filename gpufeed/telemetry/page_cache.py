@@ -15,8 +15,8 @@ LARGEST = 2**34  # bytes of a file that is looked at: 16 GiB are four million pa
 
 
 def files_of(request: LoadRequest) -> list[Path]:
-    """What its loader reads: the cache, strips.bin or shards where it has them, else the split's files."""
-    store = request.cache or request.strips
+    """What its loader reads: the cache, strips.bin, .beton file or shards, without one the split's files."""
+    store = request.cache or request.strips or request.beton
     if store is not None:
         return [Path(store)]
     if request.shards is not None:

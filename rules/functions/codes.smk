@@ -38,6 +38,8 @@ def code_of_loader(loader):
         modules += ("strips/**/*.py",)
     if LOADERS[loader].reads == "shards":
         modules += ("shards/*.py", "loaders/peers.py")
+    if LOADERS[loader].reads == "beton":
+        modules += ("beton/*.py", "loaders/peers.py", "decode/tally.py")
     if LOADERS[loader].extension:
         modules += ("loaders/coded_store.py", "loaders/rounds.py", "loaders/files.py", "memory.py")
         modules += ("decode/jpeg_groups.py", "decode/tally.py", "ops/jpeg.py", "strips/parse.py")

@@ -6,6 +6,7 @@ BUILT = {
     "cache": f"cache/{config['cache_decoder']}.npy",
     "strips": "strips/strips.bin",
     "shards": "shards/shards.json",
+    "beton": "beton/images.beton",
 }
 
 
@@ -16,7 +17,7 @@ def data_of(wildcards):
     found = {"manifest": f"{folder}/manifest.parquet"}
     if reads in BUILT:
         found[reads] = f"{folder}/{BUILT[reads]}"
-    if PACKED and reads not in ("cache", "shards"):  # strips may have left some over, shards have not
+    if PACKED and reads in ("files", "strips"):  # strips may have left some over, shards have not
         found["files"] = files_of(dataset)
     if LOADERS[loader].extension:
         found["extension"] = EXTENSION

@@ -9,7 +9,7 @@ import pytest
 from gate_fixtures import SETTINGS, judged, register, task_for
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from image_fixtures import write_cache, write_dataset, write_shards
+from image_fixtures import write_beton, write_cache, write_dataset, write_shards
 from measure_fixtures import OPTIONS
 
 from gpufeed import registry
@@ -28,6 +28,7 @@ from gpufeed.registry import LOADERS
 def dataset(tmp_path_factory):
     manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
     write_shards(manifest)
+    write_beton(manifest)
     return manifest, write_cache(manifest)
 
 

@@ -7,7 +7,16 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import MEAN, STD, request, write_cache, write_dataset, write_shards, write_strips
+from image_fixtures import (
+    MEAN,
+    STD,
+    request,
+    write_beton,
+    write_cache,
+    write_dataset,
+    write_shards,
+    write_strips,
+)
 
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
@@ -60,6 +69,7 @@ def dataset(tmp_path_factory):
     manifest = write_dataset(tmp_path_factory.mktemp("tiny"))
     write_strips(manifest)
     write_shards(manifest)
+    write_beton(manifest)
     return manifest, write_cache(manifest)
 
 

@@ -22,11 +22,14 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             cache=job.input.get("cache") or None,
             strips=job.input.get("strips") or None,
             shards=job.input.get("shards") or None,
+            beton=job.input.get("beton") or None,
             extension=job.input.get("extension") or None,
             device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )
-        if task.cache is None and task.shards is None:  # here, where no loader is taken for stuck meanwhile
+        if (
+            task.cache is None and task.shards is None and task.beton is None
+        ):  # here, where no loader is taken for stuck meanwhile
             bring(Path(task.manifest).parent)
         # no thread may run when the gate forks: what ends this process with Snakemake is asked while it waits
         own = (job.threads, job.resources.get("shares", 1), orphan.family())

@@ -29,6 +29,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             job.input.get("cache") or None,
             strips=job.input.get("strips") or None,
             shards=job.input.get("shards") or None,
+            beton=job.input.get("beton") or None,
             gate=job.input.get("gate") or None,
             extension=job.input.get("extension") or None,
             planned_on=node_name(),

@@ -18,7 +18,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "extension")
+        built = ("cache", "strips", "shards", "beton", "extension")
         stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = measure_inference(
             cell,

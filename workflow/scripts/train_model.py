@@ -19,7 +19,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "extension")
+        built = ("cache", "strips", "shards", "beton", "extension")
         stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         owner = f"{job.wildcards.cell}, {job.params.code}"
         checkpoints = Checkpoints(Path(job.output.model).parent, CHECKPOINT_STEPS, owner)

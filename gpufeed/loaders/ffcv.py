@@ -1,0 +1,197 @@
+"""FFCV as its documentation recommends it for data that fit the page cache: one file, mapped, read by threads.
+
+libjpeg-turbo decodes, called by functions that Numba compiles when the loader opens. `workers` are FFCV's
+threads, 0 for one a core, and never more than Numba has, which is one a core; `prefetch_factor` is how many
+batches wait. Reading, decoding and batching are FFCV's. The order is that of the other loaders, and so is the
+copy: FFCV's own reads memory that its threads may write again before the copy was done.
+"""
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from functools import cache
+from importlib.metadata import version
+
+import numpy as np
+import torch
+
+from gpufeed.beton.format import JPEG
+from gpufeed.beton.store import TOLERANCE, open_beton
+from gpufeed.decode.tally import Tally
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.ahead import END_S, POLL_S, AheadLoader
+from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.peers import imported
+from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.transfer import send, upload
+
+WAITING = 3  # batches that wait, as FFCV's Loader has it by itself
+NAME = "ffcv"
+INSTALL = (
+    "install OpenCV 4's and libjpeg-turbo's headers (Debian: libopencv-dev libturbojpeg0-dev pkg-config), "
+    "then pip install --no-deps ffcv"
+)
+
+
+class Turbo:
+    """FFCV's decoder as the equivalence gate wants to know it."""
+
+    name = NAME
+    tolerance = TOLERANCE
+
+    def version(self) -> str:
+        return f"{NAME} {version(NAME)}"
+
+
+class FfcvLoader(AheadLoader):
+    """The batches of FFCV's Loader, copied ahead on a side stream.
+
+    What the .beton file has as pixels Pillow decoded when that was built, and counts as left to it.
+    The bytes of the file are verified by the equivalence gate, once, and not at each opening.
+    """
+
+    no_decoding = "FFCV reads and decodes an image in one compiled function."
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        if request.beton is None:
+            raise GpufeedError(
+                f"no .beton file for the loader {NAME}", "a .beton file", "build it with build_beton"
+            )
+        if request.sample_transform is not None:
+            raise GpufeedError(
+                "a transform for each sample",
+                "none: FFCV runs what Numba compiles",
+                "use augment none or torch",
+            )
+        self.library = Turbo()
+        self.tally = Tally(NAME)
+        self.loader = None
+        self.jpegs = np.empty(0, dtype=bool)  # by sample id
+
+    def open(self) -> None:
+        super().open()
+        r = self.request
+        with torch_threads_kept():
+            imported(NAME, "ffcv", NAME, INSTALL)
+            open_beton(r.beton, r.manifest)
+            self.loader = new_loader(r)
+            self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG
+            with closing(made(self.loader, self.split_ids[:1])) as first:  # compiles what it runs
+                next(first)
+
+    def close(self) -> None:
+        super().close()
+        self.loader = None
+
+    def files(self) -> list[str]:
+        self.loader.memory_manager.context.mmap = None  # it is mapped anew for the next epoch
+        return [os.fspath(self.request.beton)]
+
+    def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        r = self.request
+        ids, start = send(order, r.device), 0
+        with closing(made(self.loader, order)) as batches:
+            for images, labels in batches:
+                images, transfer = upload(self._kept(images), r.device)
+                labels, _ = upload(self._kept(labels.flatten()), r.device)
+                part = slice(start, start + len(images))
+                self._count(order[part])
+                yield Batch(images, labels, ids[part], 0.0, transfer)
+                start = part.stop
+                if self.stream is not None:
+                    self.stream.synchronize()  # the next batch lets FFCV write this one's memory again
+
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What of FFCV's memory the batch has: a copy, unless the device gets one."""
+        return tensor.clone() if self.request.device.type == "cpu" else tensor
+
+    def _count(self, ids: np.ndarray) -> None:
+        jpegs = int(self.jpegs[ids].sum())
+        self.tally.add(NAME, jpegs)
+        self.tally.add("pillow", len(ids) - jpegs)
+
+
+@contextmanager
+def torch_threads_kept():
+    """FFCV sets the number of torch's threads, too, even when it is imported."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def new_loader(request: LoadRequest):
+    """FFCV's Loader with its plain pipelines, images without a crop and labels, both in host memory."""
+    import numba
+    from ffcv.fields.decoders import IntDecoder, SimpleRGBImageDecoder
+    from ffcv.loader import Loader
+    from ffcv.transforms import ToTensor
+
+    return Loader(
+        os.fspath(request.beton),
+        batch_size=request.batch_size,
+        num_workers=min(request.workers or request.threads, numba.config.NUMBA_NUM_THREADS),
+        os_cache=True,
+        seed=0,  # orders are given; without one it draws from NumPy's global numbers
+        pipelines={"image": [SimpleRGBImageDecoder(), ToTensor()], "label": [IntDecoder(), ToTensor()]},
+        drop_last=False,
+        batches_ahead=request.prefetch_factor or WAITING,
+    )
+
+
+def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The batches of an order: images, uint8 (n, H, W, 3), and labels, int64 (n, 1), in FFCV's memory.
+
+    That is FFCV's again when the next one is asked for. Its thread ends with this iterator.
+    """
+    epoch = epoch_thread()(loader, order)
+    try:
+        for _ in range(0, len(order), loader.batch_size):
+            try:
+                found = epoch.output_queue.get(timeout=STUCK_S)
+            except queue.Empty as error:
+                raise stuck(loader.num_workers) from error
+            if isinstance(found, BaseException):
+                raise found
+            yield found[1]  # behind its place in the memory
+    finally:
+        end(epoch)
+
+
+@cache
+def epoch_thread() -> type:
+    """FFCV's thread, which tells nobody of an error: whoever waits for its batches would wait for ever."""
+    from ffcv.loader.epoch_iterator import EpochIterator
+
+    class EpochThread(EpochIterator):
+        def run(self):
+            try:
+                super().run()
+            except BaseException as error:
+                self.output_queue.put(error)
+
+    return EpochThread
+
+
+def end(epoch) -> None:
+    """Ends FFCV's thread, which otherwise stays in mid-epoch, or waits for room for a last word."""
+    epoch.close()
+    epoch.iter_ixes = iter(())
+    latest = time.monotonic() + END_S
+    while epoch.is_alive() and time.monotonic() < latest:
+        with suppress(queue.Empty):
+            epoch.output_queue.get(timeout=POLL_S)
+
+
+def stuck(threads: int) -> GpufeedError:
+    """What is wrong when no batch came for STUCK_S."""
+    return GpufeedError(
+        f"no batch from FFCV for {STUCK_S} s",
+        f"{threads} threads at work",
+        "look for a dead network mount, a disk that hangs, and at the load of the node",
+    )

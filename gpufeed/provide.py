@@ -108,8 +108,8 @@ def as_list(value: object) -> object:
 
 
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The cache, strips, shards or .beton file that the cell's loader reads, built if not there or not of this
-    manifest. The extension of a model's activation is found or built when the model asks for it."""
+    """The cache, strips, shards or .beton file that the cell's loader reads, built if they are not there or
+    not of this manifest. The extension of a model's activation is found or built when it is asked for."""
     reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
     if reads == "cache":
         path = manifest.parent / "cache" / f"{shelf.decoder}.npy"

@@ -1,8 +1,8 @@
 """Builds the .beton file of a dataset, the same bytes on every machine.
 
-FFCV takes no notice of what libjpeg-turbo says of a file: a file that it refuses becomes whatever the memory
-held before. So each file is decoded here as FFCV will do it, and stands as it is if that gives Pillow's pixels.
-Of every other file Pillow's pixels are stored, which is FFCV's other form of an image.
+FFCV takes no notice of what libjpeg-turbo says of a file: one that it refuses becomes whatever the memory
+held before. So each is decoded here as FFCV will do it, and stands as it is if that gives Pillow's pixels. Of
+every other file Pillow's pixels are stored, which is FFCV's other form of an image.
 """
 
 import os
@@ -22,8 +22,11 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.data.resize import resized
 from gpufeed.decode.base import bad_file
 from gpufeed.decode.files import read_file
+from gpufeed.decode.header import JPEG_KINDS, read_header
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
+
+TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # that libjpeg-turbo turns into RGB by itself; simplejpeg does CMYK, too
 
 
 def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
@@ -101,6 +104,9 @@ def stored(file: str, size: tuple[int, int], resize: bool, page: int) -> tuple[i
 
 def decodes_alike(data: bytes, image: np.ndarray) -> bool:
     """Whether libjpeg-turbo, asked as FFCV asks it, decodes a file to `image`, without a word of warning."""
+    header = read_header(data)
+    if header is None or header.kind not in TO_RGB:
+        return False
     try:
         return TOLERANCE.exceeded(decode_jpeg(data, fastdct=True), image) is None
     except ValueError:

@@ -1,4 +1,4 @@
-"""FFCV as its documentation recommends it for data that fit the page cache: one file, mapped, read by threads.
+"""FFCV as its documentation recommends it for data that memory holds: one file, mapped, read by threads.
 
 libjpeg-turbo decodes, called by functions that Numba compiles when the loader opens. `workers` are FFCV's
 threads, 0 for one a core, and never more than Numba has, which is one a core; `prefetch_factor` is how many
@@ -6,6 +6,7 @@ batches wait. Reading, decoding and batching are FFCV's. The order is that of th
 copy: FFCV's own reads memory that its threads may write again before the copy was done.
 """
 
+import gc
 import os
 import queue
 import threading
@@ -82,6 +83,7 @@ class FfcvLoader(AheadLoader):
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG
             with closing(made(self.loader, self.split_ids[:1])) as first:  # compiles what it runs
                 next(first)
+        gc.collect()  # compiling leaves reference cycles, which hold the mapped file
 
     def close(self) -> None:
         super().close()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from data_fixtures import REPOSITORY
 from gate_fixtures import judged, register, task_for
-from image_fixtures import write_cache, write_dataset, write_files, write_shards, write_strips
+from image_fixtures import write_beton, write_cache, write_dataset, write_files, write_shards, write_strips
 from PIL import Image
 from test_gate import WRONG
 
@@ -49,6 +49,7 @@ def jpegs(tmp_path_factory):
     manifest = reorganise([], root, "synthetic", options)
     write_strips(manifest)
     write_shards(manifest)
+    write_beton(manifest)
     return manifest, write_cache(manifest)
 
 

@@ -5,7 +5,7 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 import torch
-from image_fixtures import request, write_cache, write_dataset, write_shards
+from image_fixtures import request, write_beton, write_cache, write_dataset, write_shards
 
 # The contract's tests run again here, with the `device` fixture of this module.
 from test_loader_contract import *  # noqa: F403
@@ -95,12 +95,14 @@ def opened(loader):
         ("spdl", 3),
         ("webdataset", 0),
         ("webdataset", 2),
+        ("ffcv", 3),
     ],
 )
 def test_real_files_beside_a_busy_stream(device, tmp_path, name, workers):
     manifest = write_dataset(tmp_path / "tiny", train=600, test=6)
     cache = write_cache(manifest) if name == "host_cache" else None
     write_shards(manifest)
+    write_beton(manifest)
     made = request(
         manifest, cache, device=device, workers=workers, prefetch_factor=2 if workers else None, batch_size=7
     )

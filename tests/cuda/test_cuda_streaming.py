@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from hostile_fixtures import photo, saved
-from image_fixtures import request, write_cache, write_files, write_shards, write_strips
+from image_fixtures import request, write_beton, write_cache, write_files, write_shards, write_strips
 from PIL import Image
 
 # The contract's tests run again here, with the `dataset` and `device` fixtures of this module.
@@ -53,6 +53,7 @@ def dataset(tmp_path_factory):
     manifest = Manifest(manifest.root, info, pd.DataFrame(table))
     write_strips(manifest)
     write_shards(manifest)
+    write_beton(manifest)
     return manifest, write_cache(manifest)
 
 

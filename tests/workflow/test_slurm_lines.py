@@ -34,6 +34,7 @@ EVERY_RULE = {
                 "workers": {"loader": "dataloader_workers", "workers": 12},
                 "strips": {"loader": "strips"},
                 "shards": {"loader": "webdataset"},
+                "beton": {"loader": "ffcv"},
                 "ddp": {"loader": "dataloader_workers", "workers": 2, "trainer": "lightning", "devices": 2},
                 "nodes": {"loader": "resident", "trainer": "lightning", "devices": 2, "nodes": 2},
                 "ops": {

@@ -27,9 +27,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             device=job.params.device,
             threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         )
-        if (
-            task.cache is None and task.shards is None and task.beton is None
-        ):  # here, where no loader is taken for stuck meanwhile
+        # here, where no loader is taken for stuck meanwhile
+        if task.cache is None and task.shards is None and task.beton is None:
             bring(Path(task.manifest).parent)
         # no thread may run when the gate forks: what ends this process with Snakemake is asked while it waits
         own = (job.threads, job.resources.get("shares", 1), orphan.family())

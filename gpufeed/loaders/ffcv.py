@@ -102,14 +102,20 @@ class FfcvLoader(AheadLoader):
                 labels, _ = upload(self._kept(labels.flatten()), r.device)
                 part = slice(start, start + len(images))
                 self._count(order[part])
-                yield Batch(images, labels, ids[part], 0.0, transfer)
                 start = part.stop
-                if self.stream is not None:
-                    self.stream.synchronize()  # the next batch lets FFCV write this one's memory again
+                try:
+                    yield Batch(images, labels, ids[part], 0.0, transfer)
+                finally:
+                    self._copied()
 
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """What of FFCV's memory the batch has: a copy, unless the device gets one."""
         return tensor.clone() if self.request.device.type == "cpu" else tensor
+
+    def _copied(self) -> None:
+        """Waits for the copies: the next batch, or the end, lets FFCV write this one's memory again."""
+        if self.stream is not None:
+            self.stream.synchronize()
 
     def _count(self, ids: np.ndarray) -> None:
         jpegs = int(self.jpegs[ids].sum())

@@ -22,7 +22,7 @@ import torch
 from gpufeed.beton.format import JPEG
 from gpufeed.beton.store import TOLERANCE, open_beton
 from gpufeed.decode.tally import Tally
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders.ahead import END_S, POLL_S, AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.peers import imported
@@ -83,6 +83,7 @@ class FfcvLoader(AheadLoader):
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG
             with closing(made(self.loader, self.split_ids[:1])) as first:  # compiles what it runs
                 next(first)
+        check_layer(self.loader.num_workers)
         gc.collect()  # compiling leaves reference cycles, which hold the mapped file
 
     def close(self) -> None:
@@ -150,6 +151,20 @@ def new_loader(request: LoadRequest):
         drop_last=False,
         batches_ahead=request.prefetch_factor or WAITING,
     )
+
+
+def check_layer(threads: int) -> None:
+    """Raises Skip if Numba's threads, once they have run, turn out to be those that serve one caller alone.
+
+    A second one, such as another loader of the process, would abort it.
+    """
+    import numba
+
+    if threads > 1 and numba.threading_layer() == "workqueue":
+        raise Skip(
+            f"Loader {NAME} needs Numba's threading layer tbb or omp, and here is workqueue alone: "
+            "install libgomp (Debian: libgomp1) or the package tbb."
+        )
 
 
 def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

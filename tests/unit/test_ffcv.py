@@ -68,6 +68,17 @@ def test_a_node_without_it_is_told_what_to_install(manifest, monkeypatch):
     loader.close()
 
 
+def test_threads_that_would_abort_the_process_are_a_skip(manifest, monkeypatch):
+    opened(request(manifest, None, workers=2)).close()
+    import numba
+
+    monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
+    opened(request(manifest, None, workers=1)).close()  # compiled without them
+    if numba.config.NUMBA_NUM_THREADS > 1:
+        with pytest.raises(Skip, match="threading layer tbb or omp"):
+            load("loader", "ffcv")(request(manifest, None, workers=2)).open()
+
+
 def test_what_it_reads_is_asked_for(tmp_path, manifest):
     with pytest.raises(GpufeedError, match=r"no \.beton file for the loader ffcv"):
         load("loader", "ffcv")(request(write_dataset(tmp_path / "other"), None))

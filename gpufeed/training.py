@@ -6,9 +6,9 @@ Measuring a cell, keeping its model and evaluating that all begin here.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -61,6 +61,11 @@ class Stores:
     extension: Path | None = None
     shards: Path | None = None
     beton: Path | None = None
+
+    @classmethod
+    def of(cls, paths: Mapping[str, str]) -> "Stores":
+        """Those that are named in `paths`, such as the input of a job; `get` is all that is asked of it."""
+        return cls(**{one.name: Path(path) for one in fields(cls) if (path := paths.get(one.name))})
 
 
 @dataclass

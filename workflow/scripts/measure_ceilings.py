@@ -1,7 +1,6 @@
 """Measures the ceilings of one cell: end to end and compute only by turns, input only, and its stages."""
 
 import sys
-from pathlib import Path
 
 from gpufeed import attempts, leases, orphan
 from gpufeed.ceilings import verdict
@@ -18,12 +17,10 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "beton", "extension")
-        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = measure_ceilings(
             cell,
             job.input.manifest,
-            Stores(**stores),
+            Stores.of(job.input),
             job.params.settings,
             planned_on=node_name(),
             attempt=job.params.attempt,

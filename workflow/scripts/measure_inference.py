@@ -1,7 +1,6 @@
 """Measures a kept model by each backend: accuracy, latency, throughput."""
 
 import sys
-from pathlib import Path
 
 from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
@@ -18,8 +17,6 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "beton", "extension")
-        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = measure_inference(
             cell,
             job.input.model,
@@ -30,7 +27,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
                 }
             ),
             job.input.manifest,
-            Stores(**stores),
+            Stores.of(job.input),
             job.params.settings,
             planned_on=node_name(),
             attempt=job.params.attempt,

@@ -1,7 +1,6 @@
 """Makes the INT8 file of an exported model, calibrated on training images, and lists it."""
 
 import sys
-from pathlib import Path
 
 from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
@@ -17,13 +16,11 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "beton", "extension")
-        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         found = quantise_model(
             cell,
             find({job.input.exported: job.input.exported_files}),
             job.input.manifest,
-            Stores(**stores),
+            Stores.of(job.input),
             job.params.calibration,
             job.output.files,
             planned_on=node_name(),

@@ -19,15 +19,13 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        built = ("cache", "strips", "shards", "beton", "extension")
-        stores = {name: Path(path) for name in built if (path := job.input.get(name))}
         owner = f"{job.wildcards.cell}, {job.params.code}"
         checkpoints = Checkpoints(Path(job.output.model).parent, CHECKPOINT_STEPS, owner)
         with requeue.when_ended():
             found = train_model(
                 cell,
                 job.input.manifest,
-                Stores(**stores),
+                Stores.of(job.input),
                 job.input.get("gate") or None,
                 planned_on=node_name(),
                 attempt=job.params.attempt,

@@ -1,4 +1,4 @@
-# make demo | make test | make test-all | make lint | make lock       CUDA=12 (default) or CUDA=13
+# make demo | make test | make test-all | make ffcv | make lint | make lock       CUDA=12 (default) or CUDA=13
 # Without a network: make bundle [CONFIG=my.yaml] where there is one, then make setup OFFLINE=FOLDER
 CUDA ?= 12
 PYTHON ?= python3
@@ -20,7 +20,7 @@ FROM_FOLDER := --no-index --find-links $(OFFLINE)/wheels
 UV_OFFLINE := --offline
 endif
 
-.PHONY: setup demo test test-all lint lock bundle clean
+.PHONY: setup ffcv demo test test-all lint lock bundle clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
 	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
+
+# needs headers of the system: docs/ffcv.md
+ffcv: setup
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps ffcv==1.0.2
 
 demo: setup
 	$(BIN)/snakemake --configfile config/demo.yaml

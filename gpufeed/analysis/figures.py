@@ -106,23 +106,23 @@ def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
-    """One panel a machine, a bar a task: what tasks share is in the title, the rest names the bars."""
+    """One panel a machine, a bar a pipeline: what all share is in the title, the rest names the bars."""
     machines: dict[str, list[pd.DataFrame]] = {}
     for rows in alone:
         machines.setdefault(wording.machine(rows), []).append(rows)
     found = []
     for machine, panels in machines.items():
-        told = [f"{wording.task(rows)}, {rows['label'].iloc[0]}" for rows in panels]
-        parts = [re.split("[,;] | on ", words) for words in told]
+        together = pd.concat([rows.assign(told=wording.task(rows) + ", " + rows["label"]) for rows in panels])
+        parts = [re.split("[,;] | on ", words) for words in together["told"]]
         shared = [part for part in parts[0] if all(part in own for own in parts)]
         lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
         names = [", ".join(part for part in own if part not in shared) for own in parts]
         named = [
-            rows.assign(label=textwrap.fill(name or rows["label"].iloc[0], LABEL_WIDTH))
-            for rows, name in zip(panels, names, strict=True)
+            textwrap.fill(name or label, LABEL_WIDTH)
+            for name, label in zip(names, together["label"], strict=True)
         ]
-        together = pd.concat(named).sort_values("images_per_s", ascending=False)
-        found.append(together.assign(title="\n".join(lines)))
+        together = together.assign(label=named, title="\n".join(lines))
+        found.append(together.sort_values("images_per_s", ascending=False))
     return found
 
 

@@ -55,6 +55,15 @@ def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
     assert "batch 64" in axis.get_title(loc="left")
 
 
+def test_lengths_of_one_pipeline_have_each_its_own_name(tmp_path):
+    paths = []
+    for epochs, speed in {120: 100, 160: 110}.items():
+        paths += made.write_speeds(tmp_path, made.cell("resident", epochs=epochs), [speed])
+    (axis,) = figures.throughput(tables.cells(records.read_records(paths))).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["160 epochs", "120 epochs"]
+
+
 def test_breakdown_adds_up_to_the_total(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=100), [1000], wait_share=0.5)
     axis = figures.breakdown(tables.cells(records.read_records(paths))).axes[0]

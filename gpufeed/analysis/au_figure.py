@@ -37,10 +37,9 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
 def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
     for number, (name, found) in enumerate(rows):
         au, rate = found["shares"]["au"], found["images_per_s"][END]
-        look = style.line(number) | {"ls": "none"}
         axis.errorbar(
             [au["median"]], [rate["median"]], xerr=_reach(au), yerr=_reach(rate), capsize=3, lw=1.2, ms=7,
-            label=name, **look,
+            label=name, **style.point(number),
         )  # fmt: skip
     axis.axvline(1, color="black", lw=1, ls="--")
     axis.set_xlim(0, max(1.05, *(found["shares"]["au"]["median"] * 1.05 for _, found in rows)))

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 # Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
 BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#6B6B6B"
 LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
-MARKERS = ("o", "s", "^", "D", "v", "P")
-LINES = ("-", "--", "-.", ":", "-", "--")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+LINES = ("-", "--", "-.", ":")
 WIDTH_IN = 9.0
 
 SETTINGS = {
@@ -35,12 +35,26 @@ def look():
 
 
 def line(number: int) -> dict[str, str]:
-    """Colour, marker and dashes of the line of that number; all three are shared from the 37th line on."""
-    colours, turn = len(LINE_COLOURS), number // len(LINE_COLOURS)
+    """Colour, marker and dashes of the line of that number.
+
+    The three repeat after 6, 7 and 4: marker and dashes alone tell 28 lines apart, without any colour.
+    """
     return {
-        "color": LINE_COLOURS[number % colours],
-        "marker": MARKERS[(number + turn) % len(MARKERS)],
-        "ls": LINES[(number + turn) % len(LINES)],
+        "color": LINE_COLOURS[number % len(LINE_COLOURS)],
+        "marker": MARKERS[number % len(MARKERS)],
+        "ls": LINES[number % len(LINES)],
+    }
+
+
+def point(number: int) -> dict[str, str]:
+    """Colour, marker and face of the point of that number; 14 differ without colour, 7 of them hollow."""
+    look = line(number)
+    hollow = number // len(MARKERS) % 2
+    return {
+        "color": look["color"],
+        "marker": look["marker"],
+        "mfc": "white" if hollow else look["color"],
+        "ls": "none",
     }
 
 

@@ -4,7 +4,18 @@ import xml.etree.ElementTree as ET
 import pytest
 import record_fixtures as made
 
-from gpufeed.analysis import figures, learning, learning_figure, publish, records, style, tables
+from gpufeed.analysis import (
+    ceilings_figure,
+    figures,
+    inference_figure,
+    kernel_figure,
+    learning,
+    learning_figure,
+    publish,
+    records,
+    style,
+    tables,
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +133,25 @@ def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
         assert part in said
 
 
-def test_lines_differ_up_to_thirty_six():
-    assert len({tuple(style.line(number).values()) for number in range(36)}) == 36
+def test_lines_differ_in_a_grey_print_too():
+    looks = [style.line(number) for number in range(28)]
+    assert len({(look["marker"], look["ls"]) for look in looks}) == 28
+    assert len({look["color"] for look in looks[:6]}) == 6
+    points = [style.point(number) for number in range(14)]
+    assert len({(point["marker"], point["mfc"] == "white") for point in points}) == 14
+
+
+@pytest.mark.parametrize(
+    "hatches",
+    [
+        [hatch for _, _, hatch in figures.PARTS.values()],
+        [hatch for _, hatch, _ in ceilings_figure.LOOKS.values()],
+        [hatch for _, hatch in kernel_figure.LOOKS.values()],
+        inference_figure.HATCHES,
+    ],
+)
+def test_bars_differ_in_their_hatches(hatches):
+    assert len(set(hatches)) == len(hatches) > 2
 
 
 def test_what_touches_the_ceiling_has_no_percentage(tmp_path):

@@ -10,31 +10,45 @@ from gpufeed.analysis import learning, style, tables, wording
 from gpufeed.analysis.figures import MOST_BARS, panel_title
 
 LEAST_IN, ROW_IN, REST_IN, HELD_OUT_IN = 3.2, 0.24, 1.3, 2.7
-NOTHING = "Nothing to draw: no finished cell of this experiment trains for two epochs."
+SHEET_IN = 11.0  # what fits on A4 and US Letter with its caption, at the width of the paper
+MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves below it
 
 
-def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
+def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
     """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
 
     epochs: as `records.read_epochs` makes it. A row of panels a task, activations of the model together;
     below it the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
     agree lie on each other, so the final losses stand below each other on the right, where the names,
-    which are the legend, give the accuracy.
+    which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.
     """
-    panels = learners(cells, epochs)
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    lines: list[tuple[float, pd.DataFrame, bool]] = []  # (height, rows of the task, held out)
+    return [_sheet(tasks, epochs) for tasks in _sheets(learners(cells, epochs), epochs)]
+
+
+def _sheets(panels: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[tuple[pd.DataFrame, list[float]]]]:
+    """The tasks of each figure with the heights of their lines of panels; a task stays in one piece."""
+    sheets, room = [], 0.0
     for rows in panels:
-        lines.append((max(LEAST_IN, REST_IN + ROW_IN * len(rows)), rows, False))
+        heights = [max(LEAST_IN, REST_IN + ROW_IN * len(rows))]
         if asked_again(rows, epochs):
-            lines.append((HELD_OUT_IN, rows, True))
+            heights.append(HELD_OUT_IN)
+        if not sheets or sum(heights) > room:
+            sheets.append([])
+            room = SHEET_IN
+        sheets[-1].append((rows, heights))
+        room -= sum(heights)
+    return sheets
+
+
+def _sheet(tasks: list[tuple[pd.DataFrame, list[float]]], epochs: pd.DataFrame) -> Figure:
+    """One figure."""
+    lines = [(rows, number > 0) for rows, heights in tasks for number in range(len(heights))]
+    inches = [height for _, heights in tasks for height in heights]
     with style.look():
-        heights = [height for height, *_ in lines]
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
+        figure = Figure(figsize=(style.WIDTH_IN, sum(inches)), layout="constrained")
         # a part for each line of panels: names beside one of them leave the others their width
-        parts = figure.subfigures(len(lines), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for part, (_, rows, held_out) in zip(parts, lines, strict=True):
+        parts = figure.subfigures(len(lines), 1, squeeze=False, height_ratios=inches)[:, 0]
+        for part, (rows, held_out) in zip(parts, lines, strict=True):
             left, right = part.subplots(1, 2)
             if held_out:
                 _curves(left, rows, epochs, "held_out_loss", "loss on held-out images")
@@ -45,11 +59,6 @@ def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> Figure:
                 left.set_title(panel_title(rows))
                 _final(right, rows, epochs)
     return figure
-
-
-def has(cells: pd.DataFrame, epochs: pd.DataFrame) -> bool:
-    """Whether `draw` has something to draw."""
-    return bool(learners(cells, epochs))
 
 
 def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
@@ -98,10 +107,12 @@ def _of(row: pd.Series, epochs: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str, name: str) -> None:
     """The median of each epoch with the range of the repeats as a band."""
-    for _, row in rows.iterrows():
+    for place, (_, row) in enumerate(rows.iterrows()):
         values = _of(row, epochs, measure).groupby("epoch")[measure].agg(["median", "min", "max"])
-        look = style.line(row["look"])
-        axis.plot(values.index + 1, values["median"], ms=4, lw=1.2, **look)
+        look, every = style.line(row["look"]), max(1, len(values) // MARKS)
+        # each curve's markers begin elsewhere, so that they do not cover each other where the curves agree
+        marks = (place * every // len(rows), every)
+        axis.plot(values.index + 1, values["median"], ms=4, lw=1.2, markevery=marks, **look)
         axis.fill_between(
             values.index + 1, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0
         )

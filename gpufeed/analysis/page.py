@@ -182,21 +182,23 @@ def _pictures(
     epochs = records.read_epochs(own_records)
     drawn = {}
     if len(tables.pipelines(tables.measured(cells))):
-        drawn["throughput"] = figures.throughput(cells)
-        drawn["breakdown"] = figures.breakdown(cells)
+        drawn["throughput"] = [figures.throughput(cells)]
+        drawn["breakdown"] = [figures.breakdown(cells)]
     if two := timeline.best_and_worst(cells, own_records, steps):
-        drawn["timeline"] = timeline.draw(two)
+        drawn["timeline"] = [timeline.draw(two)]
     if figures.has_sweep(cells):
-        drawn["workers"] = figures.workers(cells)
-    if learning_figure.has(cells, epochs):
-        drawn["learning"] = learning_figure.draw(cells, epochs)
+        drawn["workers"] = [figures.workers(cells)]
+    drawn["learning"] = learning_figure.draw(cells, epochs)
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
     found["learning"] = learning.difference(cells, epochs)
     pictures = []
-    for kind, figure in drawn.items():
-        caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
-        svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}", caption)
-        pictures.append(Picture(Markup(svg), caption))
+    for kind, sheets in drawn.items():
+        for number, figure in enumerate(sheets):
+            caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
+            if number:
+                caption = f"The same of other tasks ({number + 1} of {len(sheets)})."
+            svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}-{number}", caption)
+            pictures.append(Picture(Markup(svg), caption))
     return pictures
 
 

@@ -93,7 +93,7 @@ def test_workers_has_a_panel_for_each_setting(pipelining):
 def test_learning_draws_epochs_and_accuracy(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("resident", epochs=3), [100, 110], epochs=3, top1=0.81)
     table = records.read_records(paths)
-    said = text_of(learning_figure.draw(tables.cells(table), records.read_epochs(table)))
+    said = text_of(learning_figure.draw(tables.cells(table), records.read_epochs(table))[0])
     assert "top-1 81 %" in said
 
 
@@ -111,7 +111,7 @@ def learners(tmp_path, count, losses):
 
 
 def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tmp_path):
-    curves, final = learning_figure.draw(*learners(tmp_path, 14, [(1.0, 1.5)])).axes
+    curves, final = learning_figure.draw(*learners(tmp_path, 14, [(1.0, 1.5)]))[0].axes
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves.lines}
     assert len(looks) == len(curves.lines) == 14
     points = [container.lines[0] for container in final.containers]

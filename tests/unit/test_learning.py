@@ -74,7 +74,7 @@ def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look
     for form in FORMS:
         for loader in ("resident", "host_cache", "overlap"):
             paths += write(tmp_path, of(form, loader), [1.0, 1.2], top1=[0.1, 0.2, 0.3])
-    figure = learning_figure.draw(*read(paths))
+    (figure,) = learning_figure.draw(*read(paths))
     train, final, loss, accuracy = figure.axes
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in train.lines]
     assert len(set(looks)) == 6
@@ -91,14 +91,34 @@ def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look
 
 def test_held_out_panels_are_there_only_where_two_epochs_were_asked_about(tmp_path):
     cells, epochs = read(write(tmp_path, of("gelu"), [1.0], top1=[0.5]))
-    assert len(learning_figure.draw(cells, epochs).axes) == 2
+    assert len(learning_figure.draw(cells, epochs)[0].axes) == 2
     asked = read(write(tmp_path / "asked", of("gelu"), [1.0], top1=[0.3, 0.5]))
-    assert len(learning_figure.draw(*asked).axes) == 4
-    assert "top-1 on held-out images" in text_of(learning_figure.draw(*asked))
+    assert len(learning_figure.draw(*asked)[0].axes) == 4
+    assert "top-1 on held-out images" in text_of(learning_figure.draw(*asked)[0])
+
+
+def test_what_is_too_high_for_a_sheet_of_paper_goes_on_in_another_figure(tmp_path):
+    paths = []
+    for number in range(6):
+        cell = of("gelu", batch_size=32 + number)
+        paths += write(tmp_path, cell, [1.0], top1=[0.1, 0.2, 0.3])
+    sheets = learning_figure.draw(*read(paths))
+    assert sum(len(sheet.axes) for sheet in sheets) == 6 * 4  # no task is in two pieces or left out
+    assert len(sheets) > 1
+    assert all(sheet.get_figheight() <= learning_figure.SHEET_IN for sheet in sheets)
+    assert learning_figure.draw(*read(write(tmp_path, of("gelu", epochs=1), [1.0]))) == []
+
+
+def test_long_curves_have_few_markers_at_places_of_their_own(tmp_path):
+    paths = [path for form in FORMS for path in write(tmp_path, of(form, epochs=90), [1.0])]
+    (figure,) = learning_figure.draw(*read(paths))
+    (one, step), (other, _) = (line.get_markevery() for line in figure.axes[0].lines)
+    assert 90 / step < 15
+    assert one % step != other % step
 
 
 def test_the_band_is_the_range_of_the_repeats(tmp_path):
-    axis = learning_figure.draw(*read(write(tmp_path, of("gelu"), [1.0, 1.5, 3.0]))).axes[0]
+    axis = learning_figure.draw(*read(write(tmp_path, of("gelu"), [1.0, 1.5, 3.0])))[0].axes[0]
     (band,) = axis.collections
     ends = [point[1] for point in band.get_paths()[0].vertices if point[0] == 3]
     assert (min(ends), max(ends)) == (1.0, 3.0)
@@ -155,5 +175,5 @@ def test_any_records_can_be_shown(tmp_path_factory, found):
     for (form, loader), (final, top1) in found.items():
         paths += write(folder, of(form, loader), final, top1=top1 or None)
     cells, epochs = read(paths)
-    assert "NaN" not in style.to_svg(learning_figure.draw(cells, epochs))
+    assert all("NaN" not in style.to_svg(figure) for figure in learning_figure.draw(cells, epochs))
     assert "nan" not in learning.difference(cells, epochs)

@@ -217,11 +217,17 @@ def _strips_without_gpu(size: Size) -> list[str]:
         return []
     cores = max(size.strips_cpu)
     ours, theirs = size.strips_cpu[cores], size.cpu[max(size.cpu)]
-    verdict = "faster" if ours.beats(theirs) else "slower" if theirs.beats(ours) else "not told apart"
+    verdict = (
+        "faster than"
+        if ours.beats(theirs)
+        else "slower than"
+        if theirs.beats(ours)
+        else "not told apart from"
+    )
     return [
         f"Without the GPU, strips on {plural(cores, 'core')} reach {count(ours.median)} images/s there, "
-        f"{ratio(ours.median / theirs.median)} {theirs.decoder} on {plural(max(size.cpu), 'core')} "
-        f"({verdict})."
+        f"{verdict} {theirs.decoder} on {plural(max(size.cpu), 'core')} "
+        f"({ratio(ours.median / theirs.median)})."
     ]
 
 

@@ -41,16 +41,18 @@ def sentences(found: Mapping) -> list[str]:
 def headline(found: Mapping) -> str:
     """The fastest row at the largest batch and with one image, and which others it is not told apart from.
 
-    Empty without any row.
+    The factor over eager fp32 stands only where it is ahead of that by more than MATTERS. Empty without rows.
     """
     rows, largest = done(found), max(batches(found), default=0)
-    ways = [(f"At batch {largest}", lambda row: throughput(row, largest)), ("One image", latency)]
+    ways = [(f"At batch {largest}", lambda row: throughput(row, largest)), ("With one image", latency)]
     said = []
     for where, speed in ways:
         best = fastest(rows, speed, lambda kind: True)
         if best is not None:
             eager = speed(rows[("eager", "fp32")]) if ("eager", "fp32") in rows else None
-            times = f", {wording.ratio(best.value / eager.value)} the speed of eager fp32" if eager else ""
+            times = ""
+            if eager and ahead(best, eager):
+                times = f", {wording.ratio(best.value / eager.value)} the speed of eager fp32"
             said.append(f"{where} {best.name} {standing(best, speeds(rows, speed))}: {best.said}{times}.")
     return " ".join(said)
 

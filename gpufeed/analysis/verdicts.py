@@ -165,12 +165,13 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
     first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
     sentences = [f"{first}, {to_ceiling(best)}."]
     sentences += [_against_baseline(host, best), epoch_start(best), _side_stream(host), _on_device(ours)]
-    return _lead_of_host(host, best), sentences
+    return _lead(host, best), sentences
 
 
-def _lead_of_host(host: pd.DataFrame, best: pd.Series) -> str:
-    times = _by_how_much(host, best) or f"{wording.count(best['images_per_s'])} images/s"
-    return f"{best['label']}: {', '.join(part for part in (times, distance(best)) if part)}"
+def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
+    """The best pipeline with its rate, and how it stands to the plain loader and to the limit."""
+    rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
+    return ", ".join(part for part in (rate, _by_how_much(ours, best), distance(best)) if part)
 
 
 def _side_stream(host: pd.DataFrame) -> str:
@@ -210,21 +211,20 @@ def _on_device(ours: pd.DataFrame) -> str:
 
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
     best = ours.iloc[0]
-    rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
-    lead = ", ".join(part for part in (rate, _by_how_much(ours, best), distance(best)) if part)
     first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
-    return lead, [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
+    return _lead(ours, best), [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
 
 
 def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
-    """The lead over the plain loader in a few words; empty where that was not measured."""
+    """How it stands to the plain loader in a few words, with a factor only where it is ahead."""
     base = _baseline_of(ours, best)
     if base is None or best["loader"] == BASELINE:
         return ""
     found = standing(best, base)
-    why = "one repeat" if found.ratio.n < 2 else "not shown to be faster"
-    unsure = "" if found.ahead else f" ({why})"
-    return f"{wording.ratio(found.ratio.median)} the rate of {BASELINE}{unsure}"
+    if found.ahead:
+        return f"{wording.ratio(found.ratio.median)} the rate of {BASELINE}"
+    few = " (one repeat)" if found.ratio.n < 2 else ""
+    return f"not shown to be faster than {BASELINE}{few}"
 
 
 def short_ceiling(row: pd.Series) -> str:
@@ -348,10 +348,10 @@ def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
     found = standing(best, base)
     if found.how == FASTER:
         return f"It is faster than {against}: {found.words}."
-    why = {
-        ABOVE: "the ranges keep apart, and fewer than 6 repeats say no more",
-        SAME: "not shown to be faster",
-    }.get(found.how, "not faster")
     if found.ratio.n < 2:
-        why = "one repeat is too few to call it faster"
-    return f"Its rate is {found.words} that of {against}: {why}."
+        return f"One repeat is too few to call it faster than {against}; the ratio is {found.words}."
+    if found.how == ABOVE:
+        why = "the ranges keep apart, and fewer than 6 repeats say no more"
+        return f"Its rate is {found.words} that of {against}: {why}."
+    shown = "not shown to be faster" if found.how == SAME else "not faster"
+    return f"It is {shown} than {against}; the ratio is {found.words}."

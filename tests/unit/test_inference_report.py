@@ -59,6 +59,18 @@ def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate,
     assert said in inference_verdicts.headline(measured(int8=float(rate)))
 
 
+def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat():
+    near = made.measurement(made.row("eager", "fp32", 500, 2.0), made.row("compiled", "fp32", 510, 0.25))
+    said = inference_verdicts.headline(near)
+    assert (
+        "At batch 1024 compiled fp32 has the highest median, not distinguishable from eager fp32: 1,020 "
+        in said
+    )
+    assert (
+        "images/s. With one image compiled fp32 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in said
+    )
+
+
 def test_sentences_by_hand():
     said = inference_verdicts.sentences(measured())
     assert said == [
@@ -177,7 +189,7 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     assert "At batch 256 INT8 pays" in text
     assert "No pipeline has a finished repeat" not in text
     assert "At batch 1024 torchao_int8 is fastest: 2,400 images/s, 2.40x the speed of eager fp32." in text
-    assert "One image compiled_graphs bf16 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in text
+    assert "With one image compiled_graphs bf16 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in text
     assert "torchao_int8 1 int8 48 of 50 layers 70.00 % -0.30 to fp32 -0.20 to bf16" in text
     assert "1,200 1,176 to 1,224 1.50x" in text
     assert "A note on int8." in text

@@ -28,7 +28,7 @@ def report(tmp_path_factory):
 def test_the_page_says_what_there_is_and_what_is_not(report):
     found, html = report
     for words in (
-        "overlap, 8 workers: 3.70x the rate of dataloader_sync",
+        "images/s, 3.70x the rate of dataloader_sync",
         "Question of pipelining?",
         "What the notebook claimed",
         "The notebook is a lesson on CPU/GPU pipelining",

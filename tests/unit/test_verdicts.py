@@ -23,6 +23,11 @@ def answer(paths) -> str:
     return verdict.sentence
 
 
+def lead(paths) -> str:
+    (verdict,) = verdicts.answers(cells_of(paths))
+    return verdict.lead
+
+
 def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
     paths += made.write_speeds(tmp_path, free("overlap", 2), [300, 310])
@@ -35,7 +40,10 @@ def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
     assert "(median, range 300 to 310, n = 2)" in said
     assert "NVIDIA H200" in verdict.subject
     assert "50 % of the compute-only ceiling (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
-    assert verdict.lead == "overlap, 2 workers: 3.03x the rate of dataloader_sync, 50 % of the ceiling"
+    assert (
+        verdict.lead
+        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the ceiling"
+    )
     assert "faster than" not in said  # two repeats have no interval
     assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
     assert "the ranges keep apart, and fewer than 6 repeats say no more." in said
@@ -87,7 +95,11 @@ def test_overlapping_ranges_are_not_called_faster(tmp_path):
     paths += made.write_speeds(tmp_path, free("overlap", 2), [115, 130])
     said = answer(paths)
     assert "is faster" not in said
-    assert "not shown to be faster" in said
+    assert (
+        "It is not shown to be faster than dataloader_sync (augment cpu), which runs at 110 images/s" in said
+    )
+    assert "the ratio is 1.11x (range 0.96x to 1.30x, n = 2)." in said
+    assert lead(paths) == "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
     assert "no replay cell was measured" in said
 
 
@@ -96,7 +108,11 @@ def test_one_repeat_is_too_few_to_call(tmp_path):
     paths += made.write_speeds(tmp_path, free("overlap", 2), [900])
     said = answer(paths)
     assert "is faster" not in said
+    assert "One repeat is too few to call it faster than dataloader_sync" in said
     assert "n = 1" in said
+    assert lead(paths) == (
+        "overlap, 2 workers: 900 images/s, not shown to be faster than dataloader_sync (one repeat)"
+    )
 
 
 def test_nothing_finished_no_answer(tmp_path):

@@ -6,12 +6,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.analysis import style
 from gpufeed.analysis.inference_rows import batches, done, machine, rate, title
 
 ROW_IN, HEAD_IN = 0.34, 1.0
 GROUP = 0.8  # of the distance of two rows is bars
+EDGE = 1.5  # from the first point to the edge, for the number above it
 HATCHES = ("", "//", "..", "\\\\")
 NOTHING = "Nothing to draw: no backend of any model has been measured."
 CAPTION = (
@@ -84,6 +86,8 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
         )
     _rows(axis, [f"{backend} {precision}" for backend, precision in rows])
     axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
     axis.set_xlabel("images per second")
 
 
@@ -100,6 +104,8 @@ def _latency(axis: Axes, found: Mapping) -> None:
             f"{value:.3g}", (value, at), (0, 4), textcoords="offset points", ha="center", fontsize=7
         )
     axis.set_xscale("log")
+    axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
+    style.plain_ticks(axis.xaxis)
     axis.set_xlabel("milliseconds for one image")
     _rows(axis, [""] * len(rows))
 

@@ -5,7 +5,9 @@ import re
 import textwrap
 
 import matplotlib as mpl
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 # Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
 BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#6B6B6B"
@@ -56,6 +58,21 @@ def point(number: int) -> dict[str, str]:
         "mfc": "white" if hollow else look["color"],
         "ls": "none",
     }
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+
+
+def short(value: float) -> str:
+    """`0.2`, `200`, `20k`, `1M`: a tick that leaves room for its neighbours."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def sentence_figure(sentence: str) -> Figure:

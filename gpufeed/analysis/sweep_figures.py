@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gpufeed.analysis import crossover, style, sweeps, wording
 from gpufeed.analysis.crossover import Rate, Size
@@ -59,7 +59,7 @@ def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
     sides = [size.side for size in found]
     axis.set_xticks(sides, [_tick(size) for size in found])
     axis.xaxis.set_minor_locator(NullLocator())
-    _plain_rates(axis.yaxis)
+    style.plain_ticks(axis.yaxis)
     label = "side of the image in pixels"
     if any(size.worth for size in found):
         label += "; below it, how many CPU cores the best GPU decoder is worth"
@@ -271,7 +271,7 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axis.xaxis.set_minor_locator(NullLocator())
-    _plain_rates(axis.yaxis)
+    style.plain_ticks(axis.yaxis)
     axis.grid(color=GRID)
     axis.set_title(f"Batch size\n{_dataset(rows)}")
 
@@ -289,24 +289,9 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
     axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
     axis.set_ylim(len(warm) - 0.5, -0.5)
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
-    _plain_rates(axis.xaxis)
+    style.plain_ticks(axis.xaxis)
     axis.grid(axis="x", color=GRID)
     axis.set_title(f"Page cache\n{_dataset(rows)}")
-
-
-def _plain_rates(axis) -> None:
-    """Ticks of a logarithmic axis at 1, 2 and 5, in short numbers."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-
-
-def short(value: float) -> str:
-    """`200`, `20k`, `1M`: a tick that leaves room for its neighbours."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 def _dataset(rows: pd.DataFrame) -> str:

@@ -4,6 +4,7 @@ import csv
 import re
 import runpy
 from html import unescape
+from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -11,8 +12,16 @@ import inference_fixtures as made
 import pytest
 import record_fixtures as records
 import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from gpufeed.analysis import inference_rows, inference_section, inference_verdicts, publish, wording
+from gpufeed.analysis import (
+    inference_figure,
+    inference_rows,
+    inference_section,
+    inference_verdicts,
+    publish,
+    wording,
+)
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
 from gpufeed.inference import plan
@@ -200,6 +209,22 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     assert "damaged broken:" in text
     assert "1 measurement of a model in use" in publish.say_missing(told, info)
     assert "Accuracy: all 1,000 images of split val." in text
+
+
+def test_numbers_beside_the_axes_do_not_lie_on_each_other():
+    slow, fast = made.row("eager", "fp32", 100_000, 1.3), made.row("compiled", "bf16", 350_000, 0.171)
+    for rows in ([slow, fast], [slow]):
+        figure = inference_figure.draw([made.measurement(*rows)])
+        FigureCanvasAgg(figure).draw()
+        for axis in figure.axes:
+            left, right = axis.get_xlim()
+            ticks = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
+            boxes = [label.get_window_extent() for place, label in ticks if left <= place <= right]
+            assert len(boxes) > 1
+            for one, other in pairwise(boxes):
+                assert one.x1 < other.x0
+        names = [text.get_window_extent() for text in figure.axes[1].texts]
+        assert all(box.x0 > figure.axes[1].get_window_extent().x0 for box in names)
 
 
 # --- the config

@@ -11,7 +11,7 @@ import sweep_fixtures as swept
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.analysis import publish, publish_sweeps, sweep_figures, sweeps
+from gpufeed.analysis import publish, publish_sweeps, style, sweep_figures, sweeps
 from gpufeed.sweep import record
 
 DECODERS = [*swept.DECODERS]
@@ -210,4 +210,4 @@ def test_names_beside_the_axis_keep_their_order_and_distance(places):
     ("value", "words"), [(0.5, "0.5"), (200, "200"), (2_000, "2k"), (50_000, "50k"), (2_000_000, "2M")]
 )
 def test_ticks_are_short(value, words):
-    assert sweep_figures.short(value) == words
+    assert style.short(value) == words

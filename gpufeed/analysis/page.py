@@ -40,6 +40,7 @@ from gpufeed.analysis import (
 )
 
 TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("board.js", "wide.js")
 # 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob:; style-src 'unsafe-inline'; "
@@ -79,7 +80,7 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         policy=POLICY,
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         library=Markup(interactive.library()),
-        board_script=Markup((TEMPLATES / "board.js").read_text(encoding="utf-8")),
+        scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
         reference=found.reference,
         machines=_machines(table),
         counts=_counts(table),

@@ -264,24 +264,53 @@ def test_the_probe_would_see_a_request(report):
     assert asked == ["http://127.0.0.1:9/picture.png"]
 
 
-@pytest.mark.parametrize("which", ["report", "real"])
-def test_it_fits_a_narrow_window(which, request):
-    """A frame of 400 px: headless windows do not get that narrow."""
-    report = request.getfixturevalue(which)
-    inner = report.with_name("inner.html")
-    measure = (
-        "<script>setTimeout(() => parent.postMessage([document.documentElement.scrollWidth, innerWidth],"
-        " '*'), 3000)</script></body>"
-    )
-    inner.write_text(report.read_text(encoding="utf-8").replace("</body>", measure), encoding="utf-8")
-    outer = report.with_name("outer.html")
+# How a page fits its window: what reaches out of it and does not scroll in a box of its own, how many boxes
+# scroll, and of how many the page says so.
+MEASURE = """
+<script>
+setTimeout(() => {
+  const out = [...document.querySelectorAll("body *")].filter(one => one.checkVisibility()
+    && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll *, .markdown pre, svg *"));
+  const boxes = [...document.querySelectorAll(".scroll")].filter(box => box.checkVisibility());
+  const told = ({previousElementSibling: hint}) => hint.className === "wide" && hint.checkVisibility();
+  const scrolls = box => box.querySelector(".dt-layout-full") ?? box;
+  const wide = boxes.filter(box => scrolls(box).scrollWidth > scrolls(box).clientWidth + 1);
+  parent.postMessage(JSON.stringify({
+    window: innerWidth,
+    page: document.documentElement.scrollWidth,
+    out: out.map(one => one.outerHTML.slice(0, 80)),
+    wide: wide.length,
+    told: boxes.filter(told).length,
+    right: boxes.every(box => told(box) === wide.includes(box)),
+    captions: [...document.querySelectorAll(".scroll caption")].filter(one => one.checkVisibility()
+      && one.getBoundingClientRect().right > innerWidth + 1).length,
+  }), "*");
+}, 3000);
+</script></body>"""
+
+
+def measured(report: Path, width: int) -> dict:
+    """What MEASURE says of a report in a frame of so many pixels: headless windows do not get that narrow."""
+    inner, outer = report.with_name("inner.html"), report.with_name("outer.html")
+    inner.write_text(report.read_text(encoding="utf-8").replace("</body>", MEASURE), encoding="utf-8")
     outer.write_text(
-        '<!doctype html><iframe src="inner.html" style="width:400px;height:900px;border:0"></iframe>'
-        '<p id="width"></p><script>onmessage = event => {'
-        "document.getElementById('width').textContent = event.data.join(' ')}</script>"
+        f'<!doctype html><iframe src="inner.html" style="width:{width}px;height:900px;border:0"></iframe>'
+        '<p id="told"></p><script>onmessage = event => {'
+        "document.getElementById('told').textContent = event.data}</script>"
     )
     dom, log, _ = browse(report.parent, outer)
-    width = re.search(r'<p id="width">(\d+) (\d+)</p>', dom)
-    assert width, log
-    assert int(width.group(2)) == 400
-    assert int(width.group(1)) <= 400
+    told = re.search(r'<p id="told">(.+?)</p>', dom)
+    assert told, log
+    return json.loads(unescape(told.group(1)))
+
+
+@pytest.mark.parametrize("which", ["report", "real"])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_it_fits_the_window_and_says_where_more_is_on_the_right(which, width, request):
+    seen = measured(request.getfixturevalue(which), width)
+    assert seen["window"] == width
+    assert seen["page"] <= width
+    assert seen["out"] == []
+    assert seen["captions"] == 0
+    assert seen["right"]
+    assert seen["told"] == seen["wide"] > 0

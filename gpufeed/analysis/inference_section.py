@@ -27,10 +27,12 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         troubles += troubles_of(found)
     shown = [model(found) for found in measurements if found["status"] == "done"]
     pictures = []
-    if any(done(found) for found in measurements):
-        svg = style.to_svg(inference_figure.draw(measurements))
-        caption = inference_figure.CAPTION
-        inline = style.inline_svg(svg, f"{experiment}-inference", caption)
+    for number, found in enumerate(
+        [found for found in measurements if done(found)]
+    ):  # a sheet of paper holds two
+        svg = style.to_svg(inference_figure.draw([found]))
+        caption = f"The same of {title(found)}." if number else inference_figure.CAPTION
+        inline = style.inline_svg(svg, f"{experiment}-inference-{number}", caption)
         pictures.append({"svg": Markup(inline), "caption": caption})
     missing = [cell for cell in planned if cell not in there]
     return {"models": shown, "pictures": pictures, "troubles": troubles, "missing": missing}

@@ -10,7 +10,7 @@ from gpufeed.analysis import learning, style, tables, wording
 from gpufeed.analysis.figures import MOST_BARS, panel_title
 
 LEAST_IN, ROW_IN, REST_IN, HELD_OUT_IN = 3.2, 0.24, 1.3, 2.7
-SHEET_IN = 11.0  # what fits on A4 and US Letter with its caption, at the width of the paper
+SHEET_IN = 10.0  # what fits on A4 and US Letter with its caption, at the width of the paper
 MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves below it
 
 

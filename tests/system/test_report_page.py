@@ -282,6 +282,12 @@ setTimeout(() => {
     wide: wide.length,
     told: boxes.filter(told).length,
     right: boxes.every(box => told(box) === wide.includes(box)),
+    type: Math.min(...[...document.querySelectorAll("p, li, dd, td, th, small, caption, figcaption")]
+      .filter(one => one.checkVisibility()).map(one => parseFloat(getComputedStyle(one).fontSize))),
+    figures: Math.max(...[...document.querySelectorAll("figure")].map(one => one.offsetHeight)),
+    controls: [...document.querySelectorAll("input, select, nav, summary, [download]")]
+      .filter(one => one.checkVisibility() && !one.matches("[open] > summary")).length,
+    paper: document.querySelector(".paper").checkVisibility(),
     captions: [...document.querySelectorAll(".scroll caption")].filter(one => one.checkVisibility()
       && one.getBoundingClientRect().right > innerWidth + 1).length,
   }), "*");
@@ -289,10 +295,16 @@ setTimeout(() => {
 </script></body>"""
 
 
-def measured(report: Path, width: int) -> dict:
-    """What MEASURE says of a report in a frame of so many pixels: headless windows do not get that narrow."""
+def measured(report: Path, width: int, paper: bool = False) -> dict:
+    """What MEASURE says of a report in a frame of so many pixels: headless windows do not get that narrow.
+
+    paper: with the style that is for printing.
+    """
     inner, outer = report.with_name("inner.html"), report.with_name("outer.html")
-    inner.write_text(report.read_text(encoding="utf-8").replace("</body>", MEASURE), encoding="utf-8")
+    html = report.read_text(encoding="utf-8").replace("</body>", MEASURE)
+    if paper:
+        html = html.replace("@media print {", "@media all { html { scrollbar-width: none; }")
+    inner.write_text(html, encoding="utf-8")
     outer.write_text(
         f'<!doctype html><iframe src="inner.html" style="width:{width}px;height:900px;border:0"></iframe>'
         '<p id="told"></p><script>onmessage = event => {'
@@ -314,3 +326,23 @@ def test_it_fits_the_window_and_says_where_more_is_on_the_right(which, width, re
     assert seen["captions"] == 0
     assert seen["right"]
     assert seen["told"] == seen["wide"] > 0
+
+
+MM = 96 / 25.4  # pixels
+
+
+@pytest.mark.parametrize("which", ["report", "real"])
+@pytest.mark.parametrize("sheet", [(210, 297), (216, 279)], ids=["A4", "US Letter"])
+def test_on_paper_nothing_is_cut_off_or_tiny_and_no_control_is_printed(which, sheet, request):
+    width, height = (round((side - 2 * 12) * MM) for side in sheet)  # less the margins of the style
+    seen = measured(request.getfixturevalue(which), width, paper=True)
+    assert (seen["window"], seen["paper"]) == (width, True)
+    assert seen["page"] <= width
+    assert seen["out"] == []
+    assert seen["wide"] == 0
+    assert seen["controls"] == 0
+    assert seen["type"] >= 6.5 * 96 / 72
+    assert 0 < seen["figures"] <= height
+    on_screen = measured(request.getfixturevalue(which), 1400)
+    assert not on_screen["paper"]
+    assert on_screen["controls"] > 10

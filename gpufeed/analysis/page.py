@@ -91,7 +91,9 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
-        newest=str(table["finished_at"].dropna().max()) if table["finished_at"].notna().any() else "",
+        newest=wording.minute(table["finished_at"].dropna().max())
+        if table["finished_at"].notna().any()
+        else "",
     )
 
 

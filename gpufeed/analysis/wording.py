@@ -132,6 +132,11 @@ def machine(rows: pd.DataFrame) -> str:
     return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"
 
 
+def minute(when: str) -> str:
+    """`2026-11-23 07:04 UTC` for a time of a record, which is UTC in ISO 8601."""
+    return f"{when[:16].replace('T', ' ')} UTC"
+
+
 def listing(items: Iterable) -> str:
     """`1, 2 and 4`."""
     *most, last = map(str, items)

@@ -39,6 +39,7 @@ def test_the_page_says_what_there_is_and_what_is_not(report):
         "of results that the config no longer plans",
         "which runs at 1,500 images/s",
         "compute capability 9.0",
+        "newest record 2026-01-02 03:05 UTC",
     ):
         assert words in html, words
     assert "reference records" not in html

@@ -1,12 +1,13 @@
 """The report: one HTML file that opens without a network, the answer first."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from gpufeed.analysis import (
     builds,
@@ -76,6 +77,7 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["breakable"] = breakable
     return environment.get_template("report.html.j2").render(
         policy=POLICY,
         css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
@@ -95,6 +97,11 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         if table["finished_at"].notna().any()
         else "",
     )
+
+
+def breakable(text: str) -> Markup:
+    """The text with leave to break a setting such as `augment.brightness=0.2` after its dot and its sign."""
+    return Markup(re.sub(r"(?<=[a-z])\.(?=[a-z])|=", r"\g<0><wbr>", str(escape(text))))
 
 
 def _shown_experiments(found: find.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:

@@ -67,6 +67,10 @@ def test_what_records_say_is_text_not_markup(report):
     assert "&lt;script&gt;alert(1)" in html
 
 
+def test_a_long_setting_may_break_and_stays_text():
+    assert page.breakable("augment.brightness=0.2; <b>") == "augment.<wbr>brightness=<wbr>0.2; &lt;b&gt;"
+
+
 def test_the_page_asks_the_network_for_nothing(report):
     _, html = report
     assert "default-src 'none'" in unescape(html)

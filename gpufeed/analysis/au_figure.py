@@ -15,13 +15,15 @@ ROOM = 1.08  # of the scale, so that the fastest lies below the edge of its pane
 CAPTION = (
     "Images per second end to end against AU, with the 95 % intervals over the pairs. The dashed line is "
     "an AU of 100 %: to its left the device is lost to the input. Of pipelines with the same AU the "
-    "higher one has the cheaper work on the device, such as another augment."
+    "higher one has the cheaper work on the device, such as another augment. A task with one pipeline has no "
+    "panel beside tasks with several."
 )
 
 
 def draw(measurements: Sequence[Mapping]) -> Figure:
-    """A panel a task; a sentence where nothing is done."""
+    """A panel a task, of those with several pipelines if there are any; a sentence where nothing is done."""
     drawn = groups(measurements)
+    drawn = {title: rows for title, rows in drawn.items() if len(rows) > 1} or drawn
     if not drawn:
         return style.sentence_figure("Nothing to draw: the ceilings of no cell have been measured.")
     heights = [HEAD_IN + max(PANEL_IN, ROW_IN * len(rows)) for rows in drawn.values()]

@@ -21,5 +21,6 @@ def enough_disk(folder: Path) -> Iterator[None]:
         raise GpufeedError(
             f"no room to write in {folder} ({error.strerror})",
             "a disk (and quota) with room for the whole dataset",
-            "free some space or move the folder to a larger disk, then run the command again",
+            "free some space or move the folder to a larger disk (TMPDIR names the temporary one), then run "
+            "the command again",
         ) from error

@@ -55,6 +55,7 @@ class FfcvLoader(AheadLoader):
     """
 
     no_decoding = "FFCV reads and decodes an image in one compiled function."
+    no_transfer = "FFCV uses its memory again: batches that stay on the host have to be copied, too."
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
@@ -172,7 +173,8 @@ def made(loader, order: np.ndarray) -> Iterator[tuple[torch.Tensor, torch.Tensor
 
     That is FFCV's again when the next one is asked for. Its thread ends with this iterator.
     """
-    epoch = epoch_thread()(loader, order)
+    # FFCV compiles for the layout of the order in memory: a rank's share of a permutation has gaps
+    epoch = epoch_thread()(loader, np.ascontiguousarray(order))
     try:
         for _ in range(0, len(order), loader.batch_size):
             try:

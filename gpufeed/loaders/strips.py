@@ -31,14 +31,14 @@ class StripsLoader(AheadLoader):
     strips are shuffled, cut into windows, and the samples shuffled within each. Two samples of one strip
     are then never further apart than a window. Unshuffled, a split of several windows comes strip by strip.
     With several ranks each rank decodes all strips of every window, and keeps its share of the samples.
-    The first window of an epoch is decoded while the last one of the epoch before is in use.
+    Shuffled, as for training, an epoch's first window is decoded while the last one of the epoch before is in
+    use; who evaluates asks for one epoch alone.
 
     The bytes of the strip set are verified by the equivalence gate, once, and not at each opening.
     """
 
     no_decoding = "Strips are read and decoded in one pass over the file that holds them."
     no_transfer = "Strips are decoded where they are needed: no pixels are copied."
-    keeps_on = True
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
@@ -52,7 +52,7 @@ class StripsLoader(AheadLoader):
             )
         self.labels = request.manifest.labels()
         self.reader: StripReader | None = None
-        self.stream: torch.cuda.Stream | None = None  # of decoding, on CUDA
+        self.decoding: torch.cuda.Stream | None = None  # beside `stream`, where batches are gathered
         self.units: list[Unit] = []
         self.pool: ThreadPoolExecutor | None = None
         self.ahead_of: Future[Begun] | None = None  # the next epoch's begin
@@ -62,11 +62,15 @@ class StripsLoader(AheadLoader):
         r = self.request
         if r.device.type == "cuda":
             # one for all epochs: torch's allocator keeps what it frees for the stream that it was used on
-            self.stream = torch.cuda.Stream(r.device)
+            self.decoding = torch.cuda.Stream(r.device)
         self.reader = StripReader(r.manifest, r.strips, r.device, r.threads, verify=False)
         self.units = self.reader.units(r.split)
         self.tally = self.reader.tally
         self.pool = ThreadPoolExecutor(1, "gpufeed-strips")
+
+    @property
+    def keeps_on(self) -> bool:
+        return self.request.shuffle
 
     def close(self) -> None:
         super().close()
@@ -105,7 +109,7 @@ class StripsLoader(AheadLoader):
         units = self.units
         if self.request.shuffle:
             units = [units[i] for i in self._generator(epoch).permutation(len(units))]
-        most = max(1, WINDOW_BYTES // self._image_bytes())
+        most = self._most_images()
         windows: list[list[Unit]] = [[]]
         held = 0
         for unit in units:
@@ -161,13 +165,13 @@ class StripsLoader(AheadLoader):
 
     def _decoded(self, order: np.ndarray, epoch: int) -> Iterator["Window"]:
         """The windows of an epoch or its rest; the next one, or the next epoch's, is decoded meanwhile."""
-        begun, waiting = self._begun(order, epoch), None
-        for following in [*begun.segments[1:], None]:
-            window, done = begun.first if waiting is None else waiting.result()
-            if following is None:
+        segments, first = self._begun(order, epoch)
+        waiting: Future | None = None
+        for following in [*segments[1:], None]:
+            (window, done), first = first or waiting.result(), None
+            waiting = None if following is None else self.pool.submit(self._decode, following)
+            if following is None and self.keeps_on:
                 self.ahead_of = self.pool.submit(self._begin, epoch + 1)
-            else:
-                waiting = self.pool.submit(self._decode, following)
             if done is not None:
                 current = torch.cuda.current_stream(self.request.device)
                 current.wait_event(done)
@@ -175,13 +179,15 @@ class StripsLoader(AheadLoader):
                     tensor.record_stream(current)  # allocated on the stream of decoding, used on this one
             yield window
 
-    def _begun(self, order: np.ndarray, epoch: int) -> "Begun":
-        """The begin of an epoch or its rest: what was made ahead, if it is that, or made now."""
+    def _begun(self, order: np.ndarray, epoch: int) -> tuple[list["Segment"], "Decoded"]:
+        """The segments of an epoch or its rest, and the first window: from ahead, if they are those."""
         ahead, self.ahead_of = self.ahead_of, None
         # an error ahead may be that of an epoch that nobody asks for: now it shows, if it is still there
         if ahead is not None and ahead.exception() is None and np.array_equal(ahead.result().order, order):
-            return ahead.result()
-        return self.pool.submit(self._begin, epoch, order).result()
+            begun = ahead.result()
+        else:
+            begun = self.pool.submit(self._begin, epoch, order).result()
+        return begun.segments, begun.first
 
     def _begin(self, epoch: int, order: np.ndarray | None = None) -> "Begun":
         """Plans an epoch and decodes its first window; order: None for the whole epoch's."""
@@ -189,9 +195,9 @@ class StripsLoader(AheadLoader):
         segments = self._segments(order, epoch)
         return Begun(order, segments, self._decode(segments[0]))
 
-    def _decode(self, segment: "Segment") -> tuple["Window", "torch.cuda.Event | None"]:
+    def _decode(self, segment: "Segment") -> "Decoded":
         """Decodes a segment's units; runs in a thread of its own."""
-        device, stream = self.request.device, self.stream
+        device, stream = self.request.device, self.decoding
         with nullcontext() if stream is None else torch.cuda.stream(stream):
             found, images = self.reader.read(segment.units)
             sorter = np.argsort(found)
@@ -199,6 +205,12 @@ class StripsLoader(AheadLoader):
             columns = (rows, self.labels[segment.ids], segment.ids)
             window = Window(segment.start, segment.end, images, *(send(values, device) for values in columns))
             return window, None if stream is None else stream.record_event()
+
+    def _most_images(self) -> int:
+        """Images of a window: as few windows as WINDOW_BYTES allows, and all about as large."""
+        most, images = max(1, WINDOW_BYTES // self._image_bytes()), len(self.split_ids)
+        even = -(-images // -(-images // most))
+        return min(most, even + max(len(unit.ids) for unit in self.units))
 
     def _image_bytes(self) -> int:
         height, width = self.request.manifest.image_size()
@@ -239,13 +251,17 @@ class Window:
         return Batch(self.images.index_select(0, self.rows[here]), self.labels[here], self.ids[here], 0.0)
 
 
+# a window, and on CUDA the event after which it is there
+Decoded = tuple[Window, torch.cuda.Event | None]
+
+
 @dataclass(frozen=True)
 class Begun:
-    """An epoch, or its rest, whose first window is decoded; first: as `_decode` returns it."""
+    """An epoch, or its rest, whose first window is decoded. order: int64 (n,)."""
 
-    order: np.ndarray  # int64 (n,)
+    order: np.ndarray
     segments: list[Segment]
-    first: tuple[Window, "torch.cuda.Event | None"]
+    first: Decoded
 
 
 def joined(pieces: list[Batch]) -> Batch:

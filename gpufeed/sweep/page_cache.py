@@ -10,6 +10,8 @@ import os
 import time
 from collections.abc import Iterable
 
+import numpy as np
+
 from gpufeed.decode.files import PIECE
 
 TRIES, PAUSE_S = 4, 0.1
@@ -88,15 +90,15 @@ def _resident(libc: ctypes.CDLL, path: str) -> bytes | None:
         size = os.fstat(descriptor).st_size
         if not size:
             return b""
-        # private and writable, since ctypes gives no address of read-only memory; nothing is written
-        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY)
+        # read-only: a private writable mapping counts as memory, of which a file may be larger
+        mapped = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
     finally:
         os.close(descriptor)
-    first = ctypes.c_char.from_buffer(mapped)
+    view = np.frombuffer(mapped, np.uint8)  # ctypes gives no address of read-only memory
     try:
         vector = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
-        failed = libc.mincore(ctypes.addressof(first), size, vector)
+        failed = libc.mincore(view.ctypes.data, size, vector)
         return None if failed else vector.raw[: -(-size // mmap.PAGESIZE)]
     finally:
-        del first
+        del view
         mapped.close()

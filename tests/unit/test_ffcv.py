@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from contextlib import closing
 
 import numpy as np
 import psutil
@@ -186,3 +187,19 @@ def test_no_page_of_the_file_is_held(manifest):
         assert not [place for place in psutil.Process().memory_maps() if place.path == file]
         assert len(list(loader)) == 5
         assert [place for place in psutil.Process().memory_maps() if place.path == file]
+
+
+def test_a_ranks_order_has_the_layout_that_was_compiled_for(manifest, monkeypatch):
+    """Else Numba compiles anew within the first epoch, which is timed."""
+    layouts, plain = [], ffcv.epoch_thread
+
+    def watched():
+        thread = plain()
+        return lambda loader, order: layouts.append(order.flags.c_contiguous) or thread(loader, order)
+
+    monkeypatch.setattr(ffcv, "epoch_thread", watched)
+    loader = opened(request(manifest, None, world_size=2, rank=1))
+    with closing(loader):
+        assert not loader.order().flags.c_contiguous
+        list(loader)
+    assert layouts == [True, True]

@@ -1,5 +1,6 @@
 """Loaders that read and decode files in every epoch: reading ahead, whole batches, memory, errors."""
 
+import errno
 import gc
 import sys
 import tempfile
@@ -239,6 +240,17 @@ def test_no_list_of_files_is_left_behind(clean, tmp_path, monkeypatch):
         assert loader.reads
         assert not list((tmp_path / "lists").iterdir())
         assert sum(len(batch.ids) for batch in loader) == COUNT
+
+
+def test_no_room_for_the_list_of_files_is_told(clean, monkeypatch):
+    available("dali_cpu")
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(GpufeedError, match=rf"(?s)no room to write in {tempfile.gettempdir()}.*TMPDIR"):
+        load("loader", "dali_cpu")(wanted(clean, None)).open()
 
 
 def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):

@@ -1,6 +1,8 @@
 """The loader strips: its order with one window and with several, and its batches across windows."""
 
+import gc
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -88,6 +90,14 @@ def test_no_window_is_larger_than_its_limit(make, images_a_window):
     assert max(sizes) <= images_a_window
 
 
+def test_windows_are_about_as_large(make, monkeypatch):
+    """Else the last one, in whose time the next epoch's first is decoded, could be of a few images."""
+    monkeypatch.setattr(module, "WINDOW_BYTES", (len(KINDS) - 1) * IMAGE_BYTES)
+    sizes = [sum(len(unit.ids) for unit in units) for units in make().windows(0)]
+    assert len(sizes) == 2
+    assert min(sizes) >= len(KINDS) // 3
+
+
 def test_ranks_share_several_windows(make, manifest, images_a_window):
     ranks = [make(rank=rank, world_size=3) for rank in range(3)]
     shares = [check_epoch(loader, manifest) for loader in ranks]
@@ -133,6 +143,26 @@ def test_the_next_epoch_is_decoded_while_the_last_window_is_in_use(make, reads):
         wait_until(lambda expected=epoch + 2: len(reads) == expected)
         assert sum(len(batch.ids) for batch in iterator) < len(KINDS)
     assert reads == [all_ids] * 4
+
+
+def test_who_evaluates_decodes_one_epoch(make, reads):
+    loader = make(shuffle=False)
+    for batch in loader:
+        time.sleep(0.01 if len(batch.ids) else 0)  # while which another epoch would be decoded
+    loader.close()
+    assert reads == [list(range(len(KINDS)))]
+
+
+def test_a_window_goes_when_the_next_one_is_taken(make, monkeypatch):
+    monkeypatch.setattr(module, "WINDOW_BYTES", 8 * IMAGE_BYTES)
+    loader, taken = make(), []
+    for epoch in range(2):  # the second one's first window is made ahead
+        for window in loader._decoded(loader.order_of(epoch), epoch):
+            taken.append(weakref.ref(window))
+            del window
+            gc.collect()
+            assert [found() is not None for found in taken] == [False] * (len(taken) - 1) + [True]
+    assert len(taken) > 8
 
 
 def test_what_was_decoded_ahead_is_not_taken_for_another_epoch(make, manifest, reads):

@@ -107,6 +107,14 @@ def as_list(value: object) -> object:
     return list(value) if isinstance(value, list | tuple) else value
 
 
+# what joins the files of a dataset, by what a loader reads: its file, how it is opened and how it is built
+JOINED = {
+    "strips": ("strips.bin", open_strips, build_strips),
+    "shards": ("shards.json", open_shards, build_shards),
+    "beton": ("images.beton", open_beton, build_beton),
+}
+
+
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
     """The cache, strips, shards or .beton file that the cell's loader reads, built if they are not there or
     not of this manifest. The extension of a model's activation is found or built when it is asked for."""
@@ -117,24 +125,13 @@ def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
             log.info("building the cache %s", path)
             build_or_fall_back(samples, shelf.decoder, path, cores_allowed())
         return Stores(cache=path)
-    if reads == "strips":
-        path = manifest.parent / "strips" / "strips.bin"
-        if not opens(open_strips, path, samples):
-            log.info("building the strips %s", path)
-            build_strips(samples, path, workers=cores_allowed())
-        return Stores(strips=path)
-    if reads == "shards":
-        path = manifest.parent / "shards" / "shards.json"
-        if not opens(open_shards, path, samples):
-            log.info("building the shards %s", path)
-            build_shards(samples, path, workers=cores_allowed())
-        return Stores(shards=path)
-    if reads == "beton":
-        path = manifest.parent / "beton" / "images.beton"
-        if not opens(open_beton, path, samples):
-            log.info("building the .beton file %s", path)
-            build_beton(samples, path, workers=cores_allowed())
-        return Stores(beton=path)
+    if reads in JOINED:
+        file, open_, build = JOINED[reads]
+        path = manifest.parent / reads / file
+        if not opens(open_, path, samples):
+            log.info("building %s", path)
+            build(samples, path, workers=cores_allowed())
+        return Stores(**{reads: path})
     return Stores()
 
 

@@ -27,9 +27,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         troubles += troubles_of(found)
     shown = [model(found) for found in measurements if found["status"] == "done"]
     pictures = []
-    for number, found in enumerate(
-        [found for found in measurements if done(found)]
-    ):  # a sheet of paper holds two
+    finished = [found for found in measurements if done(found)]
+    for number, found in enumerate(finished):  # a figure each: all in one would not fit a sheet of paper
         svg = style.to_svg(inference_figure.draw([found]))
         caption = f"The same of {title(found)}." if number else inference_figure.CAPTION
         inline = style.inline_svg(svg, f"{experiment}-inference-{number}", caption)

@@ -83,7 +83,7 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
     end_to_end: trains an epoch of the same loader, without a lead-in, and returns its seconds.
     """
     cold, warm, whole = [], [], []
-    for _ in range(rounds):
+    for number in range(rounds):
         files = loader.files()
         if not files:
             return "An epoch reads no file."
@@ -94,6 +94,8 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
             warm.append(drain(loader, lead_in=False).seconds)  # of the files that the one before has read
             make_cold(loader.files())
             whole.append(end_to_end())
+            told = number + 1, cold[-1], warm[-1], whole[-1]
+            log.info("page cache, round %d: alone %.4f s cold, %.4f s warm, end to end %.4f s cold", *told)
         except Refused as reason:
             return str(reason)
     return Cold(cold, warm, whole)

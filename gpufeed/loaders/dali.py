@@ -26,12 +26,8 @@ from gpufeed.loaders.transfer import empty_batch
 
 if TYPE_CHECKING:
     from gpufeed.decode.dali_pipeline import DecodePipeline
-    from gpufeed.loaders.dali_reader import ReadingPipeline
+    from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
-# A list of files for DALI takes 0.4 us and about 400 bytes a file: as much as the epochs of a usual run,
-# so that only a long one has to lay out another
-MOST_LISTED = 400_000
-MOST_EPOCHS, FEWEST_EPOCHS = 32, 2
 CHUNK = 256  # files a task, when all are looked at
 
 log = logging.getLogger("gpufeed")
@@ -59,7 +55,7 @@ class DaliLoader(StreamingLoader):
         strange = self.not_taken()
         self.reads = strange is None
         if self.reads:
-            self.reading = self.laid_out(self.order(), self.epoch)
+            self.reading = self.new_reading()
         else:
             log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
 
@@ -89,26 +85,30 @@ class DaliLoader(StreamingLoader):
                 data = self.reader.read(sample_id)
             except GpufeedError:
                 return path
-            if not (listable(path) and self.library.takes_all([data], self.shape[:2])):
+            if not self.library.takes_all([data], self.shape[:2]):
                 return path
         return None
 
-    def laid_out(self, order: np.ndarray, epoch: int) -> ReadingPipeline:
-        """A pipeline for the rest of an epoch, `order`, and some whole epochs behind it."""
-        from gpufeed.loaders.dali_reader import ReadingPipeline, Stretch
+    def new_reading(self) -> ReadingPipeline:
+        from gpufeed.loaders.dali_reader import ReadingPipeline
+
+        batch_size = min(self.request.batch_size, self.share)
+        return ReadingPipeline(self.library.pipeline, self.reader.paths, batch_size, self.augment)
+
+    def planned(self, order: np.ndarray, epoch: int) -> Iterator[Planned]:
+        """The batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
+        from gpufeed.loaders.dali_reader import Planned
 
         r = self.request
-        count = max(FEWEST_EPOCHS, min(MOST_EPOCHS, MOST_LISTED // self.share))
-        later = range(epoch + 1, epoch + count)
-        orders = (epoch_order(self.split_ids, r.seed, e, r.shuffle, r.rank, r.world_size) for e in later)
-        stretches = [Stretch(epoch, order), *map(Stretch, later, orders)]
-        batch_size = min(r.batch_size, self.share)
-        return ReadingPipeline(self.library.pipeline, self.reader.paths, stretches, batch_size, self.augment)
+        while True:
+            for start in range(0, len(order), r.batch_size):
+                yield Planned(epoch, order[start : start + r.batch_size])
+            epoch += 1
+            order = epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
 
     def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
-        if self.reads and not (self.reading and self.reading.continues(epoch, order)):
-            self.reading = None  # ends its threads, before others begin
-            self.reading = self.laid_out(order, epoch)
+        if self.reading is not None:
+            self.reading.follow(self.planned(order, epoch))
         return super()._made(order, epoch)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
@@ -134,10 +134,10 @@ class DaliLoader(StreamingLoader):
         if self.reading is None:
             return None
         shape, dtype = self.output()
-        out = empty_batch((self.reading.batch_size, *shape), dtype, device, self.request)
+        out = empty_batch((len(ids), *shape), dtype, device, self.request)
         try:
             if self.reading.fill(ids, out):
-                return out[: len(ids)]
+                return out
             reason = "images of other sizes than the manifest says"
         except RuntimeError as error:
             self.check_device(error)
@@ -194,11 +194,6 @@ class DaliGpuLoader(DaliLoader):
 
     def check_device(self, error: RuntimeError) -> None:
         self.library.check_device(error)
-
-
-def listable(path: str) -> bool:
-    """Whether DALI finds this path in a list of files, where it strips white space and knows no quotes."""
-    return path == path.strip() and "\n" not in path and "\r" not in path
 
 
 def what_dali_says(error: RuntimeError) -> str:

@@ -1,25 +1,22 @@
-"""DALI's own reader over a list of files that is laid out in the order in which the loader promises them.
+"""DALI reads, decodes and augments the batches that are planned, in their order.
 
-So DALI reads, decodes and works ahead without the interpreter, across the ends of epochs too, and yet order,
-ranks and state are the loader's. DALI's own shuffling and sharding stay out of it.
+It is told the files of a batch when it begins it, reads them on its own threads and works ahead, across the
+ends of epochs too. So order, ranks and state are the loader's; DALI's shuffling and sharding stay out of it.
 """
 
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from nvidia.dali import fn, types
-from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.data.disk import enough_disk
 from gpufeed.decode.dali_pipeline import DecodePipeline, copy_output
 from gpufeed.errors import GpufeedError
 
@@ -27,146 +24,131 @@ if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
 
 DEPTH = 2  # batches that DALI makes ahead
-LOST = -1  # no batch's number
+FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """An epoch, or its rest. ids: int64 (n,), the samples in their order, at least one."""
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A batch that is to come. ids: int64 (n,), its samples."""
 
     epoch: int
     ids: np.ndarray
 
-    def rows(self, batch_size: int) -> np.ndarray:
-        """Whole batches, int64 (batches, batch_size): the last sample again and again fills the last one."""
-        return np.pad(self.ids, (0, -len(self.ids) % batch_size), mode="edge").reshape(-1, batch_size)
+    def same(self, other: "Planned") -> bool:
+        return self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
 
 
 class ReadingPipeline:
-    """Reads, decodes and augments the batches of some stretches, one behind the other, then all over again.
+    """Reads, decodes and augments the batches that it is told to `follow`.
 
     It works DEPTH batches ahead, but not beyond the last one that it may begin: `allow`. Its threads end
     with it, once nothing refers to it any more.
     """
 
     def __init__(
-        self,
-        decoder: DecodePipeline,
-        paths: list[str],
-        stretches: list[Stretch],
-        batch_size: int,
-        augment: DaliAugment | None = None,
+        self, decoder: DecodePipeline, paths: list[str], batch_size: int, augment: DaliAugment | None = None
     ):
-        """decoder: whose device, threads and options these are. paths: of all files, by sample id."""
-        self.batch_size = batch_size
-        rows = [stretch.rows(batch_size) for stretch in stretches]
-        self.ids = np.concatenate(rows)  # int64 (batches, batch_size)
-        epochs = np.repeat([stretch.epoch for stretch in stretches], [len(part) for part in rows])
-        starts = np.cumsum([0, *(len(part) for part in rows[:-1])])
-        self.starts = dict(zip(starts.tolist(), stretches, strict=True))
-        self.next = 0  # the batch that comes next
-        self.scheduled = self.given = 0  # batches so far
-        self.allowed = len(self.ids)
-        self.pipeline = self._build(decoder, paths, epochs, augment)
+        """decoder: whose device, threads and options these are. paths: of all files, by sample id.
+        batch_size: of the largest batch."""
+        self.decoder, self.paths, self.batch_size, self.augment = decoder, paths, batch_size, augment
+        self.planned: Iterator[Planned] | None = None
+        self.given, self.allowed = 0, None
+        self._build()
 
-    def _build(
-        self, decoder: DecodePipeline, paths: list[str], epochs: np.ndarray, augment: DaliAugment | None
-    ) -> Pipeline:
-        pipeline = Pipeline(
+    def _build(self) -> None:
+        self.begun: deque[Planned] = deque()  # in DALI's hands
+        self.started = False
+        self.pipeline = Pipeline(
             batch_size=self.batch_size,
-            num_threads=decoder.threads,
-            device_id=decoder.device_id,
+            num_threads=self.decoder.threads,
+            device_id=self.decoder.device_id,
             prefetch_queue_depth=DEPTH,
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
-        with listed(paths, self.ids.ravel()) as file_list:
-            with pipeline:
-                files, ids = fn.readers.file(
-                    file_list=file_list,
-                    dont_use_mmap=True,  # one thread reads: 95k files of 2 kB per second, 59k if it maps them
-                )
-                output = decoder.images(files)
-                if augment is not None:
-                    output = augment.graph(output, drawn(augment, self.ids, epochs))
-                pipeline.set_outputs(output, ids)
-            pipeline.build()  # reads the list, with the interpreter's lock held
-        return pipeline
+        with self.pipeline:
+            paths = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1)
+            ids = fn.external_source(name=IDS, device="cpu", dtype=types.INT64, ndim=0)
+            # mapping each small file into memory takes twice as long as reading it
+            output = self.decoder.images(fn.io.file.read(paths, dont_use_mmap=True))
+            if self.augment is not None:
+                drawn = {
+                    name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0)
+                    for name in self.augment.inputs
+                }
+                output = self.augment.graph(output, drawn)
+            self.pipeline.set_outputs(output, ids)
+        self.pipeline.build()
+
+    def follow(self, planned: Iterator[Planned]) -> None:
+        """The batches that come from now on, without end; what DALI has begun of others is thrown away."""
+        first = list(islice(planned, len(self.begun)))
+        if not all(map(Planned.same, self.begun, first)):
+            self._throw_away()
+            planned = chain(first, planned)
+        self.planned = planned
 
     def allow(self, batches: int) -> None:
         """So many more batches than have been given may be begun, from now on."""
         self.allowed = self.given + batches
 
-    def continues(self, epoch: int, ids: np.ndarray) -> bool:
-        """Whether just these batches come next."""
-        stretch = self.starts.get(self.next) if self.given < self.allowed else None
-        return stretch is not None and stretch.epoch == epoch and np.array_equal(stretch.ids, ids)
+    def coming(self) -> np.ndarray:
+        """The samples of the next batch, int64 (n,); none if it may not be begun."""
+        self._work_ahead()
+        return self.begun[0].ids if self.begun else np.empty(0, np.int64)
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
-        """The next batch in the first rows of `out`, contiguous (batch_size, ...) on the pipeline's device.
+        """The next batch in `out`, contiguous (n, ...) on the pipeline's device.
 
         False if the images have another shape. ids: int64 (n,), what the loader promises; raises
-        GpufeedError if DALI has read other files, and RuntimeError for what DALI refuses. After any of
-        these there is no next batch.
+        GpufeedError if other samples come next, and RuntimeError for what DALI refuses, after which there
+        is no next batch.
         """
-        place, self.next = self.next, LOST
-        if place == LOST or self.given >= self.allowed:
-            raise wrong_ids(np.empty(0, np.int64), ids)
+        if not np.array_equal(self.coming(), ids):
+            raise wrong_ids(self.coming(), ids)
         output, read = self._run()
-        found = np.array(read.as_tensor()).ravel()[: len(ids)]
+        found = np.array(read.as_tensor()).ravel()
         if not np.array_equal(found, ids):
             raise wrong_ids(found, ids)
-        if not copy_output(output, out):
-            return False
-        self.next = (place + 1) % len(self.ids)
-        return True
+        return copy_output(output, out)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
-        """The next batch's images and their ids, int32, kept by DALI as long as they are referred to."""
-        self._work_ahead()
+        """The next batch's images and their ids, int64, kept by DALI as long as they are referred to."""
         found = self.pipeline.share_outputs()  # waits, without the interpreter's lock
         self.pipeline.release_outputs()
+        self.begun.popleft()
         self.given += 1
         self._work_ahead()
         return found
 
     def _work_ahead(self) -> None:
         """Has DALI begin batches until DEPTH are under way, but none behind the last one."""
-        while self.scheduled < min(self.given + DEPTH, self.allowed):
-            self.scheduled += 1 if self.scheduled else DEPTH  # the first call begins DEPTH
+        while self.planned is not None and len(self.begun) < DEPTH:
+            if self.allowed is not None and self.given + len(self.begun) >= self.allowed:
+                break
+            for batch in islice(self.planned, 1 if self.started else DEPTH):  # the first call begins DEPTH
+                self._feed(batch)
+            self.started = True
             self.pipeline.schedule_run()
 
+    def _feed(self, batch: Planned) -> None:
+        # as one array: shorter paths end in zeros, where DALI sees their end
+        names = np.array([os.fsencode(self.paths[sample_id]) for sample_id in batch.ids.tolist()])
+        self.pipeline.feed_input(FILES, names.view(np.uint8).reshape(len(names), -1))
+        self.pipeline.feed_input(IDS, np.ascontiguousarray(batch.ids))
+        if self.augment is not None:
+            for name, values in self.augment.values(batch.ids, batch.epoch).items():
+                self.pipeline.feed_input(name, values)
+        self.begun.append(batch)
 
-@contextmanager
-def listed(paths: list[str], ids: np.ndarray) -> Iterator[str]:
-    """A temporary list of files, `path label` a line, the label being the sample id; ids: int64 (n,).
-
-    For 400,000 samples DALI takes 0.16 s to get it, and 0.62 s for lists of Python.
-    """
-    here = os.getcwd()  # DALI takes relative paths for those beside the list
-    lines = [f"{os.path.join(here, path)} {sample_id}\n" for sample_id, path in enumerate(paths)]
-    with (
-        enough_disk(Path(tempfile.gettempdir())),
-        tempfile.NamedTemporaryFile("w", prefix="gpufeed-", suffix=".txt", newline="\n") as file,
-    ):
-        file.write("".join(map(lines.__getitem__, ids.tolist())))
-        file.flush()
-        yield file.name
-
-
-def drawn(augment: DaliAugment, ids: np.ndarray, epochs: np.ndarray) -> dict[str, DataNode]:
-    """The nodes that bring what the augment draws for each batch; ids: int64 (batches, batch_size)."""
-    if not augment.inputs:
-        return {}
-
-    def values(batch: int) -> list[np.ndarray]:
-        found = augment.values(ids[batch], int(epochs[batch]))
-        return [found[name] for name in augment.inputs]
-
-    source: Callable[[int], list[np.ndarray]] = values  # DALI numbers the batches from 0
-    nodes = fn.external_source(
-        source=source, num_outputs=len(augment.inputs), device="cpu", dtype=types.FLOAT, ndim=0
-    )
-    return dict(zip(augment.inputs, nodes, strict=True))
+    def _throw_away(self) -> None:
+        """Lets go of all batches that DALI has begun."""
+        try:
+            for _ in self.begun:
+                self.pipeline.share_outputs()
+                self.pipeline.release_outputs()
+            self.begun.clear()
+        except RuntimeError:  # a file that nobody has asked for and that DALI refuses
+            self._build()
 
 
 def wrong_ids(found: np.ndarray, expected: np.ndarray) -> GpufeedError:

@@ -1,6 +1,7 @@
 """DALI in the sweep: its own reader brings the files, as it does in DALI's loaders."""
 
 from collections.abc import Iterator
+from itertools import cycle
 
 import numpy as np
 import torch
@@ -8,7 +9,7 @@ import torch
 from gpufeed.decode.files import read_file
 from gpufeed.decode.parallel import SLOTS, CallBulk, Files
 from gpufeed.errors import GpufeedError
-from gpufeed.loaders.dali_reader import DEPTH, ReadingPipeline, Stretch
+from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
 
 
 class DaliBulk(CallBulk):
@@ -27,10 +28,9 @@ class DaliBulk(CallBulk):
         self.reading = None
         if all(self.decoder.takes_all([read_file(path)], files.shape[:2]) for path in files.paths):
             whole = -(-len(files.paths) // files.batch_size) * files.batch_size
-            again_and_again = [Stretch(0, np.arange(whole) % len(files.paths))]
-            self.reading = ReadingPipeline(
-                self.decoder.pipeline, files.paths, again_and_again, files.batch_size
-            )
+            batches = (np.arange(whole) % len(files.paths)).reshape(-1, files.batch_size)
+            self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size)
+            self.reading.follow(Planned(0, ids) for ids in cycle(batches))
             # the first call begins so many, whatever is allowed: a later run shall find none of them ready
             for _ in self._read_by_dali(DEPTH):
                 pass
@@ -45,7 +45,7 @@ class DaliBulk(CallBulk):
         for number in range(batches):
             slot = number % SLOTS
             out = self.room(slot)
-            if not self.reading.fill(self.reading.ids[self.reading.next], out):
+            if not self.reading.fill(self.reading.coming(), out):
                 raise GpufeedError(
                     "images of other sizes from DALI's reader",
                     f"{self.files.height} x {self.files.width} pixels",

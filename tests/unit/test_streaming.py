@@ -1,9 +1,7 @@
 """Loaders that read and decode files in every epoch: reading ahead, whole batches, memory, errors."""
 
-import errno
 import gc
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -20,7 +18,6 @@ from PIL import Image
 from gpufeed.decode.files import PIECE, read_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders import dali
 from gpufeed.loaders.ahead import Ahead
 from gpufeed.loaders.files import FileReader
 from gpufeed.loaders.order import epoch_order
@@ -129,11 +126,9 @@ def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
         loader.open()
 
 
-@pytest.mark.parametrize("path", ["fed", "read", "read, listed anew"])
-def test_memory_does_not_grow_over_epochs(tmp_path, monkeypatch, path):
+@pytest.mark.parametrize("path", ["fed", "read"])
+def test_memory_does_not_grow_over_epochs(tmp_path, path):
     available("dali_cpu")
-    if path == "read, listed anew":
-        monkeypatch.setattr(dali, "MOST_LISTED", 0)  # each list has but two epochs
     files = photos() if path == "fed" else taken()
     manifest = write_files(tmp_path / "many", files * 10, "jpg", (24, 32))
     process = psutil.Process()
@@ -217,40 +212,18 @@ def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
                 list(loader)
 
 
-@pytest.mark.parametrize("name", ["with spaces and ü", "two\nlines", "car\rriage"])
-def test_names_that_a_list_of_files_cannot_hold_are_fed(tmp_path, name):
+@pytest.mark.parametrize("name", ["with spaces and ü ", "two\nlines", "car\rriage", "caf\udce9"])
+def test_dali_reads_files_of_any_name(tmp_path, name):
     available("dali_cpu")
     manifest = write_files(tmp_path / name, taken(), "jpg", (24, 32))
     with load("loader", "dali_cpu")(wanted(manifest, None)) as loader:
-        assert loader.reads == (name == "with spaces and ü")
         batches = list(loader)
-        assert loader.reads == (name == "with spaces and ü")
+        assert loader.reads
     expected = PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
     found = {i: batch.images[row] for batch in batches for row, i in enumerate(batch.ids.tolist())}
     assert sorted(found) == list(range(COUNT))
     # libjpeg-turbo decodes for both
     assert all(np.array_equal(found[i].numpy(), expected[i]) for i in range(COUNT))
-
-
-def test_no_list_of_files_is_left_behind(clean, tmp_path, monkeypatch):
-    available("dali_cpu")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "lists"))
-    (tmp_path / "lists").mkdir()
-    with load("loader", "dali_cpu")(wanted(clean, None)) as loader:
-        assert loader.reads
-        assert not list((tmp_path / "lists").iterdir())
-        assert sum(len(batch.ids) for batch in loader) == COUNT
-
-
-def test_no_room_for_the_list_of_files_is_told(clean, monkeypatch):
-    available("dali_cpu")
-
-    def full(*arguments, **options):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
-    with pytest.raises(GpufeedError, match=rf"(?s)no room to write in {tempfile.gettempdir()}.*TMPDIR"):
-        load("loader", "dali_cpu")(wanted(clean, None)).open()
 
 
 def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
@@ -270,53 +243,59 @@ def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
     )
 
 
-def test_dalis_list_is_laid_out_anew_only_when_it_must_be(clean, monkeypatch):
+@pytest.fixture
+def pipelines(monkeypatch):
+    """Grows with every pipeline of DALI that is built to read."""
     available("dali_cpu")
     from gpufeed.loaders.dali_reader import ReadingPipeline
 
     built: list[int] = []
     plain = ReadingPipeline._build
-    monkeypatch.setattr(ReadingPipeline, "_build", lambda self, *args: built.append(1) or plain(self, *args))
-    monkeypatch.setattr(dali, "MOST_LISTED", 3 * COUNT)
+    monkeypatch.setattr(ReadingPipeline, "_build", lambda self: built.append(1) or plain(self))
+    return built
+
+
+def test_one_pipeline_of_dali_serves_all_epochs(clean, pipelines):
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
-        for count in (1, 1, 1, 2, 2, 2, 3):  # three epochs a list
+        for _ in range(40):
             order = loader.order().tolist()
             assert [i for batch in loader for i in batch.ids.tolist()] == order
-            assert len(built) == count
         state = loader.state_dict()
         for _ in loader:
             break
         list(loader)  # the rest
-        assert len(built) == 4
-        loader.load_state_dict(state)
-        list(loader)
-        assert len(built) == 5
-        list(loader)
-        assert len(built) == 5
+        loader.load_state_dict(state)  # DALI has begun the next epoch
+        order = loader.order().tolist()
+        assert [i for batch in loader for i in batch.ids.tolist()] == order
+    assert len(pipelines) == 1
+
+
+def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+        out, order, bad = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order(), clean.paths()[8]
+        plain = bad.read_bytes()
+        bad.write_bytes(b"no image")
+        loader.reading.follow(loader.planned(order, 0))
+        assert loader.reading.fill(order[:8], out)  # the batch behind it has begun, with the bad file
+        bad.write_bytes(plain)
+        loader.reading.follow(loader.planned(order[16:], 0))
+        assert loader.reading.fill(order[16:24], out)
+        expected = PillowDecoder().decode([path.read_bytes() for path in clean.paths()[16:24]]).images
+        assert all(map(np.array_equal, out.numpy(), expected))
+    assert len(pipelines) == 2
 
 
 def test_other_samples_than_the_promised_ones_are_an_error(clean):
     available("dali_cpu")
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
-        assert loader.reading.continues(0, order)
+        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+            loader.reading.fill(order[:8], out)  # nothing is planned
+        loader.reading.follow(loader.planned(order, 0))
         assert loader.reading.fill(order[:8], out)
         with pytest.raises(GpufeedError, match="as the epoch's order has them"):
             loader.reading.fill(order[:8], out)
-        assert not loader.reading.continues(0, order)
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
-            loader.reading.fill(order[16:24], out)
-        assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()  # by a new list
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9])
-def test_batches_of_dalis_list_are_padded_by_the_last_sample(count):
-    available("dali_cpu")
-    from gpufeed.loaders.dali_reader import Stretch
-
-    rows = Stretch(0, np.arange(count)).rows(8)
-    assert rows.shape == (-(-count // 8), 8)
-    assert rows.ravel().tolist() == list(range(count)) + [count - 1] * (rows.size - count)
+        assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()
 
 
 def test_dalis_threads_end_with_the_loader(clean):

@@ -21,6 +21,12 @@ def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) ->
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
 
+def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
+    """Dataset and loader of every cell that has a document of its ceilings."""
+    read = [found for name in experiments for found in documents(paths, name, record.read)[0].values()]
+    return pd.DataFrame([found["cell"] for found in read], columns=["dataset", "loader"])
+
+
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
     """What the template shows of the ceilings of an experiment's cells; None if it neither has nor plans any.
 

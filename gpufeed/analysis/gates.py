@@ -34,15 +34,16 @@ class GateRow:
     troubles: tuple[tuple[str, str], ...] = ()
 
 
-def rows(paths: Iterable[Path], records: pd.DataFrame) -> list[GateRow]:
-    """A row for each loader and dataset of `records`, in their order, and for each machine that judged it.
+def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
+    """A row for each loader and dataset of `measured`, in their order, and for each machine that judged it.
 
-    paths: verdict files, <dataset>/<loader>/<settings>.json; those without a record are left out.
+    paths: verdict files, <dataset>/<loader>/<settings>.json; those of other loaders are left out.
+    measured: columns dataset and loader.
     """
     files: dict[tuple[str, str], list[Path]] = {}
     for path in paths:
         files.setdefault((path.parent.parent.name, path.parent.name), []).append(path)
-    pairs = records[["dataset", "loader"]].dropna().drop_duplicates().itertuples(index=False, name=None)
+    pairs = measured[["dataset", "loader"]].dropna().drop_duplicates().itertuples(index=False, name=None)
     found = []
     for dataset, loader in pairs:
         if is_ceiling(loader):

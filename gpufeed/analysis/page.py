@@ -88,7 +88,7 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         counts=_counts(table),
         missing=missing.told(found.missing),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
-        gates=gates.rows(found.gates, table),
+        gates=gates.rows(found.gates, pd.concat([table, ceilings_section.measured(found.ceilings, names)])),
         datasets=datasets.rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
         damaged_steps=damaged_steps,

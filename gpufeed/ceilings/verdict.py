@@ -150,6 +150,8 @@ def most(found: Mapping[str, Any]) -> float:
 
 def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
     what = "input" if growth(found) else "waiting"
+    if most(found) < 1.005:
+        return f"removing all {what} would bring less than 0.5 %"
     return f"removing all {what} {verb}to at most {times(most(found))}"
 
 

@@ -150,6 +150,8 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     answer = "overlap: the highest AU of 2 pipelines; compute-bound. The GPU waits 1.0 % of the epoch"
     assert top.index(answer) < top.index("No pipeline has a finished repeat yet.")
     assert "input-bound" not in top
+    assert "No loader was measured yet." not in text
+    assert "overlap not judged" in text
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):

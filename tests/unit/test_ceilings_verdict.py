@@ -39,6 +39,17 @@ def test_kinds_by_what_the_input_costs(wait, kind):
     assert of(made.pairs(wait)).kind == kind
 
 
+@pytest.mark.parametrize(
+    ("wait", "said"),
+    [
+        (0.003, "waits 0.3 % of the epoch; removing all waiting would bring less than 0.5 % (AU"),
+        (0.02, "waits 2.0 % of the epoch; removing all waiting would lift it to at most 1.02x (AU"),
+    ],
+)
+def test_next_to_nothing_is_said_to_be_that(wait, said):
+    assert said in of(made.pairs(wait)).sentence
+
+
 @pytest.mark.parametrize(("wait", "jitter"), [(0.0, 0.1), (0.05, 0.1)])
 def test_an_interval_that_holds_a_border_decides_nothing(wait, jitter):
     found = of(made.pairs(wait, jitter=jitter))

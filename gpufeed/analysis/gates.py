@@ -14,7 +14,7 @@ from gpufeed.gate.variants import words
 from gpufeed.gate.verdict import Verdict
 
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
-UNJUDGED = "No verdict was found: its records are from a time or place without a gate."
+UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class DaliLoader(StreamingLoader):
     def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
         if self.reading is not None:
             self.reading.follow(self.planned(order, epoch))
-        return super()._made(order, epoch)
+        yield from super()._made(order, epoch)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
         """The ids of each batch alone if DALI reads the files, else their bytes too."""

@@ -5,6 +5,7 @@ ends of epochs too. So order, ranks and state are the loader's; DALI's shuffling
 """
 
 import os
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,6 +54,7 @@ class ReadingPipeline:
         self.decoder, self.paths, self.batch_size, self.augment = decoder, paths, batch_size, augment
         self.planned: Iterator[Planned] | None = None
         self.given, self.allowed = 0, None
+        self.lock = threading.Lock()  # whoever iterates twice at once gets wrong_ids, and DALI no mixture
         self._build()
 
     def _build(self) -> None:
@@ -81,11 +83,12 @@ class ReadingPipeline:
 
     def follow(self, planned: Iterator[Planned]) -> None:
         """The batches that come from now on, without end; what DALI has begun of others is thrown away."""
-        first = list(islice(planned, len(self.begun)))
-        if not all(map(Planned.same, self.begun, first)):
-            self._throw_away()
-            planned = chain(first, planned)
-        self.planned = planned
+        with self.lock:
+            first = list(islice(planned, len(self.begun)))
+            if not all(map(Planned.same, self.begun, first)):
+                self._throw_away()
+                planned = chain(first, planned)
+            self.planned = planned
 
     def allow(self, batches: int) -> None:
         """So many more batches than have been given may be begun, from now on."""
@@ -103,13 +106,14 @@ class ReadingPipeline:
         GpufeedError if other samples come next, and RuntimeError for what DALI refuses, after which there
         is no next batch.
         """
-        if not np.array_equal(self.coming(), ids):
-            raise wrong_ids(self.coming(), ids)
-        output, read = self._run()
-        found = np.array(read.as_tensor()).ravel()
-        if not np.array_equal(found, ids):
-            raise wrong_ids(found, ids)
-        return copy_output(output, out)
+        with self.lock:
+            if not np.array_equal(self.coming(), ids):
+                raise wrong_ids(self.coming(), ids)
+            output, read = self._run()
+            found = np.array(read.as_tensor()).ravel()
+            if not np.array_equal(found, ids):
+                raise wrong_ids(found, ids)
+            return copy_output(output, out)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
         """The next batch's images and their ids, int64, kept by DALI as long as they are referred to."""
@@ -133,21 +137,24 @@ class ReadingPipeline:
     def _feed(self, batch: Planned) -> None:
         # as one array: shorter paths end in zeros, where DALI sees their end
         names = np.array([os.fsencode(self.paths[sample_id]) for sample_id in batch.ids.tolist()])
-        self.pipeline.feed_input(FILES, names.view(np.uint8).reshape(len(names), -1))
-        self.pipeline.feed_input(IDS, np.ascontiguousarray(batch.ids))
-        if self.augment is not None:
-            for name, values in self.augment.values(batch.ids, batch.epoch).items():
-                self.pipeline.feed_input(name, values)
+        inputs = {
+            FILES: names.view(np.uint8).reshape(len(names), -1),
+            IDS: np.ascontiguousarray(batch.ids),
+            **(self.augment.values(batch.ids, batch.epoch) if self.augment is not None else {}),
+        }
+        for name, values in inputs.items():  # DALI copies them
+            self.pipeline.feed_input(name, values)
         self.begun.append(batch)
 
     def _throw_away(self) -> None:
         """Lets go of all batches that DALI has begun."""
         try:
-            for _ in self.begun:
+            while self.begun:
                 self.pipeline.share_outputs()
+                self.begun.popleft()
                 self.pipeline.release_outputs()
-            self.begun.clear()
-        except RuntimeError:  # a file that nobody has asked for and that DALI refuses
+        # a file that nobody has asked for and that DALI refuses; or an interrupt in an earlier throwing away
+        except (RuntimeError, StopIteration):
             self._build()
 
 

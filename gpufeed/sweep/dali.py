@@ -9,6 +9,7 @@ import torch
 from gpufeed.decode.files import read_file
 from gpufeed.decode.parallel import SLOTS, CallBulk, Files
 from gpufeed.errors import GpufeedError
+from gpufeed.loaders.dali import what_dali_says
 from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
 
 
@@ -45,13 +46,23 @@ class DaliBulk(CallBulk):
         for number in range(batches):
             slot = number % SLOTS
             out = self.room(slot)
-            if not self.reading.fill(self.reading.coming(), out):
-                raise GpufeedError(
-                    "images of other sizes from DALI's reader",
-                    f"{self.files.height} x {self.files.width} pixels",
-                    "prepare the dataset again: its files have changed",
-                )
+            try:
+                filled = self.reading.fill(self.reading.coming(), out)
+            except RuntimeError as error:
+                raise self.changed(what_dali_says(error)) from error
+            if not filled:
+                raise self.changed("images of other sizes")
             yield self.delivered(out, slot)
+
+    def changed(self, found: str) -> GpufeedError:
+        """The error for files that have changed since `open`; later runs are fed with bytes."""
+        self.reading = None
+        size = f"{self.files.height} x {self.files.width} pixels"
+        return GpufeedError(
+            f"{found}, from DALI's reader",
+            f"the images of {size} that were there when it began",
+            "prepare the dataset again: its files have changed",
+        )
 
     def close(self) -> None:
         self.reading = None

@@ -199,3 +199,19 @@ def test_warm_up_has_the_shape_of_what_will_come(manifest, size, expected):
     example = example_batch(wanted(manifest, None, sample_transform=augment))
     assert example.shape == (5, 3, *expected)
     assert example.dtype == torch.float32
+
+
+def test_what_dali_has_begun_of_another_epoch_is_not_taken_for_this_one(manifest, name, device):
+    """Unshuffled epochs have the same files; what the augment draws is another for each."""
+    augment = DaliAugment(MEAN, STD, 3, {**STILL, "brightness": 0.5})
+    made = wanted(manifest, None, sample_transform=augment, device=device, shuffle=False, batch_size=2)
+    try:
+        with load("loader", name)(made) as loader:
+            first = loader.state_dict()
+            expected = by_id(loader)
+            for _ in range(2):  # DALI has begun the epoch that comes next
+                loader.load_state_dict(first)
+                found = by_id(loader)
+                assert all(torch.equal(found[i], expected[i]) for i in expected)
+    except Skip as skip:
+        pytest.skip(str(skip))

@@ -66,13 +66,35 @@ def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
     paths, pixels = images
     with opened(DaliBulk("dali_cpu", 2, CPU), paths, batch_size) as bulk:
         assert bulk.reading is not None
-        found = np.concatenate([run(bulk, count) for count in (1, 2 * batch_size, 60, 1)])
+        assert not bulk.reading.begun
+        found = []
+        for count in (1, 2 * batch_size, 60, 1):
+            found.append(run(bulk, count))
+            assert not bulk.reading.begun  # the next run finds no batch ready
+        found = np.concatenate(found)
         list_of = np.arange(-(-23 // batch_size) * batch_size) % 23  # whole batches, again and again
         began = DEPTH * batch_size  # opening took these
         assert np.array_equal(found, pixels[np.resize(list_of, began + len(found))[began:]])
         assert bulk.fell_back == 0
         opened(bulk, paths[7:], batch_size=1)
         assert np.array_equal(run(bulk, 3), pixels[[9, 10, 11]])
+
+
+def test_a_file_that_changes_under_dalis_reader_is_an_error(images, tmp_path):
+    available("dali_cpu")
+    from gpufeed.sweep.dali import DaliBulk
+
+    paths, pixels = list(images[0]), images[1]
+    late = tmp_path / "late.jpg"
+    late.write_bytes(Path(paths[12]).read_bytes())
+    paths[12] = str(late)
+    with opened(DaliBulk("dali_cpu", 2, CPU), paths) as bulk:
+        late.unlink()
+        with pytest.raises(GpufeedError, match="its files have changed"):
+            run(bulk, 40)
+        assert np.array_equal(run(bulk, 10), pixels[:10])  # fed from now on
+        with pytest.raises(GpufeedError, match=str(late)):
+            run(bulk, 40)
 
 
 def test_dali_is_fed_where_it_does_not_take_a_file(images, tmp_path):

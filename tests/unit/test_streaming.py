@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -256,28 +257,75 @@ def pipelines(monkeypatch):
 
 
 def test_one_pipeline_of_dali_serves_all_epochs(clean, pipelines):
+    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
+
+    def check(loader):
+        order = loader.order()[loader.next_batch * 8 :]
+        batches = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
+        assert np.array_equal(np.concatenate([ids for ids, _ in batches]), order)
+        assert np.array_equal(np.concatenate([images for _, images in batches]), expected[order])
+
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
         for _ in range(40):
-            order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
+            check(loader)
         state = loader.state_dict()
         for _ in loader:
             break
-        list(loader)  # the rest
+        check(loader)  # the rest
         loader.load_state_dict(state)  # DALI has begun the next epoch
-        order = loader.order().tolist()
-        assert [i for batch in loader for i in batch.ids.tolist()] == order
+        check(loader)
+        loader.load_state_dict({**state, "epoch": 3, "next_batch": 6})
+        check(loader)
+        assert loader.reads
     assert len(pipelines) == 1
+
+
+def test_two_iterations_at_once_end_in_an_error_and_spoil_nothing(clean):
+    available("dali_cpu")
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=4)) as loader:
+        for trial in range(40):
+            first = iter(loader)
+            for _ in range(trial % 5):
+                next(first)
+            second = iter(loader)
+            with suppress(GpufeedError):
+                for _ in range(8):
+                    next(second)
+                    next(first)
+            first.close()
+            second.close()
+            loader.load_state_dict({**loader.state_dict(), "epoch": trial, "next_batch": 0})
+            order = loader.order().tolist()
+            assert [i for batch in loader for i in batch.ids.tolist()] == order
+        assert loader.reads
+
+
+def test_an_interrupt_while_dali_throws_away_costs_nothing(clean, monkeypatch):
+    available("dali_cpu")
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+        order = loader.order()
+        loader.reading.follow(loader.planned(order, 0))
+        assert len(loader.reading.coming()) == 8
+
+        def interrupted():
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(loader.reading.pipeline, "release_outputs", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                loader.reading.follow(loader.planned(order, 9))
+        for _ in range(2):
+            order = loader.order().tolist()
+            assert [i for batch in loader for i in batch.ids.tolist()] == order
+        assert loader.reads
 
 
 def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
         out, order, bad = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order(), clean.paths()[8]
-        plain = bad.read_bytes()
         bad.write_bytes(b"no image")
         loader.reading.follow(loader.planned(order, 0))
         assert loader.reading.fill(order[:8], out)  # the batch behind it has begun, with the bad file
-        bad.write_bytes(plain)
         loader.reading.follow(loader.planned(order[16:], 0))
         assert loader.reading.fill(order[16:24], out)
         expected = PillowDecoder().decode([path.read_bytes() for path in clean.paths()[16:24]]).images
@@ -295,6 +343,9 @@ def test_other_samples_than_the_promised_ones_are_an_error(clean):
         assert loader.reading.fill(order[:8], out)
         with pytest.raises(GpufeedError, match="as the epoch's order has them"):
             loader.reading.fill(order[:8], out)
+        loader.reading.begun[0] = replace(loader.reading.begun[0], ids=order[16:24])  # DALI has order[8:16]
+        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
+            loader.reading.fill(order[16:24], out)
         assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()
 
 

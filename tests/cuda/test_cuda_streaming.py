@@ -15,14 +15,13 @@ from test_loader_contract import *  # noqa: F403
 
 from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders import dali
 from gpufeed.loaders.base import Loader
 from gpufeed.loaders.dali import DaliLoader
 from gpufeed.registry import DECODERS, LOADERS, load
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 DALI = [name for name in STREAMING if name.startswith("dali")]
-WAYS = [*STREAMING, *(f"{name}, {way}" for name in DALI for way in ("fed", "listed anew"))]
+WAYS = [*STREAMING, *(f"{name}, fed" for name in DALI)]
 SIZE = 64
 COUNT = 600
 SLEEP_CYCLES = 1_000_000_000  # about half a second
@@ -66,13 +65,11 @@ def many(tmp_path_factory):
 def loader(request, many, device, monkeypatch):
     """An open loader over 600 JPEGs in batches of 32, warmed up by one epoch.
 
-    DALI's in three ways: its reader has them all in one list, or two epochs a list, or is not used.
+    DALI's in two ways: it reads them itself, or is fed with bytes.
     """
     name, _, way = request.param.partition(", ")
     if way == "fed":
         monkeypatch.setattr(DaliLoader, "not_taken", lambda self: "a file")
-    if way == "listed anew":
-        monkeypatch.setattr(dali, "MOST_LISTED", 0)
     made = usual(many, device)
     try:
         with load("loader", name)(made) as loader:

@@ -4,7 +4,6 @@ import gc
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 from hostile_fixtures import available, photo, saved
 from image_fixtures import loader_threads, write_dataset, write_files
 from image_fixtures import request as wanted
-from PIL import Image
+from photo_fixtures import COUNT, photos, taken, wait_until
 
 from gpufeed.decode.files import PIECE, read_file
 from gpufeed.decode.pillow import PillowDecoder
@@ -26,27 +25,6 @@ from gpufeed.registry import DECODERS, LOADERS, load
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 ON_GPU = [name for name in STREAMING if LOADERS[name].device == "cuda"]
-COUNT = 60
-
-
-def photos(count: int = COUNT) -> list[bytes]:
-    """As `taken`, but for a CMYK file, which DALI does not take, and a PNG."""
-    files, shades = taken(count), shaded(count)
-    files[7] = saved("JPEG", Image.fromarray(shades[7]).convert("CMYK"))
-    files[8] = saved("PNG", shades[8])
-    return files
-
-
-def taken(count: int = COUNT) -> list[bytes]:
-    """JPEGs of 24 x 32 pixels of different shades; some are gray."""
-    shades = shaded(count)
-    files = [saved("JPEG", shade, quality=90) for shade in shades]
-    files[5], files[6] = (saved("JPEG", Image.fromarray(shades[i]).convert("L")) for i in (5, 6))
-    return files
-
-
-def shaded(count: int) -> list[np.ndarray]:
-    return [photo(24, 32) // 2 + np.uint8(2 * i % 128) for i in range(count)]
 
 
 @pytest.fixture
@@ -168,13 +146,6 @@ def test_reading_runs_ahead_but_not_without_bound(manifest, monkeypatch):
     assert not loader_threads()
 
 
-def wait_until(condition, seconds: float = 10) -> None:
-    end = time.perf_counter() + seconds
-    while not condition() and time.perf_counter() < end:
-        time.sleep(0.005)
-    assert condition()
-
-
 @pytest.mark.parametrize("files", ["manifest", "clean"])
 @pytest.mark.parametrize("damage", ["no image", "cut", "gone", "resized"])
 def test_batches_before_a_bad_file_come_whole(files, damage, request):
@@ -200,169 +171,6 @@ def test_batches_before_a_bad_file_come_whole(files, damage, request):
     assert seen == list(range(12))
     assert str(bad) in error.value.found
     assert not loader_threads()
-
-
-def test_a_split_with_a_bad_file_is_not_for_dalis_reader(clean):
-    available("dali_cpu")
-    for damage in (lambda path: path.write_bytes(b"no image"), lambda path: path.unlink()):
-        damage(clean.paths()[13])
-        with load("loader", "dali_cpu")(wanted(clean, None)) as loader:
-            assert not loader.reads
-            assert loader.not_taken() == str(clean.paths()[13])
-            with pytest.raises(GpufeedError, match=str(clean.paths()[13])):
-                list(loader)
-
-
-@pytest.mark.parametrize("name", ["with spaces and ü ", "two\nlines", "car\rriage", "caf\udce9"])
-def test_dali_reads_files_of_any_name(tmp_path, name):
-    available("dali_cpu")
-    manifest = write_files(tmp_path / name, taken(), "jpg", (24, 32))
-    with load("loader", "dali_cpu")(wanted(manifest, None)) as loader:
-        batches = list(loader)
-        assert loader.reads
-    expected = PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
-    found = {i: batch.images[row] for batch in batches for row, i in enumerate(batch.ids.tolist())}
-    assert sorted(found) == list(range(COUNT))
-    # libjpeg-turbo decodes for both
-    assert all(np.array_equal(found[i].numpy(), expected[i]) for i in range(COUNT))
-
-
-def test_what_dali_refuses_on_the_way_is_decoded_by_others(clean, caplog):
-    available("dali_cpu")
-    late = clean.paths()[50]  # DALI has read the first batches ahead
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
-        list(loader)
-        late.write_bytes(saved("GIF", shaded(COUNT)[50]))
-        expected = PillowDecoder().decode([late.read_bytes()]).images[0]
-        for _ in range(2):
-            batches = list(loader)
-            assert [i for batch in batches for i in batch.ids.tolist()] == list(range(COUNT))
-            assert np.array_equal(batches[6].images[2].numpy(), expected)
-    (record,) = caplog.records
-    assert (
-        "dali_cpu is fed with bytes from now on: its own reader found nvImageCodec failure" in record.message
-    )
-
-
-@pytest.fixture
-def pipelines(monkeypatch):
-    """Grows with every pipeline of DALI that is built to read."""
-    available("dali_cpu")
-    from gpufeed.loaders.dali_reader import ReadingPipeline
-
-    built: list[int] = []
-    plain = ReadingPipeline._build
-    monkeypatch.setattr(ReadingPipeline, "_build", lambda self: built.append(1) or plain(self))
-    return built
-
-
-def test_one_pipeline_of_dali_serves_all_epochs(clean, pipelines):
-    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
-
-    def check(loader):
-        order = loader.order()[loader.next_batch * 8 :]
-        batches = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
-        assert np.array_equal(np.concatenate([ids for ids, _ in batches]), order)
-        assert np.array_equal(np.concatenate([images for _, images in batches]), expected[order])
-
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
-        for _ in range(40):
-            check(loader)
-        state = loader.state_dict()
-        for _ in loader:
-            break
-        check(loader)  # the rest
-        loader.load_state_dict(state)  # DALI has begun the next epoch
-        check(loader)
-        loader.load_state_dict({**state, "epoch": 3, "next_batch": 6})
-        check(loader)
-        assert loader.reads
-    assert len(pipelines) == 1
-
-
-def test_two_iterations_at_once_end_in_an_error_and_spoil_nothing(clean):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=4)) as loader:
-        for trial in range(40):
-            first = iter(loader)
-            for _ in range(trial % 5):
-                next(first)
-            second = iter(loader)
-            with suppress(GpufeedError):
-                for _ in range(8):
-                    next(second)
-                    next(first)
-            first.close()
-            second.close()
-            loader.load_state_dict({**loader.state_dict(), "epoch": trial, "next_batch": 0})
-            order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
-        assert loader.reads
-
-
-def test_an_interrupt_while_dali_throws_away_costs_nothing(clean, monkeypatch):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
-        order = loader.order()
-        loader.reading.follow(loader.planned(order, 0))
-        assert len(loader.reading.coming()) == 8
-
-        def interrupted():
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patched:
-            patched.setattr(loader.reading.pipeline, "release_outputs", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                loader.reading.follow(loader.planned(order, 9))
-        for _ in range(2):
-            order = loader.order().tolist()
-            assert [i for batch in loader for i in batch.ids.tolist()] == order
-        assert loader.reads
-
-
-def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
-        out, order, bad = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order(), clean.paths()[8]
-        bad.write_bytes(b"no image")
-        loader.reading.follow(loader.planned(order, 0))
-        assert loader.reading.fill(order[:8], out)  # the batch behind it has begun, with the bad file
-        loader.reading.follow(loader.planned(order[16:], 0))
-        assert loader.reading.fill(order[16:24], out)
-        expected = PillowDecoder().decode([path.read_bytes() for path in clean.paths()[16:24]]).images
-        assert all(map(np.array_equal, out.numpy(), expected))
-    assert len(pipelines) == 2
-
-
-def test_other_samples_than_the_promised_ones_are_an_error(clean):
-    available("dali_cpu")
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
-        out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
-            loader.reading.fill(order[:8], out)  # nothing is planned
-        loader.reading.follow(loader.planned(order, 0))
-        assert loader.reading.fill(order[:8], out)
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
-            loader.reading.fill(order[:8], out)
-        loader.reading.begun[0] = replace(loader.reading.begun[0], ids=order[16:24])  # DALI has order[8:16]
-        with pytest.raises(GpufeedError, match="as the epoch's order has them"):
-            loader.reading.fill(order[16:24], out)
-        assert [i for batch in loader for i in batch.ids.tolist()] == order.tolist()
-
-
-def test_dalis_threads_end_with_the_loader(clean):
-    available("dali_cpu")
-    process = psutil.Process()
-    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3)) as loader:
-        list(loader)
-    before = process.num_threads()
-    for batches in (1, 3, COUNT):
-        loader = load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, threads=3))
-        loader.open()
-        for _, _ in zip(range(batches), loader, strict=False):
-            pass
-        assert process.num_threads() > before
-        loader.close()
-        wait_until(lambda: process.num_threads() <= before)
 
 
 def counted(count: int, ended: list[str]):

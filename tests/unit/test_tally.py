@@ -14,7 +14,7 @@ from gate_fixtures import SETTINGS, judged, task_for
 from hostile_fixtures import available, saved
 from image_fixtures import request, write_cache, write_dataset, write_files
 from measure_fixtures import toy_cell
-from test_streaming import photos, shaded, taken
+from photo_fixtures import photos, shaded, taken
 from test_strips_set import dataset as strips_dataset
 
 from gpufeed import registry

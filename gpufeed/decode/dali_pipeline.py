@@ -1,6 +1,6 @@
 """The DALI pipeline behind dali_cpu and dali_gpu: encoded files in, one list of images out."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -45,11 +45,7 @@ class DecodePipeline:
             files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
             output = self.images(files)
             if self.graph is not None:
-                values = {
-                    name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0)
-                    for name in self.inputs
-                }
-                output = self.graph(output, values)
+                output = self.graph(output, drawn(self.inputs))
             pipeline.set_outputs(output)
         pipeline.build()
         return pipeline
@@ -93,6 +89,11 @@ class DecodePipeline:
         """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
         shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
         return all(copy_output(output, out[places]) for places, output in self.runs(files, values))
+
+
+def drawn(names: Iterable[str]) -> dict[str, DataNode]:
+    """The nodes of inputs that a graph takes, to be fed by name: one float32 a file."""
+    return {name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0) for name in names}
 
 
 def copy_output(output, out: torch.Tensor) -> bool:

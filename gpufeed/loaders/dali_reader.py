@@ -18,7 +18,7 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.decode.dali_pipeline import DecodePipeline, copy_output
+from gpufeed.decode.dali_pipeline import DecodePipeline, copy_output, drawn
 from gpufeed.errors import GpufeedError
 
 if TYPE_CHECKING:
@@ -73,11 +73,7 @@ class ReadingPipeline:
             # mapping each small file into memory takes twice as long as reading it
             output = self.decoder.images(fn.io.file.read(paths, dont_use_mmap=True))
             if self.augment is not None:
-                drawn = {
-                    name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0)
-                    for name in self.augment.inputs
-                }
-                output = self.augment.graph(output, drawn)
+                output = self.augment.graph(output, drawn(self.augment.inputs))
             self.pipeline.set_outputs(output, ids)
         self.pipeline.build()
 

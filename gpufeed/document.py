@@ -1,6 +1,7 @@
 """JSON documents with closed schemas: written whole or not at all, checked when written and when read."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, FormatChecker
 
 from gpufeed.errors import GpufeedError
 
@@ -40,7 +41,7 @@ class Document:
         """Reads it; raises GpufeedError if it is missing, damaged or of another schema version."""
         path = Path(path)
         try:
-            data = json.loads(path.read_text())
+            data = json.loads(path.read_text(), parse_float=finite, parse_constant=finite)
         except (OSError, ValueError) as error:
             raise GpufeedError(
                 f"no readable {self.word} at {path} ({error})",
@@ -60,6 +61,23 @@ class Document:
             )
 
 
+def finite(number: str) -> float:
+    """A number of a document; raises ValueError for NaN, infinity and what a float cannot hold."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"{number} is no finite number")
+    return value
+
+
+FORMATS = FormatChecker(formats=())
+
+
+@FORMATS.checks("date-time", raises=ValueError)
+def is_time(text: object) -> bool:
+    """Whether a text is a time of ISO 8601 that the calendar has; what is no text is for `type` to tell."""
+    return not isinstance(text, str) or bool(datetime.fromisoformat(text))
+
+
 @cache
 def validator(schema: str) -> Draft202012Validator:
     """The validator of a schema; a document's `environment` is described once, in the schema of records."""
@@ -68,7 +86,7 @@ def validator(schema: str) -> Draft202012Validator:
     )
     if "environment" in described["properties"]:
         described["properties"]["environment"] = of_records["properties"]["environment"]
-    return Draft202012Validator(described)
+    return Draft202012Validator(described, format_checker=FORMATS)
 
 
 def now() -> str:

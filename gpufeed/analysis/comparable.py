@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpufeed.analysis.blocks import on_other_cards
+from gpufeed.analysis.blocks import on_other_cards, places
 from gpufeed.analysis.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting
@@ -22,6 +22,7 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     Empty if they may. What a record does not tell is no reason.
     """
     return [
+        *_same_repeats(ours, base),
         *_other(ours, base, "hardware", f"other {_kind(ours, base)} model"),
         *_other(ours, base, "precision", "other precision"),
         *_apart("power limit", *_limits(ours, base), POWER_TOLERANCE, "W"),
@@ -50,6 +51,18 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     if all(disks) and disks[0] != disks[1]:
         said.append(f"the data lay on another filesystem: {_sides(*map(listing, disks))}")
     return said
+
+
+def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
+    """The reason, if a repeat is on both sides: one start, one rate and one GPU, or node without one."""
+    first, second = (
+        set(zip(places(side), side["started_at"], side["images_per_s"], strict=True)) for side in (ours, base)
+    )
+    both = len(first & second)
+    if not both:
+        return []
+    told = _sides(f"{both} of {len(first)}", f"of {len(second)}")
+    return [f"A and B hold the same repeats: {told}; compare two runs, each with results of its own"]
 
 
 def _sides(ours: object, base: object) -> str:

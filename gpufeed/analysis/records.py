@@ -1,7 +1,7 @@
 """Records and step tables from disk to DataFrames. What cannot be read becomes a row that says so."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -123,15 +123,14 @@ def _flat(record: Record, path: Path) -> dict:
         "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
         "source": json.dumps(cell.get("source") or {}, sort_keys=True),
     }
-    return row | _machine(record) | _measures(record)
+    return row | machine_of(cell, resolved, record.environment) | _measures(record)
 
 
-def _machine(record: Record) -> dict:
+def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> dict:
     """`hardware` is what the numbers depend on most: the GPU's model, or the CPU's without a GPU."""
-    environment = record.environment
     gpu = environment["gpu"]
-    asked = record.cell.get("device", "auto")
-    device = (record.resolved or {}).get("device") or (asked if asked != "auto" else None)
+    asked = cell.get("device", "auto")
+    device = (resolved or {}).get("device") or (asked if asked != "auto" else None)
     device = device or ("cuda" if gpu else "cpu")
     same = ("stack", "node", "cpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty")
     return {name: environment[name] for name in same} | {

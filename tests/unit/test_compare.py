@@ -1,15 +1,19 @@
 """Two runs cell by cell: planted regressions, refusals with their sentences, and what the command answers."""
 
 import copy
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from record_fixtures import H200, cell, record, telemetry, unfinished, write
 
+from gpufeed.analysis.records import read_records
 from gpufeed.baseline import baseline_records, records_below
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
 from gpufeed.errors import GpufeedError
+from gpufeed.record import Record
 
 SIX = (100.0, 101.0, 99.0, 100.5, 99.5, 100.2)
 FACTS = {"samples": 500, "classes": 10, "height": 224, "width": 224, "quarantined": 0, "examples": []}
@@ -31,14 +35,19 @@ def faster(factor):
     return tuple(factor * speed for speed in SIX)
 
 
+def earlier(records):
+    """The repeats of another run, the day before."""
+    return [replace(one, started_at=one.started_at.replace("-02T", "-01T")) for one in records]
+
+
 @pytest.fixture
 def run(tmp_path, capsys):
-    """Writes both sides and runs the command; returns exit code, output and the rows of its CSV."""
+    """Writes both sides, B of the day before, and compares; returns exit code, output, rows of the CSV."""
 
     def run(ours, base, *options):
         a, b, table = tmp_path / "new", tmp_path / "old", tmp_path / "rows.csv"
         write(a, *ours)
-        write(b, *base)
+        write(b, *earlier(base))
         code = main([str(a), str(b), "--csv", str(table), *options])
         said = capsys.readouterr()
         return code, said.out + said.err, pd.read_csv(table, keep_default_na=False, na_values=[""])
@@ -143,6 +152,27 @@ def test_what_is_refused_and_why(run, what):
     assert rows.loc[1, ["verdict", "forced"]].tolist() == ["no difference shown", False]
 
 
+@pytest.mark.parametrize("shared", [1, 6])
+def test_repeats_that_are_on_both_sides_repeat_nothing(tmp_path, capsys, shared):
+    base = earlier(made())
+    write(tmp_path / "new", *base[:shared], *made()[shared:])
+    write(tmp_path / "copy", *base)
+    command = [str(tmp_path / "new"), str(tmp_path / "copy")]
+    assert main(command) == REFUSED
+    said = capsys.readouterr()
+    assert f"A and B hold the same repeats: {shared} of 6 in A, of 6 in B; compare two runs" in said.out
+    assert "holds 1" not in said.out
+    assert "--force compares them all the same" in said.err
+    assert main([*command, "--force"]) == NOTHING
+    assert capsys.readouterr().out.startswith("FORCED")
+
+
+def test_one_start_and_rate_on_two_gpus_are_two_repeats(tmp_path):
+    for uuid in ("GPU-1", "GPU-2"):
+        write(tmp_path / uuid, *made(card={"uuid": uuid}))
+    assert main([str(tmp_path / "GPU-1"), str(tmp_path / "GPU-2")]) == NOTHING
+
+
 def test_force_marks_nothing_where_nothing_is_refused(run):
     assert "FORCED" not in run(made(), made(), "--force")[1]
 
@@ -224,6 +254,50 @@ def test_a_damaged_file_of_the_new_side_is_no_success(run, tmp_path):
     assert "Left out of A: 1 file is no record" in said
 
 
+NO_RECORDS = {
+    "no time": {"started_at": "yesterday"},
+    "a day that no calendar has": {"started_at": "2026-02-30T03:04:05+00:00"},
+    "a time of nowhere": {"finished_at": "2026-01-02T03:04:05"},
+    "infinite": {"throughput": {"images_per_s": float("inf")}},
+    "no number": {"throughput": {"images_per_s": float("nan")}},
+    "too large": {"throughput": {"images_per_s": "1e999"}},
+    "a rate of nothing": {"throughput": {"images_per_s": 0}},
+    "a list as source": {"cell": {"source": ["synthetic"]}},
+    "a string as source": {"cell": {"source": "synthetic"}},
+    "a list as loader": {"cell": {"loader": ["resident"]}},
+    **{
+        f"done without {part}": {part: None}
+        for part in ("resolved", "phases", "warmup", "steps", "throughput", "memory")
+    },
+}
+
+
+@pytest.mark.parametrize("side", ["new", "old"])
+@pytest.mark.parametrize("what", NO_RECORDS)
+def test_what_no_repeat_can_have_written_is_damaged_and_named(tmp_path, capsys, what, side):
+    write(tmp_path / "new", *made())
+    write(tmp_path / "old", *earlier(made()))
+    path = next((tmp_path / side).rglob("0.json"))
+    data = json.loads(path.read_text())
+    for key, value in NO_RECORDS[what].items():
+        data[key] = data[key] | value if isinstance(value, dict) else value
+    path.write_text(json.dumps(data).replace('"1e999"', "1e999"))
+    with pytest.raises(GpufeedError) as raised:
+        Record.read(path)
+    assert str(path) in raised.value.found
+    assert main([str(tmp_path / "new"), str(tmp_path / "old")]) == REFUSED
+    said = capsys.readouterr().out
+    assert f"Left out of {'A' if side == 'new' else 'B'}: 1 file is no record, the first {path}" in said
+    assert "too few repeats" in said  # five are left of six
+
+
+def test_every_published_record_is_still_one():
+    published = Path(__file__).parents[2] / "results/reference/h200"
+    found = read_records(sorted(published.glob("**/records/**/*.json")))
+    assert len(found) > 0
+    assert found.loc[found["status"] == "damaged", ["path", "sentence"]].values.tolist() == []
+
+
 def test_a_cell_that_a_later_choice_renamed_matches_by_its_settings(run):
     hyper = {"trainer": {"learning_rate": 0.1}}
     later = {"trainer": {"learning_rate": 0.1, "evaluate": "last"}}
@@ -258,9 +332,10 @@ def test_one_experiment_of_several(run, tmp_path, capsys):
 
 def test_folders_of_records_and_folders_that_are_none(tmp_path, capsys):
     write(tmp_path / "new", *made())
+    write(tmp_path / "old", *earlier(made()))
     for folder in ("new", "new/records", "new/records/pipelining"):
         assert len(records_below(tmp_path / folder)) == 6
-        assert main([str(tmp_path / folder), str(tmp_path / "new")]) == NOTHING
+        assert main([str(tmp_path / folder), str(tmp_path / "old")]) == NOTHING
     (tmp_path / "empty").mkdir()
     for folder, found in (("empty", "no record below"), ("none", "no folder")):
         assert main([str(tmp_path / "new"), str(tmp_path / folder)]) == REFUSED
@@ -312,3 +387,11 @@ def test_machines_without_a_ceiling_have_nothing_to_show(tmp_path, capsys):
     write(tmp_path / "a", *made())
     assert main(["--across", str(tmp_path / "a")]) == REFUSED
     assert "replay" in capsys.readouterr().err
+
+
+def test_the_published_repeatability_is_what_its_records_give(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    folder, page = Path("results/reference/h200/repeatability"), tmp_path / "comparison.md"
+    assert main([str(folder / "second"), str(folder / "first"), "--markdown", str(page)]) == NOTHING
+    assert page.read_text() == (folder / "comparison.md").read_text()
+    assert "holds 1 and is narrower than +-5 % in 8 of 8." in capsys.readouterr().out

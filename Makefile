@@ -1,6 +1,9 @@
 # make demo | make test | make test-all | make ffcv | make lint | make lock       CUDA=12 (default) or CUDA=13
 # Without a network: make bundle [CONFIG=my.yaml] where there is one, then make setup OFFLINE=FOLDER
 CUDA ?= 12
+ifeq ($(filter 12 13,$(CUDA)),)
+$(error found CUDA=$(CUDA); expected 12 or 13: make CUDA=12)
+endif
 PYTHON ?= python3
 UV_VERSION := 0.13.8
 VENV := .venv
@@ -20,15 +23,23 @@ FROM_FOLDER := --no-index --find-links $(OFFLINE)/wheels
 UV_OFFLINE := --offline
 endif
 
+# which Python, and what to do where it is too old
+new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d; expected 3.11 or newer; $(2)" % sys.version_info[:2])'
+
+define MAKE_VENV
+@$(call new_enough,$(PYTHON),name one with make PYTHON=python3.12)
+@test ! -e $(BIN)/python || $(call new_enough,$(BIN)/python,it is that of $(VENV): rm -r $(VENV) and run make again)
+$(if $(OFFLINE),$(PYTHON) -m gpufeed.bundle.check $(OFFLINE) $(CUDA))
+@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
+$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
+endef
+
 .PHONY: setup ffcv demo test test-all lint lock bundle clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml $(CONSTRAINTS)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found Python %d.%d; expected 3.11 or newer; name one with make PYTHON=python3.12" % sys.version_info[:2])'
-	$(if $(OFFLINE),$(PYTHON) -m gpufeed.bundle.check $(OFFLINE) $(CUDA))
-	@$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
+	$(MAKE_VENV)
 	$(BIN)/uv pip install --quiet $(UV_OFFLINE) $(FROM_FOLDER) --python $(BIN)/python --constraint $(CONSTRAINTS) --editable '.[cuda$(CUDA),inference,tracking,peers,dev]'
 	@rm -f $(VENV)/.installed-cuda* && touch $@
 
@@ -66,8 +77,7 @@ bundle: | $(BIN)/uv
 	$(BIN)/python -m gpufeed.bundle $(BUNDLE) --cuda $(CUDA) $(CONFIG:%=--configfile %)
 
 $(BIN)/uv:
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(MAKE_VENV)
 
 clean:
 	rm -rf $(VENV) .snakemake results/demo

@@ -5,9 +5,10 @@ start its scheduler, the functions of its Slurm executor make the sbatch line of
 Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
 never imports Snakemake.
 
-OUT: `jobs` (rule, line or error, how many with it, resources, the same for the last retry), `local` (rules
-that run where snakemake does), `datasets` (to be prepared), `config`, `retries`, `executor`, `unheard` (file,
-key and nearest choice of what a profile says and Snakemake passes over without a word).
+OUT: `jobs` (rule, line or error, how many with it, whether the rule itself wants a GPU, resources, the same
+for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`,
+`retries`, `executor`, `unheard` (file, key and nearest choice of what a profile says and Snakemake passes
+over without a word), `erased` (file and rules whose resources there a later set-resources took away).
 """
 
 import json
@@ -30,6 +31,16 @@ OF_RULES = ("set-resources", "set-threads")
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
 
 
+def partitions_of(file: Path) -> list:
+    """The partitions of a file; raises WorkflowError, with the file's name, for a key that there is not."""
+    try:
+        return read_partition_file(file)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise WorkflowError(
+            f"{file}: {error}; correct the keys of its partitions, such as max_runtime"
+        ) from error
+
+
 class Asking:
     """As much of Slurm's executor as its lines need; it asks Slurm nothing."""
 
@@ -39,7 +50,7 @@ class Asking:
         self.settings = workflow.executor_settings
         self.logger = snakemake.workflow.logger
         file = getattr(self.settings, "partition_config", None)
-        self._partitions = read_partition_file(file) if file else None
+        self._partitions = partitions_of(file) if file else None
         self._fallback_partition = ""
 
     def line(self, job) -> str:
@@ -73,15 +84,19 @@ def asked(asking, job, attempt: int) -> dict:
         return found | {"error": str(error)}
 
 
+def wants_gpu(job) -> bool:
+    """Whether the rule itself asks for GPUs, whatever the profile adds."""
+    own = job.rule.ruleinfo.resources[1] if job.rule.ruleinfo.resources else {}
+    values = [value(job.wildcards) if callable(value) else value for value in map(own.get, ("gpu", "gres"))]
+    return any(values)
+
+
 def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
     """Keys of the profiles that are no option of Snakemake's, and rules in them that the workflow has not."""
     parser, args = snakemake.cli.parse_args(arguments)
     options = {name.lstrip("-") for action in parser._actions for name in action.option_strings}
     rules = {rule.name for rule in workflow.rules}
-    for profile in (*(args.profile or ()), args.workflow_profile or "profiles/default"):
-        if not (found := snakemake.cli.get_profile_dir(profile)):
-            continue
-        keys = yaml.safe_load(found[1].read_text()) or {}
+    for file, keys in profiles_of(args):
         wrong = [(key, options) for key in keys if key not in options]
         wrong += [
             (f"{key}: {rule}", [f"{key}: {name}" for name in rules])
@@ -89,7 +104,29 @@ def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
             for rule in (keys[key] if isinstance(keys.get(key), dict) else ())
             if rule not in rules
         ]
-        yield from ((str(found[1]), key, nearest(key, choices)) for key, choices in wrong)
+        yield from ((str(file), key, nearest(key, choices)) for key, choices in wrong)
+
+
+def profiles_of(args) -> Iterator[tuple[Path, dict]]:
+    """File and content of every profile, in Snakemake's order."""
+    for profile in (*(args.profile or ()), args.workflow_profile or "profiles/default"):
+        if found := snakemake.cli.get_profile_dir(profile):
+            yield found[1], yaml.safe_load(found[1].read_text()) or {}
+
+
+def erased(workflow, arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Rules whose resources in a profile are lost, all or some: the last set-resources counts alone."""
+    _, args = snakemake.cli.parse_args(arguments)
+    kept, rules = args.set_resources or {}, {rule.name for rule in workflow.rules}
+    for file, keys in profiles_of(args):
+        given = keys.get("set-resources")
+        lost = [
+            rule
+            for rule, resources in (given.items() if isinstance(given, dict) else ())
+            if rule in rules and isinstance(resources, dict) and set(resources) - set(kept.get(rule, ()))
+        ]
+        if lost:
+            yield str(file), lost
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
@@ -108,12 +145,13 @@ def lines(workflow, arguments: list[str]) -> dict:
         if job.name == "prepare_dataset":
             datasets.add(job.wildcards.dataset)
         first, last = asked(asking, job, 1), asked(asking, job, 1 + retries)
-        row = {"rule": job.name, **first, "last": last}
+        row = {"rule": job.name, "wants_gpu": wants_gpu(job), **first, "last": last}
         key = json.dumps(row, sort_keys=True)
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {
         "executor": workflow.executor_plugin.name,
         "unheard": list(unheard(workflow, arguments)),
+        "erased": list(erased(workflow, arguments)),
         "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
         "local": sorted(local),
         "datasets": sorted(datasets),

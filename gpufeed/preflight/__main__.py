@@ -1,7 +1,14 @@
 """python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: what a run would ask Slurm for."""
 
-import argparse
 import sys
+
+from gpufeed.preflight.bare import lacking
+
+if LACKING := lacking():  # before the imports that would fail
+    print(LACKING, file=sys.stderr)
+    sys.exit(2)
+
+import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

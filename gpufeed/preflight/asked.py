@@ -31,6 +31,15 @@ def profiles(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
+def set_resources(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for file, rules in plan.erased:
+        yield Finding(
+            f"resources in {file} lost by a later set-resources: {', '.join(sorted(rules))}",
+            "one set-resources: Snakemake takes that of the last profile, or of the command line, as a whole",
+            f"put the lines of the later one into {file} and take it out, or repeat all of {file} there",
+        )
+
+
 def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     twice = [ask for ask in plan.first if asks_twice(ask)]
     if twice:
@@ -157,7 +166,7 @@ def too_long(ask: Ask, site: Site) -> str:
 
 
 def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if ask.gpus]
+    asking = [ask for ask in plan.first if ask.gpus and ask.wants_gpu]
     models = {ask.model for ask in asking}
     for model in sorted(models - set(site.gpus) - {""}):
         yield Finding(
@@ -210,12 +219,12 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if not ask.gpus and gpu_in_line(ask)]
+    asking = [ask for ask in plan.first if not ask.wants_gpu and gpu_in_line(ask)]
     if asking:
         yield Finding(
             f"rules that need no GPU ask for one: {rules_of(asking)}",
-            "no gpu_model and no gres in default-resources, which reach every rule",
-            "call it sweep_gpu_model there: the rules give it to jobs with a GPU alone",
+            "no gpu, gpu_model or gres in default-resources, which reach every rule, or set-resources",
+            "take gpu and gres out; call gpu_model sweep_gpu_model: rules give it to jobs with a GPU alone",
         )
 
 
@@ -244,6 +253,6 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 CHECKS = (
-    executor, profiles, gpus_asked_once, submittable, account, partition, quality_of_service, time,
-    one_model, constraint, rules_without_gpu, one_node,
+    executor, profiles, set_resources, gpus_asked_once, submittable, account, partition, quality_of_service,
+    time, one_model, constraint, rules_without_gpu, one_node,
 )  # fmt: skip

@@ -58,7 +58,9 @@ def look() -> Node:
 def answers(*command: str) -> frozenset[str]:
     """The lines that a command prints; none where it is missing, refuses or takes longer than 20 s."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=20, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return frozenset()
     return frozenset(line.strip() for line in done.stdout.splitlines() if line.strip())

@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
 class Ask:
     """One job's request.
 
+    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
     """
@@ -30,10 +31,11 @@ class Ask:
     count: int = 1
     error: str = ""
     retry: bool = False
+    wants_gpu: bool = False
 
     @property
     def gpus(self) -> int:
-        """GPUs that the rule wants, on all nodes together."""
+        """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile."""
         given = int(self.resources.get("gpu") or 0)
         return given or (self.nodes * int(self.gres[-1]) if self.on_several and self.gres else 0)
 
@@ -76,7 +78,8 @@ class Plan:
     """A run. first: what each rule asks for, each different line once; last: the same at the last retry.
 
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
-    choice or "") of what Snakemake passes over in the profiles.
+    choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
+    profile that a later set-resources took away.
     """
 
     executor: str
@@ -86,22 +89,24 @@ class Plan:
     datasets: list[str]
     retries: int
     unheard: tuple[tuple[str, str, str], ...] = ()
+    erased: tuple[tuple[str, list[str]], ...] = ()
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:
     """A Plan of what slurm/lines.py wrote."""
 
-    def ask(row: dict, rule: str, count: int, retry: bool) -> Ask:
-        return Ask(rule, row.get("line", ""), row["resources"], count, row.get("error", ""), retry)
+    def ask(row: dict, rule: str, count: int, wants_gpu: bool, retry: bool) -> Ask:
+        return Ask(rule, row.get("line", ""), row["resources"], count, row.get("error", ""), retry, wants_gpu)
 
     return Plan(
         executor=raw["executor"],
-        first=[ask(row, row["rule"], row["count"], False) for row in raw["jobs"]],
-        last=[ask(row["last"], row["rule"], row["count"], True) for row in raw["jobs"]],
+        first=[ask(row, row["rule"], row["count"], row["wants_gpu"], False) for row in raw["jobs"]],
+        last=[ask(row["last"], row["rule"], row["count"], row["wants_gpu"], True) for row in raw["jobs"]],
         config=raw["config"],
         datasets=raw["datasets"],
         retries=raw["retries"],
         unheard=tuple(map(tuple, raw["unheard"])),
+        erased=tuple(map(tuple, raw["erased"])),
     )
 
 

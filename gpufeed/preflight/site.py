@@ -12,6 +12,7 @@ from gpufeed.errors import GpufeedError, unknown
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = ROOT / "slurm"
 COMPARE = "compare the file with that of another site"
+IN_QUOTES = "write names and versions in quotes, such as '3.11'"
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,13 @@ def make_site(raw: dict[str, Any], path: Path) -> Site:
             for name, limits in raw["qos"].items()
         }
         gpus = {model: capability(value) for model, value in raw["gpus"].items()}
-        return Site(**{**raw, "scratch": scratch, "qos": qos, "gpus": gpus})
+        texts = {key: map_of_text(key, raw[key]) for key in ("modules", "constraints") if key in raw}
+        return Site(**{**raw, **texts, "scratch": scratch, "qos": qos, "gpus": gpus})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GpufeedError(
             f"{path}: {type(error).__name__}: {error}",
-            f"the keys {', '.join(key.name for key in fields(Site))}; hours, gpu_hours and files as numbers",
+            f"the keys {', '.join(key.name for key in fields(Site))}; hours, gpu_hours and files as numbers, "
+            "modules and constraints as maps of text",
             COMPARE,
         ) from error
 
@@ -92,6 +95,18 @@ def number(value: object) -> float:
     """The value, if it is a number above 0; raises ValueError otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{value!r} is no number above 0")
+    return value
+
+
+def map_of_text(name: str, value: object) -> dict[str, str]:
+    """The value, if it is a map of text to text; raises ValueError otherwise (YAML reads 3.10 as 3.1)."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {value!r}, no map")
+    for key, text in value.items():
+        if not isinstance(key, str):
+            raise ValueError(f"{name}: the key {key!r} is no text: {IN_QUOTES}")
+        if not isinstance(text, str):
+            raise ValueError(f"{name}: {key} is {text!r}, no text: {IN_QUOTES}")
     return value
 
 

@@ -129,8 +129,8 @@ def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Itera
             )
 
 
-def default_profile(plan: Plan, site: Site, node: Node, root: Path = ROOT) -> Iterator[Finding]:
-    path = root / "profiles/default/config.yaml"
+def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    path = ROOT / "profiles/default/config.yaml"
     if not path.exists():
         return
     found = [key for key in yaml.safe_load(path.read_text()) or {} if key in ERASING]

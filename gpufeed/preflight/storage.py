@@ -21,21 +21,28 @@ COUNTING_S = 20
 
 
 def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    for key in ("data", "results"):
-        folder = Path(plan.config[key]).expanduser().absolute()
-        if below(folder, site.scratch.folder):
-            continue
+    if not site.scratch.folder.exists():
+        yield Finding(
+            f"no folder {site.scratch.folder}",
+            f"the scratch of {site.name}",
+            "run preflight on a login node, or correct scratch in the site's site.yaml",
+        )
+    places = {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
+    outside = {key: folder for key, folder in places.items() if not below(folder, site.scratch.folder)}
+    options = " ".join(f"{key}={site.scratch.folder}/gpufeed/{key}" for key in outside)
+    remedy = f"--config {options} (Snakemake keeps the last --config alone: all that you set goes into one)"
+    for key, folder in outside.items():
         if any(local in (folder, *folder.parents) for local in LOCAL):
             yield Finding(
                 f"{key} in {folder}, which compute nodes do not see",
                 f"a folder below {site.scratch.folder}",
-                f"--config {key}={site.scratch.folder}/gpufeed/{key}",
+                remedy,
             )
         else:
             yield Finding(
                 f"{key} in {folder}, outside of scratch",
                 f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
-                f"--config {key}={site.scratch.folder}/gpufeed/{key}",
+                remedy,
                 note=True,
             )
 

@@ -1,5 +1,6 @@
 """Planted mistakes, each found with its sentence, and what is right passing without one."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
-from gpufeed.preflight.node import Node, min_job_age
+from gpufeed.preflight.__main__ import findings
+from gpufeed.preflight.node import Node, answers, min_job_age
 from gpufeed.preflight.plan import Ask, Plan, reason
 from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
 
@@ -24,7 +26,8 @@ NODE = Node(
 
 def gpu_job(rule="measure_cell", model="H200", gpus=1, minutes=60, qos="coc-ice", **resources) -> Ask:
     line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos=qos, rest=f"--gpus={model}:{gpus}")
-    return Ask(rule, line, {"gpu": gpus, "gpu_model": model, "runtime": minutes, "nodes": 1, **resources})
+    given = {"gpu": gpus, "gpu_model": model, "runtime": minutes, "nodes": 1, **resources}
+    return Ask(rule, line, given, wants_gpu=True)
 
 
 def cpu_job(rule="tabulate", minutes=30, qos="coc-ice", rest="--ntasks=1", **resources) -> Ask:
@@ -44,11 +47,27 @@ def found(site):
     """What a check finds in a plan of these jobs, as one text."""
 
     def found(
-        check, *jobs, node=NODE, last=(), site=site, config=None, datasets=(), executor="slurm", unheard=()
+        check,
+        *jobs,
+        node=NODE,
+        last=(),
+        site=site,
+        config=None,
+        datasets=(),
+        executor="slurm",
+        unheard=(),
+        erased=(),
     ):
         folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
         plan = Plan(
-            executor, list(jobs), list(last), {**folders, **(config or {})}, list(datasets), 1, unheard
+            executor,
+            list(jobs),
+            list(last),
+            {**folders, **(config or {})},
+            list(datasets),
+            1,
+            unheard,
+            erased,
         )
         return "\n".join(str(finding) for finding in check(plan, site, node))
 
@@ -66,6 +85,59 @@ def test_a_right_plan_is_found_right(found):
     ):
         assert found(check, *right) == ""
     assert found(storage.folders, *right) == ""
+
+
+WRONG = {  # one sentence of each check, in its order
+    "executor": "an executor other than Slurm's",
+    "profiles": "set-resource in mine.yaml",
+    "set_resources": "lost by a later set-resources: gate",
+    "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
+    "submittable": "Slurm's executor refuses plot: no",
+    "account": "no account",
+    "partition": "no partition for",
+    "quality_of_service": "qos embers",
+    "time": "no time limit: gate",
+    "one_model": "several models of GPU in one sweep",
+    "constraint": "constraint A100-80GB with GPU V100",
+    "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
+    "one_node": "tasks for jobs with GPUs: train_model",
+    "slurm_commands": "inside of Slurm's job 42",
+    "default_profile": "set-resources in profiles/default/config.yaml",
+    "environment": "Python in /tmp/env/bin, which compute nodes do not see",
+    "stack": "GPU V100 (compute capability 7.0) with CUDA 13.0",
+    "modules": "module cuda/11.8",
+    "folders": "data in /dev/shm/none",
+    "space": "GiB free in",
+    "file_count": "files to come",
+    "data": "a.tar of made: neither here nor reachable",
+}
+
+
+def test_every_check_is_called(site, tmp_path, monkeypatch):
+    """Where all is wrong each speaks by a sentence that no other has."""
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    (tmp_path / "profiles/default").mkdir(parents=True)
+    (tmp_path / "profiles/default/config.yaml").write_text("set-resources: {gate: {mem_mb: 1}}\n")
+    bare = "sbatch --qos=embers"
+    jobs = [
+        gpu_job(gres="gpu:H200:1"),
+        replace(
+            gpu_job("train_model", model="V100", constraint="A100-80GB"), line=f"{bare} --ntasks-per-gpu=1"
+        ),
+        gpu_job("gate", minutes=0),
+        replace(cpu_job("plot"), line="", error="no"),
+        cpu_job(rest="--gpus=1"),
+    ]
+    source = {"layout": "synthetic", "options": {"count": 2000}}
+    source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
+    config = {"data": "/dev/shm/none", "results": "/dev/shm/none", "sources": {"made": source}}
+    lost = (("slurm/config.yaml", ["gate"]),)
+    unheard = (("mine.yaml", "set-resource", ""),)
+    plan = Plan("local", jobs, [], config, ["made"], 0, unheard, lost)
+    node = replace(NODE, cuda="13.0", architectures=CUDA13, inside_job="42", modules=("cuda/11.8",))
+    said = [str(one) for one in findings(plan, site, replace(node, python=Path("/tmp/env/bin/python")))]
+    for check, sentence in WRONG.items():
+        assert any(sentence in one for one in said), check
 
 
 def test_gpus_asked_twice(found):
@@ -135,7 +207,7 @@ def two_nodes(gpus=2, minutes=60, rest="--ntasks=2", **resources) -> Ask:
     line = LINE.format(rule="measure_cell", where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
     line = line.replace("--nodes=1", "--nodes=2") + f" --gres=gpu:H200:{gpus}"
     asked_for = {"gres": f"gpu:H200:{gpus}", "runtime": minutes, "nodes": 2, "tasks": 2, "mpi": "srun"}
-    return Ask("measure_cell", line, asked_for | resources)
+    return Ask("measure_cell", line, asked_for | resources, wants_gpu=True)
 
 
 def test_gpus_of_all_nodes_count(found):
@@ -194,8 +266,16 @@ def test_a_constraint_of_another_model(found):
 def test_a_gpu_for_a_rule_that_needs_none(found):
     said = found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:1"), gpu_job())
     assert "rules that need no GPU ask for one: tabulate" in said
-    assert "call it sweep_gpu_model" in said
+    assert "call gpu_model sweep_gpu_model" in said
     assert found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:0")) == ""
+
+
+def test_a_gpu_for_every_rule_by_the_profile(found):
+    with_model = cpu_job(rest="--ntasks=1 --gpus=H200:1", gpu=1, gpu_model="H200")
+    assert "ask for one: tabulate" in found(asked.rules_without_gpu, with_model, gpu_job())
+    without = cpu_job(rest="--ntasks=1 --gpus=1", gpu=1)
+    assert "take gpu and gres out" in found(asked.rules_without_gpu, without, gpu_job())
+    assert found(asked.one_model, without, gpu_job()) == ""  # no second model: that rule wants none at all
 
 
 def test_gpus_that_slurm_may_spread(found):
@@ -219,6 +299,12 @@ def test_what_snakemake_passes_over_in_a_profile(found):
     said = found(asked.profiles, unheard=[("slurm/mine/config.yaml", "set-resource", "set-resources")])
     assert "set-resource in slurm/mine/config.yaml, which Snakemake passes over" in said
     assert "write set-resources instead" in said
+
+
+def test_set_resources_that_erase_others(found):
+    said = found(asked.set_resources, erased=[("slurm/config.yaml", ["measure_cell", "gate"])])
+    assert "resources in slurm/config.yaml lost by a later set-resources: gate, measure_cell" in said
+    assert "put the lines of the later one into slurm/config.yaml" in said
 
 
 def test_snakemakes_words_come_without_frames_and_options():
@@ -283,19 +369,40 @@ def test_no_container_and_no_conda(found):
     assert "no command conda" in found(partial(software.environment, deployment="conda"))
 
 
-def test_resources_in_the_default_profile(found, tmp_path):
+def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):
+    assert found(software.default_profile) == ""  # ours
     profile = tmp_path / "profiles/default/config.yaml"
     profile.parent.mkdir(parents=True)
     profile.write_text("cores: all\nresources:\n  gpu: 1\ndefault-resources:\n  mem_mb: 1\n")
-    said = found(partial(software.default_profile, root=tmp_path))
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    said = found(software.default_profile)
     assert "resources, default-resources in profiles/default/config.yaml" in said
-    assert found(software.default_profile) == ""  # ours
 
 
 def test_folders_that_compute_nodes_do_not_see(found, tmp_path):
     said = found(storage.folders, config={"data": "/dev/shm/data", "results": str(Path.home() / "results")})
     assert "data in /dev/shm/data, which compute nodes do not see" in said
     assert f"note: results in {Path.home()}/results, outside of scratch" in said
+
+
+def test_a_scratch_that_is_not_there(found, site):
+    gone = replace(site, scratch=Scratch(site.scratch.folder / "gone", 1000))
+    config = {key: str(gone.scratch.folder / key) for key in ("data", "results")}
+    assert f"found: no folder {gone.scratch.folder}" in found(storage.folders, site=gone, config=config)
+
+
+def test_answers_that_are_not_utf_8():
+    assert answers("printf", r"coc\nm\374ller\n") == {"coc", "m\ufffdller"}
+
+
+def test_folders_are_mended_by_one_option(found, site):
+    """Snakemake keeps the last --config alone."""
+    gpufeed = site.scratch.folder / "gpufeed"
+    both = found(storage.folders, config={"data": "/dev/shm/data", "results": "/dev/shm/results"})
+    remedies = set(re.findall(r"what to do: (--config [^(]*) \(", both))
+    assert remedies == {f"--config data={gpufeed}/data results={gpufeed}/results"}
+    one = found(storage.folders, config={"results": "/dev/shm/results"})
+    assert f"--config results={gpufeed}/results (" in one
 
 
 def images(count: int) -> dict:
@@ -395,6 +502,16 @@ def test_sites_can_be_read_and_wrong_ones_are_refused(tmp_path):
         ("{hours: 16, gpu_hours: 16}", "{hours: sixteen}", "'sixteen' is no number above 0"),
         ("files: 1000000", "files: many", "'many' is no number above 0"),
         ("H200: '9.0'", "H200: 9", "9 is no compute capability"),
+        (
+            "python: '3.11'",
+            "python: 3.11",
+            "modules: python is 3.11, no text: write names and versions in quotes",
+        ),
+        ("python: '3.11'", "python: null", "modules: python is None, no text"),
+        ("modules: {python: '3.11', gcc: '9', cuda: '12'}", "modules: null", "modules is None, no map"),
+        ("modules: {python: '3.11', gcc: '9', cuda: '12'}", "modules: [cuda]", "modules is ['cuda'], no map"),
+        ("A100-40GB: A100,", "A100-40GB: 100,", "constraints: A100-40GB is 100, no text"),
+        ("A100-40GB: A100,", "80: A100,", "constraints: the key 80 is no text"),
     ],
 )
 def test_a_wrong_value_in_a_sites_file_is_told(tmp_path, before, after, said):

@@ -108,7 +108,7 @@ def test_golden_files_hold_every_rule_that_is_submitted(site):
 def test_mistakes_planted_in_a_profile_are_found(preflight):
     """Each is one that the executor takes without a word; the lines come from the profile itself."""
     planted = {
-        "default-resources": {"gpu_model": "H200", "qos": "inferno", "mem_mb": 8000, "runtime": 30},
+        "default-resources": {"gpu": 1, "gpu_model": "H200", "qos": "inferno", "mem_mb": 8000, "runtime": 30},
         "set-resources": {
             "gate": {"gres": "gpu:H200:1"},
             "train_model": {"gpu_model": "A100"},
@@ -134,8 +134,30 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "several GPUs without --nodes=1: measure_cell",
         "set-resource in planted/config.yaml, which Snakemake passes over",
         "write set-resources: measure_cell instead",
+        "resources in slurm/config.yaml lost by a later set-resources: build_beton, ",
     ):
         assert sentence in said, said
+
+
+def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight):
+    given = ("gate:runtime=600", "gate:mem_mb=64000", "measure_cell:mem_mb=64000")
+    _, said = preflight("--site", "pace-ice", "--set-resources", *given)
+    lost = re.search(r"^found: resources in (\S+) lost by a later set-resources: (.*)$", said, re.MULTILINE)
+    assert lost, said
+    assert lost[1].endswith("slurm/config.yaml")
+    assert {"measure_cell", "train_model", "build_cache"} <= set(
+        lost[2].split(", ")
+    )  # measure_cell's runtime
+    assert "gate" not in lost[2].split(", ")  # repeated as a whole
+
+
+def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
+    file = preflight.folder / "misspelt.yaml"
+    file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")
+    status, said = preflight("--site", "pace-ice", "--slurm-partition-config", str(file))
+    assert status == 2
+    assert f"{file}: " in said
+    assert "max_runtim" in said
 
 
 def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):

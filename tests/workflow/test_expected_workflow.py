@@ -9,7 +9,10 @@ from data_fixtures import REPOSITORY
 
 def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     text = (REPOSITORY / "config/h200.yaml").read_text()
-    said = workflow({"least_s": 3, **yaml.safe_load(text)}).run("-n")
+    flow = workflow({"least_s": 3, **yaml.safe_load(text)})
+    (flow.folder / "results").mkdir()  # what was published tells how long a measurement takes
+    (flow.folder / "results/reference").symlink_to(REPOSITORY / "results/reference")
+    said = flow.run("-n")
     rows = dict(re.findall(r"^  (\w+) +([\d.]+)  ", said, re.MULTILINE))
     parts = {part: float(minutes) for part, minutes in rows.items()}
     whole = parts.pop("together")

@@ -27,8 +27,9 @@ NOTHING = "Nothing to draw: the ceilings of no cell have been measured."
 CAPTION = (
     "Where a steady epoch of each pipeline goes, end to end. Compute is what remains where one batch on the "
     "device is trained on again and again; the rest is what the input costs: the wait, by what difference "
-    "runs of the loader say of it, and what the steps themselves take longer beside the loader. Beside each "
-    "bar its AU, the share of compute, and its verdict."
+    "runs of the loader say of it, and what the steps themselves take longer beside the loader. What falls "
+    "on the first batch of an epoch, decode too, stands there and not with its stage. Beside each bar its "
+    "AU, the share of compute, and its verdict."
 )
 
 

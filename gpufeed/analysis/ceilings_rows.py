@@ -1,20 +1,20 @@
 """Ceilings of cells, row by row: names, the parts of an epoch, and the table as CSV has it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from gpufeed.analysis import wording
 from gpufeed.analysis.inference_rows import machine
-from gpufeed.ceilings import record, verdict
+from gpufeed.ceilings import verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
 from gpufeed.ceilings.shares import ALONE, END, epoch_parts
 
 SIDES = (END, ALONE, "input_only")
 ENDS = ("median", "ci95_low", "ci95_high")
 HEAD = (
+    "experiment",
     "cell_id",
     "loader",
     "workers",
@@ -23,6 +23,8 @@ HEAD = (
     "dataset",
     "batch_size",
     "machine",
+    "gpu_uuid",
+    "commit",
     "status",
     "sentence",
 )
@@ -107,16 +109,23 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
     return table.astype(dict.fromkeys(LIMITS[:3], float))
 
 
-def table(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row a cell, in the order of the paths; one that was not measured has its status and sentence.
+def origin(found: Mapping) -> tuple[str, str]:
+    """(the UUID of the GPU, else the node's name; the commit in short) that a document was measured with."""
+    environment = found["environment"]
+    uuid = environment["gpu"] and environment["gpu"]["uuid"]
+    return uuid or environment["node"], (environment["commit"] or "unknown")[:9]
 
-    Shares are of the epoch, seconds those of an epoch. Raises GpufeedError for a damaged document.
+
+def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
+    """One row a document, in their order; one that was not measured has its status and sentence.
+
+    Shares are of the epoch, seconds those of an epoch.
     """
     rows: list[dict[str, Any]] = []
-    for path in paths:
-        found = record.read(path)
+    for found in measurements:
         head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
         head |= {"cell_id": found["cell_id"], "machine": machine(found)}
+        head |= dict(zip(("gpu_uuid", "commit"), origin(found), strict=True))
         head |= {"status": found["status"], "sentence": found["sentence"]}
         rows.append({**head, **(flat(found) if found["status"] == "done" else {})})
     frame = pd.DataFrame(rows)

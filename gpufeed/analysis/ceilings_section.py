@@ -1,17 +1,23 @@
 """The part of the report on limits: each cell's verdict, the table, the figure, and what was not measured."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import au_figure, ceilings_figure, style, wording
-from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, table
+from gpufeed.analysis import au_figure, ceilings_figure, downloads, loader_call, style, wording
+from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, origin, table
+from gpufeed.analysis.comparison_text import piped
 from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
+from gpufeed.analysis.records import machine_of
+from gpufeed.analysis.tables import CELL_COLUMNS
 from gpufeed.ceilings import record, verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
+
+COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
 
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
@@ -21,10 +27,24 @@ def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) ->
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
 
+def whole(cells: pd.DataFrame) -> pd.DataFrame:
+    """The columns of `joined` that its downloads have."""
+    return cells.reindex(columns=[*CELL_COLUMNS, *LIMITS])
+
+
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
-    """Dataset and loader of every cell that has a document of its ceilings."""
+    """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
     read = [found for name in experiments for found in documents(paths, name, record.read)[0].values()]
-    return pd.DataFrame([found["cell"] for found in read], columns=["dataset", "loader"])
+    rows = [
+        {
+            **{name: found["cell"][name] for name in ("dataset", "loader")},
+            **{name: found[name] for name in ("status", "finished_at")},
+            **machine_of(found["cell"], found["resolved"], found["environment"]),
+            "warmup": None,
+        }
+        for found in read
+    ]
+    return pd.DataFrame(rows, columns=None if rows else ["dataset", "loader", "status", "finished_at"])
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
@@ -50,6 +70,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     return {
         "tasks": [task(title, rows) for title, rows in grouped.items()],
         "pictures": pictures,
+        "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
         "troubles": troubles,
         "missing": [cell for cell in planned if cell not in there],
     }
@@ -63,7 +84,52 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
     lines = [line(name, found) for name, found in rows]
     first, of_several = lines[0], f"the highest AU of {len(lines)} pipelines; " if len(lines) > 1 else ""
     headline = f"{first['name']}: {of_several}{first['kind']}. {first['evidence']}"
-    return {"title": title, "how": how(rows), "rows": lines, "headline": headline}
+    return {
+        "title": title,
+        "how": how(rows),
+        "rows": lines,
+        "headline": headline,
+        "mixed": mixed(rows),
+        "markdown": markdown(lines),
+        "calls": calls(rows),
+    }
+
+
+def mixed(rows: Sequence[tuple[str, Mapping]]) -> str:
+    """That the rows of a table are of several GPUs or versions, and which; empty where they are not."""
+    origins: dict[tuple[str, str], list[str]] = {}
+    for name, found in rows:
+        origins.setdefault(origin(found), []).append(name)
+    if len(origins) < 2:
+        return ""
+    told = "; ".join(f"{commit} on {place}: {', '.join(names)}" for (place, commit), names in origins.items())
+    return (
+        "AU and what is lost are of one process each, on one GPU, and can be held against each other; "
+        f"images/s are of several GPUs or versions of gpufeed. {told}."
+    )
+
+
+def markdown(lines: Sequence[Mapping]) -> str:
+    """The table of a task for a pull request."""
+    rows = [
+        [
+            line["name"],
+            f"{line['au']} ({line['au_interval']})" if line["au_interval"] else line["au"],
+            *(line["wait"], line["growth"], *line["rates"], line["kind"]),
+        ]
+        for line in lines
+    ]
+    return piped(COLUMNS, rows, range(1, len(COLUMNS) - 1))
+
+
+def calls(rows: Sequence[tuple[str, Mapping]]) -> list[tuple[str, str]]:
+    """(name, call that makes its loader in one's own code) of each row whose loader this version knows."""
+    found = []
+    for name, one in rows:
+        cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
+        cell["hyper"] = json.dumps(cell["hyper"])
+        found.append((name, loader_call.text(cell, one["dataset"].get("cache"))))
+    return [(name, text) for name, text in found if text is not None]
 
 
 def how(rows: Sequence[tuple[str, Mapping]]) -> str:
@@ -98,17 +164,19 @@ def line(name: str, found: Mapping) -> dict:
 def _interval(share: Mapping) -> str:
     if share["ci95_low"] is None:
         return ""
-    return f"{share['ci95_low'] * 100:.1f} to {share['ci95_high'] * 100:.1f}"
+    return wording.ends(share["ci95_low"], share["ci95_high"])
 
 
 def stage(name: str, found: Mapping) -> str:
     """What a stage takes, or why that is not known."""
     if found["reason"]:
         return f"{name}: not measured. {found['reason']}"
-    seconds = f"{wording.three_figures(max(0.0, found['seconds']['median']))} s an epoch of the loader alone"
-    seconds += f" (median of {found['seconds']['n']} rounds)"
+    median, n = found["seconds"]["median"], found["seconds"]["n"]
+    seconds = f"{wording.three_figures(max(0.0, median))} s an epoch of the loader alone"
     if not found["shown"]:
-        return f"{name}: not shown to take anything but {seconds}"
+        told = seconds if median > 0 else "below zero"
+        return f"{name}: not shown to take any time (in the median of {n} rounds {told})"
+    seconds += f" (median of {n} rounds)"
     of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
     points = verdict.points_of(found["points"])
     return f"{name}: {seconds}; without it at most {verdict.times(found['at_most'])}, {points} of {of}"
@@ -126,6 +194,6 @@ def start(found: Mapping[str, float]) -> str:
 
 def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
     """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    paths = list(paths)
-    write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(ceilings_figure.draw([record.read(path) for path in paths])))
+    measurements = [record.read(path) for path in paths]
+    write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
+    write_whole(out_figure, style.to_svg(ceilings_figure.draw(measurements)))

@@ -1,4 +1,4 @@
-"""The table of an experiment's cells as files that travel inside the page."""
+"""Tables as files that travel inside the page."""
 
 import base64
 import io
@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from gpufeed.analysis.ceilings_rows import LIMITS
-from gpufeed.analysis.tables import CELL_COLUMNS
 
 
 @dataclass(frozen=True)
@@ -21,18 +18,17 @@ class Link:
     size: str
 
 
-def links(experiment: str, cells: pd.DataFrame) -> list[Link]:
-    """The cells with LIMITS as CSV and as Parquet; nothing without cells."""
-    if cells.empty:
+def links(name: str, table: pd.DataFrame) -> list[Link]:
+    """The table as <name>.csv and as <name>.parquet; nothing where it has no row."""
+    if table.empty:
         return []
-    table = cells.reindex(columns=[*CELL_COLUMNS, *LIMITS])
     buffer = io.BytesIO()
     # what pandas notes of its own types, and statistics of row groups, are three quarters of a small file
     plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
     pq.write_table(plain, buffer, compression="zstd", write_statistics=False, store_schema=False)
     return [
-        _link(f"{experiment}.csv", "text/csv", table.to_csv(index=False, lineterminator="\n").encode()),
-        _link(f"{experiment}.parquet", "application/vnd.apache.parquet", buffer.getvalue()),
+        _link(f"{name}.csv", "text/csv", table.to_csv(index=False, lineterminator="\n").encode()),
+        _link(f"{name}.parquet", "application/vnd.apache.parquet", buffer.getvalue()),
     ]
 
 

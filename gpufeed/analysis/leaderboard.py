@@ -114,9 +114,9 @@ def _in_order(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield ranked.assign(label=wording.labels(ranked), task=wording.task(ranked))
     rest = cells[cells["images_per_s"].isna()]
     known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
-    if len(known):
-        tasks = [wording.task(known.loc[[index]]) for index in known.index]
-        yield known.assign(label=wording.labels(known), task=tasks)
+    known = known.assign(augmented=known["augment"].map(tables.augmented))
+    for _, rows in known.groupby(tables.SAME_TASK, dropna=False, sort=False):
+        yield rows.assign(label=wording.labels(rows), task=wording.task(rows))
     if len(damaged):
         yield damaged.assign(label=damaged["cell_id"], task="")
 
@@ -185,7 +185,7 @@ def ends_of_au(row: pd.Series) -> str:
     """Its 95 % interval, such as `97.9 to 98.6, `; empty without one."""
     if pd.isna(row["au_ci95_low"]):
         return ""
-    return f"{row['au_ci95_low'] * 100:.1f} to {row['au_ci95_high'] * 100:.1f}, "
+    return f"{wording.ends(row['au_ci95_low'], row['au_ci95_high'])}, "
 
 
 def _wait(row: pd.Series) -> Field:

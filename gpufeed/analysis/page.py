@@ -28,6 +28,7 @@ from gpufeed.analysis import (
     learning,
     learning_figure,
     lengths,
+    machines,
     missing,
     phases,
     records,
@@ -61,7 +62,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     """The whole report as HTML.
 
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
-    and, where there are any, "sweep" (decoders), "kernels" ({"lines": [...]}), "models" (cells), "impact",
+    and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
+    ({"lines": [...]}), "models" (cells), "impact",
     "inference" and "ceilings" (cells), "builds" (<decoder>-<cores>) and "gates"
     (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment", "sentence", "combinations"}],
     "command": str (see `command`)}.
@@ -70,6 +72,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     steps, damaged_steps = records.read_steps(found.steps_paths)
     cells = tables.cells(table, steps)
     names = _shown_experiments(found, plan_info, table)
+    limits = ceilings_section.measured(found.ceilings, names)
+    everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -84,17 +88,17 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         library=Markup(interactive.library()),
         scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
         reference=found.reference,
-        machines=_machines(table),
-        counts=_counts(table),
+        machines=machines.rows(everything),
+        counts=_counts(table) | {"ceilings": int((limits["status"] == "done").sum())},
         missing=missing.told(found.missing),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
-        gates=gates.rows(found.gates, pd.concat([table, ceilings_section.measured(found.ceilings, names)])),
+        gates=gates.rows(found.gates, everything),
         datasets=datasets.rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
-        newest=wording.minute(table["finished_at"].dropna().max())
-        if table["finished_at"].notna().any()
+        newest=wording.minute(everything["finished_at"].dropna().max())
+        if everything["finished_at"].notna().any()
         else "",
     )
 
@@ -146,7 +150,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
         "lengths": lengths_,
         "board": leaderboard.board(ours, own_records),
-        "downloads": downloads.links(name, ours),
+        "downloads": downloads.links(name, ceilings_section.whole(ours)),
         "phases": phases.section(ours, own_records),
         "pictures": _pictures(name, ours, own_records, steps),
         "batches": _batch_tables(own_records, steps),
@@ -163,8 +167,11 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
 
 
 def command(plan_info: Mapping, name: str) -> str:
-    """The command that measures an experiment: its name in place of `{target}`, else at the end."""
-    text = plan_info["command"]
+    """The command that measures an experiment: its name in place of `{target}`, else at the end.
+
+    `{cores}` are as many as its cells have worker processes, so that none has fewer than it was planned with.
+    """
+    text = plan_info["command"].replace("{cores}", str(plan_info["experiments"][name].get("cores", 8)))
     return text.replace("{target}", name) if "{target}" in text else f"{text} {name}"
 
 
@@ -259,55 +266,3 @@ def _missing(name: str, found: find.Found) -> dict | None:
     """What nobody has measured of an experiment, in short and one by one; None if there is nothing."""
     ours = [part for part in found.missing if part.experiment == name]
     return {"told": missing.told(ours), "listed": missing.listed(ours)} if ours else None
-
-
-def _uuids(rows: pd.DataFrame) -> dict[str, str]:
-    """The GPUs behind these records, as NVML names them; empty where none is told."""
-    told = {gpu["uuid"] for gpu in rows["gpu"] if isinstance(gpu, dict) and gpu["uuid"]}
-    return {"GPU UUID": ", ".join(sorted(told))} if told else {}
-
-
-def _software(rows: pd.DataFrame) -> dict[str, str]:
-    """The environments of Python behind these records; empty where none is told."""
-    told = {
-        f"{one['packages']} packages, digest {one['digest']}"
-        + (f", container {one['container']}" if one["container"] else "")
-        for one in rows["software"]
-        if isinstance(one, dict)
-    }
-    return {"packages": "; ".join(sorted(told))} if told else {}
-
-
-def _machines(table: pd.DataFrame) -> list[dict]:
-    """What the readable records were measured with, one entry a combination."""
-    known = table[table["hardware"].notna()]
-    keys = ["node", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu", "cores"]
-    machines = []
-    for _, rows in known.groupby(keys, dropna=False, sort=False):
-        first = rows.iloc[0]
-        versions = {name: version for row in rows["versions"] for name, version in row.items()}
-        commits = sorted({commit[:9] for commit in rows["commit"].dropna()})
-        dirty = bool((rows["dirty"] == True).any())  # noqa: E712 (a column of True, False and None)
-        machines.append(
-            {
-                "node": first["node"],
-                "hardware": first["hardware"],
-                "device": first["device"],
-                "gpu": first["gpu"] if isinstance(first["gpu"], dict) else None,
-                "records": len(rows),
-                "done": int((rows["status"] == "done").sum()),
-                "facts": {
-                    **_uuids(rows),
-                    "CPU": f"{first['cpu']}, {wording.plural(int(first['cores']), 'core')} allowed, "
-                    f"{first['memory_gib']:.0f} GiB",
-                    "driver": first["driver"] if isinstance(first["driver"], str) else "none",
-                    "stack": f"{first['stack']}, torch {first['torch']}, Python {first['python']}",
-                    **_software(rows),
-                    "system": first["os"],
-                    "commit": (", ".join(commits) or "unknown") + (" with local changes" if dirty else ""),
-                    "warm-up": "; ".join(sorted(rows["warmup"].dropna().unique())) or "none",
-                },
-                "versions": dict(sorted(versions.items())),
-            }
-        )
-    return machines

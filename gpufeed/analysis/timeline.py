@@ -71,8 +71,8 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
         return []
     rows = groups[min(verdicts.headlines(groups))]
     ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
+    title = f"{wording.task(ours)}; {wording.machine(ours)}"
     ours = ours.assign(label=wording.labels(ours)).drop_duplicates("loader")
-    title = f"{wording.task(rows)}; {wording.machine(rows)}"
     found = [step for _, row in ours.iterrows() if (step := _steady(row, title, records, steps)) is not None]
     return [found[0], found[-1]] if len(found) > 1 else []
 

@@ -75,7 +75,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
     parts += [fed(ours), fell_back(ours), accompanied(rows)]
-    subject = f"{wording.task(rows)}; {wording.machine(rows)}"
+    subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
     return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
 
@@ -87,7 +87,7 @@ def fed(ours: pd.DataFrame) -> str:
     row = ours[ours["au"].notna()].iloc[0]
     ends = ""
     if not pd.isna(row["au_ci95_low"]):
-        ends = f", 95 % interval {row['au_ci95_low'] * 100:.1f} to {row['au_ci95_high'] * 100:.1f} %"
+        ends = f", 95 % interval {wording.ends(row['au_ci95_low'], row['au_ci95_high'])} %"
     return (
         f"By turns with its own compute-only training in one process, {row['label']} keeps an AU of "
         f"{row['au'] * 100:.1f} % ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."

@@ -45,6 +45,12 @@ def tenths(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def ends(low: float, high: float) -> str:
+    """An interval of shares in percent, `95.3 to 97.5`, with two decimals where it is narrower than 0.1."""
+    digits = 1 if high - low >= 0.001 else 2
+    return f"{low * 100:.{digits}f} to {high * 100:.{digits}f}"
+
+
 def three_figures(number: float) -> str:
     """A time: 0.833, 3.30, 15.0, 113."""
     return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
@@ -71,6 +77,8 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 # Settings that only worker processes have: without workers they say nothing.
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
+# Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
+OF_THE_STEP = ("cuda_graphs", "compile")
 # What a table with columns of its own for the rest still needs in the name.
 SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")
 
@@ -78,14 +86,16 @@ SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
     """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
 
-    features: which of FEATURES may be named. unique: names that would still be the same get the digest
-    of their cell.
+    Settings of the step are named where they vary among all `cells`, others where they vary among those of
+    a loader. features: which of FEATURES may be named. unique: names that would still be the same get the
+    digest of their cell.
     """
     names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
         say = FEATURES[feature]
         having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
-        varies = having.groupby("loader")[feature].transform(lambda values: values.nunique(dropna=True) > 1)
+        among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
+        varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
         for index in having.index[varies.astype(bool)] if len(having) else []:
             value = cells.at[index, feature]
             if not pd.isna(value):
@@ -102,7 +112,10 @@ def _plain_label(row: pd.Series) -> str:
 
 
 def task(rows: pd.DataFrame) -> str:
-    """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented`."""
+    """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
+
+    CUDA graphs and compiling are said where all rows have them; where some have, `labels` says which.
+    """
     first = rows.iloc[0]
     parts = [
         f"{first['model']} on {first['dataset']}",
@@ -111,6 +124,7 @@ def task(rows: pd.DataFrame) -> str:
     ]
     parts.append(augmented(first["augment"]))
     parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
+    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if rows[axis].eq(True).all()]
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:

@@ -181,8 +181,8 @@ def au(found: Mapping[str, Any]) -> str:
     value = f"AU {wording.tenths(share['median'])}"
     if share["ci95_low"] is None:
         return f"{value}, {share['n']} pairs"
-    ends = f"{share['ci95_low'] * 100:.1f} to {share['ci95_high'] * 100:.1f} %"
-    return f"{value}, 95 % interval {ends}, {share['n']} pairs"
+    ends = wording.ends(share["ci95_low"], share["ci95_high"])
+    return f"{value}, 95 % interval {ends} %, {share['n']} pairs"
 
 
 def shared(found: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ def plan_info():
                 "question": config["experiments"][name]["question"],
                 "repeats": repeats_so_far(name),
                 "cells": list(cells),
+                "cores": max([8, *(cell.workers for cell in cells.values())]),
                 "gates": gates_of(name),
                 "builds": ["-".join(run) for run in BUILDS[name].runs] if name in BUILDS else [],
                 "kernels": kernels_in_report(name),
@@ -38,7 +39,7 @@ def plan_info():
             {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
             for left in PLAN.left_out
         ],
-        "command": " ".join(["snakemake {target} --cores 8 --resources gpu=1", *OPTIONS]),
+        "command": " ".join(["snakemake {target} --cores {cores} --resources gpu=1", *OPTIONS]),
     }
 
 

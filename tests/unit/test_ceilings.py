@@ -78,8 +78,8 @@ def test_a_sleeping_decoder_is_input_bound_for_decode(measured):
     assert decode["at_most"] == pytest.approx(0.28 / 0.05, NEAR)
     assert verdict.sentence == (
         "input-bound: the CPU waits 82 % of the epoch, 82 points of it for decode; removing decode would "
-        "lift it to at most 5.6x, removing all waiting to at most 5.6x (AU 17.9 %, 95 % interval 17.9 to "
-        "17.9 %, 6 pairs). Training and loading share the CPU's cores: each would be faster without the "
+        "lift it to at most 5.6x, removing all waiting to at most 5.6x (AU 17.9 %, 95 % interval 17.86 to "
+        "17.86 %, 6 pairs). Training and loading share the CPU's cores: each would be faster without the "
         "other."
     )
 
@@ -119,6 +119,17 @@ def test_too_few_workers_are_input_bound_for_decode_in_one_process(measured):
     assert found["stages"]["decode"]["seconds"]["median"] > 0.15
     assert found["shared_cores"] is True
     assert "share the CPU's cores" in verdict.sentence
+
+
+def test_more_workers_shorten_what_too_few_wait_for(measured):
+    """Five batches of 50 ms one after another in one worker process, at most two in each of four."""
+    axes = {"model": "simple_cnn", "prefetch_factor": 2, "persistent_workers": True, "virtual": False}
+    axes |= {"loader": "dataloader_workers", "decoder": made.SleepingDecoder}
+    (few, _), (more, _) = (measured(workers=workers, **axes) for workers in (1, 4))
+    rate_of_few, rate_of_more = (found["images_per_s"]["input_only"]["median"] for found in (few, more))
+    assert rate_of_more > 1.5 * rate_of_few
+    waits = [sum(pair["end_to_end"]["wait_s"] for pair in found["pairs"]) for found in (few, more)]
+    assert waits[1] < waits[0] / 1.5
 
 
 def test_segments_alternate_and_are_as_long_as_asked_for(measured):

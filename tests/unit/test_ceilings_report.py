@@ -1,6 +1,9 @@
 """What the report says, draws and tabulates of ceilings, what is planned, and what the scripts write."""
 
+import base64
+import copy
 import csv
+import io
 import re
 import runpy
 from html import unescape
@@ -9,6 +12,7 @@ from xml.etree import ElementTree
 
 import ceilings_fixtures as made
 import measure_fixtures as toys
+import pandas as pd
 import pytest
 import record_fixtures as records
 import yaml
@@ -125,7 +129,7 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
         "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
     )
     assert "segments of 1 epoch each" in part
-    assert "overlap, 4 workers 38.0 % 38.0 to 38.0 62.0 % 0.0 % 380 1,000 380 input-bound" in part
+    assert "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 input-bound" in part
     assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
     assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
     assert (
@@ -148,10 +152,50 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     top = text[: text.index("How far from the limit Each cell")]
     assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
     answer = "overlap: the highest AU of 2 pipelines; compute-bound. The GPU waits 1.0 % of the epoch"
-    assert top.index(answer) < top.index("No pipeline has a finished repeat yet.")
+    assert answer in top
+    assert "No pipeline has a finished repeat yet." not in text
+    assert "0 finished · ceilings of 2 cells" in top
     assert "input-bound" not in top
     assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
+
+
+def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = text_of(tmp_path / "report.html")
+    place, commit = ceilings_rows.origin(several()[0])
+    environment = text[text.rindex("Environment") :]
+    assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
+    assert commit in environment
+    assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
+    assert "with OverlapLoader(request) as loader:" in text
+    href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)
+    table = pd.read_csv(io.BytesIO(base64.b64decode(href.group(1))))
+    assert table["gpu_uuid"].tolist() == [place] * 3
+    assert sorted(table["au_median"].dropna()) == pytest.approx([1 / 2.63, 1 / 1.01])
+    assert 'download="limits-ceilings.parquet"' in html
+
+
+def test_rows_of_several_gpus_or_versions_say_so():
+    one, two = (("a", several()[0]), ("b", several()[1]))
+    assert ceilings_section.mixed([one, two]) == ""
+    other = copy.deepcopy(two[1])
+    other["environment"]["commit"] = "f" * 40
+    told = ceilings_section.mixed([one, ("b", other)])
+    assert "of several GPUs or versions" in told
+    assert told.endswith(f"; fffffffff on {ceilings_rows.origin(other)[0]}: b.")
+
+
+def test_a_stage_that_is_not_shown_takes_no_time():
+    found = several()[0]["stages"]["decode"] | {"shown": False}
+    assert ceilings_section.stage("decode", found) == (
+        "decode: not shown to take any time (in the median of 6 rounds 1.25 s an epoch of the loader alone)"
+    )
+    found["seconds"] = found["seconds"] | {"median": -0.1}
+    assert ceilings_section.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):

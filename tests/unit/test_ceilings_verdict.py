@@ -21,7 +21,7 @@ def test_the_sentence_names_the_wait_the_stage_and_what_their_removal_brings():
     assert found.sentence == (
         "input-bound: the GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes; "
         "removing decode would lift it to at most 1.9x, removing all waiting to at most 2.6x (AU 38.0 %, 95 "
-        "% interval 38.0 to 38.0 %, 8 pairs)."
+        "% interval 38.02 to 38.02 %, 8 pairs)."
     )
 
 

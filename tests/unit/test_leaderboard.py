@@ -83,6 +83,36 @@ def test_the_task_stands_between_the_pipeline_and_its_rate(tmp_path):
     assert [text.count("batch 32") for text in texts(board, "Task")].count(1) == 1
 
 
+def test_each_row_says_once_whether_its_step_was_a_cuda_graph(tmp_path):
+    paths = []
+    for batch_size, loader, graphs in (
+        (32, "resident", True),
+        (64, "resident", False),
+        (128, "resident", True),
+        (128, "overlap", False),
+    ):
+        of = made.cell(loader, batch_size=batch_size, cuda_graphs=graphs, compile=graphs)
+        paths += made.write_speeds(tmp_path, of, [100])
+    for batch_size, graphs in ((256, True), (512, False)):
+        of = made.cell("resident", batch_size=batch_size, cuda_graphs=graphs, compile=graphs)
+        paths += made.write(tmp_path, made.unfinished(of, "skipped", "No GPU", gpu=made.H200))
+    board = leaderboard.board(*read(paths))
+    pipelines, tasks = texts(board, "Pipeline"), texts(board, "Task")
+    sizes = [int(task.split("batch ")[1].split(",")[0]) for task in tasks]
+    found = {
+        (size, name.split(",")[0]): (name.partition(", ")[2], task.endswith(", CUDA graphs, compiled"))
+        for size, name, task in zip(sizes, pipelines, tasks, strict=True)
+    }
+    assert found == {
+        (32, "resident"): ("", True),
+        (64, "resident"): ("", False),
+        (128, "resident"): ("CUDA graphs, compiled", False),
+        (128, "overlap"): ("eager, not compiled", False),
+        (256, "resident"): ("", True),
+        (512, "resident"): ("", False),
+    }
+
+
 def test_the_markdown_has_every_cell_and_no_row_of_a_sentence_breaks_it(tmp_path):
     board = leaderboard.board(*read(several(tmp_path)))
     head, rule, *lines = board.markdown.splitlines()
@@ -117,12 +147,12 @@ def test_measured_ceilings_stand_in_the_board_and_in_the_answer(tmp_path):
     cells, table = with_ceilings(tmp_path)
     board = leaderboard.board(cells, table)
     assert texts(board, "AU") == ["38.0 %", "-"]
-    assert board.rows[0].fields[titles(board).index("AU")].small == "38.0 to 38.0, input-bound"
+    assert board.rows[0].fields[titles(board).index("AU")].small == "38.02 to 38.02, input-bound"
     (answer,) = verdicts.answers(cells)
     assert answer.lead == "overlap: 305 images/s, 2.90x the rate of dataloader_sync, AU 38.0 %"
     assert "with an AU of 38.0 %" in answer.sentence
     assert (
-        "overlap keeps an AU of 38.0 % (8 pairs, 95 % interval 38.0 to 38.0 %): input-bound."
+        "overlap keeps an AU of 38.0 % (8 pairs, 95 % interval 38.02 to 38.02 %): input-bound."
         in answer.sentence
     )
     without = cells.drop(columns=list(ceilings_rows.LIMITS))
@@ -141,7 +171,10 @@ def test_ceilings_of_another_machine_are_not_joined(tmp_path):
 
 def test_the_downloads_hold_the_whole_table(tmp_path):
     cells, _ = with_ceilings(tmp_path)
-    found = {link.name: link.href.split(";base64,") for link in downloads.links("limits", cells)}
+    found = {
+        link.name: link.href.split(";base64,")
+        for link in downloads.links("limits", ceilings_section.whole(cells))
+    }
     kinds = {name: kind for name, (kind, _) in found.items()}
     assert kinds == {"limits.csv": "data:text/csv", "limits.parquet": "data:application/vnd.apache.parquet"}
     files = {name: io.BytesIO(base64.b64decode(data)) for name, (_, data) in found.items()}

@@ -159,6 +159,13 @@ def test_the_command_names_the_experiment_where_the_plan_says(tmp_path, planned,
     assert said in publish.say_missing(found, plan)
 
 
+def test_the_command_has_as_many_cores_as_its_cells_want():
+    plan = made.plan_info({"demo": ["a"], "feed": ["b"]}) | {"command": "snakemake {target} --cores {cores}"}
+    plan["experiments"]["feed"]["cores"] = 16
+    assert page.command(plan, "demo") == "snakemake demo --cores 8"
+    assert page.command(plan, "feed") == "snakemake feed --cores 16"
+
+
 def test_sharing_the_cores_is_said_once_in_the_answer_and_at_the_breakdown(tmp_path):
     of = made.cell("overlap", augment="cpu")
     made.write_speeds(tmp_path, of, [100, 110], gpu=None)

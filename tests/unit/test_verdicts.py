@@ -396,6 +396,27 @@ def test_a_task_names_how_many_devices_trained(tmp_path):
     assert sum("2 devices" in subject for subject in subjects) == 1
 
 
+STEP = {"cuda_graphs": "CUDA graphs", "compile": "compiled"}  # axis -> how it is said
+
+
+@pytest.mark.parametrize(("axis", "said"), STEP.items())
+def test_an_answer_says_once_how_the_step_of_its_pipelines_ran(tmp_path, axis, said):
+    def told(name, *on):
+        """The answer to a task of two loaders of which those in `on` have the axis."""
+        paths = []
+        for loader, speeds in {"resident": [300, 310], "dali_gpu": [100, 101], "replay": [400, 410]}.items():
+            cell = free(loader, **GPU, **{axis: loader in on})
+            paths += made.write_speeds(tmp_path / name, cell, speeds)
+        (verdict,) = verdicts.answers(cells_of(paths))
+        return verdict.subject.split("; ")[0], verdict.lead.split(":")[0]
+
+    task, label = told("none")
+    assert said not in task + label
+    assert told("all", "resident", "dali_gpu", "replay") == (f"{task}, {said}", "resident")
+    assert told("pipelines", "resident", "dali_gpu") == (f"{task}, {said}", "resident")
+    assert told("one", "resident", "replay") == (task, f"resident, {said}")
+
+
 def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
     speeds = {"dataloader_sync": [100, 120], "resident": [115, 130], "host_cache": [112, 131]}
     for number in (2, 3):

@@ -26,12 +26,13 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
     return {"more": not all(cell["narrow"] for cell in cells.values()), "within": within, "cells": cells}
 
 
-def machine(record: Record) -> tuple[str, str, str]:
-    """What must be the same for repeats to share a row of the tables: hardware, stack and torch."""
-    environment, device = record.environment, (record.resolved or {}).get("device")
+def machine(record: Record) -> tuple[str, str, str, int]:
+    """What must be the same for repeats to share a row: hardware, stack, torch and the batch that fitted."""
+    environment, resolved = record.environment, record.resolved or {}
+    device, batch_size = resolved.get("device"), resolved.get("batch_size", record.cell["batch_size"])
     gpu = environment["gpu"] if device == "cuda" else None
     hardware = gpu["name"] if gpu else environment["cpu"]
-    return hardware, environment["stack"], environment["versions"].get("torch", "unknown")
+    return hardware, environment["stack"], environment["versions"].get("torch", "unknown"), batch_size
 
 
 def told(rates: list[float], within: float) -> dict[str, Any]:

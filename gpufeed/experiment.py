@@ -27,6 +27,7 @@ LATER = (
     ("compile", False),
     ("devices", 1),
     ("nodes", 1),
+    ("smallest_batch_size", None),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
     ("hyper", "trainer", "max_autotune", False),
@@ -45,6 +46,7 @@ class Cell:
     trainer: str = "plain"
     precision: str = "auto"
     batch_size: int = 128
+    smallest_batch_size: int | None = None  # down to which it is halved where memory runs out; None: never
     workers: int = 0
     prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
     pin_memory: bool = True

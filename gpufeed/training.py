@@ -33,6 +33,7 @@ from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make, require
 from gpufeed.registry import LOADERS, fetch
+from gpufeed.smaller_batch import fitting
 from gpufeed.strips.store import open_strips
 from gpufeed.telemetry import summary
 from gpufeed.telemetry.page_cache import cached_share, files_of
@@ -76,6 +77,7 @@ class Place:
     precision: str = "fp32"
     devices: int = 1
     ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
+    batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
 
     def find(self, cell: Cell) -> None:
         """Raises Skip if this node lacks what the cell asks for."""
@@ -95,6 +97,7 @@ class Place:
             "threads": torch.get_num_threads(),
             **({"devices": self.devices} if self.devices > 1 else {}),
             **({"ranks": self.ranks} if self.ranks else {}),
+            **({"batch_size": self.batch_size} if self.batch_size else {}),
         }
 
 
@@ -168,10 +171,37 @@ def train(
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
     watched. least_s: as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as
-    many processes, and its model then stands on the first one of this node.
+    many processes, and its model then stands on the first one of this node. Where memory runs out before an
+    epoch is over it begins again with a smaller batch, if the cell may have one; one that goes on has the
+    batch of its checkpoint. What fits is place.batch_size; OutOfMemory where nothing does.
     """
-    told = {"cell": cell, "repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
+    told = {"repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
     told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
+    over: list[dict] = []  # epochs that somebody was told of: they are not trained again
+
+    def tell(entry: dict) -> None:
+        over.append(entry)
+        on_epoch(entry)
+
+    heard = None if on_epoch is None else tell
+    size, trained = fitting(
+        cell,
+        lambda one: spread_out({**told, "cell": one}, place, heard, scratch),
+        first=checkpoints and checkpoints.batch_size(),
+        again=lambda: not over,
+    )
+    place.batch_size = size if size != cell.batch_size else None
+    return trained
+
+
+def spread_out(
+    told: dict[str, Any], place: Place, on_epoch: Callable[[dict], None] | None, scratch: Path | None
+) -> Trained:
+    """As train, with the batch of the cell: here, or by as many processes as it has ranks.
+
+    told: the other arguments of train_here.
+    """
+    cell, stores, checkpoints = told["cell"], told["stores"], told["checkpoints"]
     if cell.ranks == 1:
         return train_here(place=place, on_epoch=on_epoch, **told)
     place.find(cell)

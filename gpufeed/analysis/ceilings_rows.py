@@ -37,9 +37,14 @@ def title(found: Mapping) -> str:
     parts = [
         f"{cell['model']} on {cell['dataset']}",
         found["resolved"]["precision"],
-        f"batch {cell['batch_size']}",
+        f"batch {batch_size(found)}",
     ]
     return f"{', '.join(parts)}; {machine(found)}"
+
+
+def batch_size(found: Mapping) -> int:
+    """Images a step, where the cell's own batch did not fit into memory those of the one that did."""
+    return (found["resolved"] or {}).get("batch_size", found["cell"]["batch_size"])
 
 
 def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping]]]:
@@ -97,6 +102,7 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
                     "hardware": environment["gpu"]["name"] if on_gpu else environment["cpu"],
                     "stack": environment["stack"],
                     "torch": environment["versions"].get("torch", "unknown"),
+                    "batch_size": batch_size(found),
                     "au": au["median"],
                     "au_ci95_low": au["ci95_low"],
                     "au_ci95_high": au["ci95_high"],
@@ -104,7 +110,7 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
                     "limited_by": verdict.of(found).kind,
                 }
             )
-    keys = ["cell_id", "hardware", "stack", "torch"]
+    keys = ["cell_id", "hardware", "stack", "torch", "batch_size"]
     table = pd.DataFrame(rows, columns=[*keys, *LIMITS]).drop_duplicates(keys)
     return table.astype(dict.fromkeys(LIMITS[:3], float))
 
@@ -124,7 +130,8 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for found in measurements:
         head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
-        head |= {"cell_id": found["cell_id"], "machine": machine(found)}
+        head |= {name: found[name] for name in ("experiment", "cell_id")}
+        head |= {"batch_size": batch_size(found), "machine": machine(found)}
         head |= dict(zip(("gpu_uuid", "commit"), origin(found), strict=True))
         head |= {"status": found["status"], "sentence": found["sentence"]}
         rows.append({**head, **(flat(found) if found["status"] == "done" else {})})

@@ -25,6 +25,7 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
         *_same_repeats(ours, base),
         *_other(ours, base, "hardware", f"other {_kind(ours, base)} model"),
         *_other(ours, base, "precision", "other precision"),
+        *_other(ours, base, "batch_size", "other batch size, of one that ran out of memory"),
         *_apart("power limit", *_limits(ours, base), POWER_TOLERANCE, "W"),
         *_apart("SM clock", *_clocks(ours, base), CLOCK_TOLERANCE, "MHz"),
         *_data(ours, base),

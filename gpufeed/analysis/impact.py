@@ -58,7 +58,7 @@ def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
 
 def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
     """The row with these axes, whatever its dataset; None if it was not measured."""
-    wanted = {name: value for name, value in axes.items() if name != "dataset"}
+    wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
     wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
     if wanted["precision"] == "auto":  # records say what it came to
         del wanted["precision"]

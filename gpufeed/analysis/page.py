@@ -33,6 +33,7 @@ from gpufeed.analysis import (
     phases,
     records,
     roofline,
+    smaller_batches,
     style,
     sweep_section,
     tables,
@@ -159,6 +160,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),
         "inference": inference_section.section(found.inferences, name, plan.get("inference", [])),
         "sweep": sweep_section.section(found.sweeps, name, plan.get("sweep", [])),
+        "smaller_batches": smaller_batches.lines(own_records),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),
@@ -235,7 +237,7 @@ def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
     batches = tables.batches(own_records, steps)
     found = []
     columns = list(tables.BATCH_COLUMNS.values())
-    for _, rows in batches.groupby(["cell_id", "hardware", "stack", "torch"], sort=False, dropna=False):
+    for _, rows in batches.groupby(tables.IDENTITY, sort=False, dropna=False):
         first = rows.iloc[0]
         workers = wording.plural(int(first["workers"]), "worker")
         found.append(

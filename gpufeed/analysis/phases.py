@@ -61,8 +61,8 @@ def section(cells: pd.DataFrame, records: pd.DataFrame) -> dict | None:
         return None
     labels = wording.labels(cells).rename("label")
     rows = known.merge(
-        cells[["cell_id", "hardware", "stack", "torch"]].join(labels),
-        on=["cell_id", "hardware", "stack", "torch"],
+        cells[tables.IDENTITY[1:]].join(labels),
+        on=tables.IDENTITY[1:],
     )
     rows = rows.sort_values("wall_s", ascending=False)
     shown = [part for part in PARTS if part.field != UNPACK or known[UNPACK].any()]

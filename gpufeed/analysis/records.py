@@ -18,14 +18,14 @@ AXES = (
     "devices", "nodes", "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
-    "repeat", "batch_size", "workers", "prefetch_factor", "epochs", "devices", "nodes", "step_limit", "cores",
-    "warmup_steps",
+    "repeat", "batch_size", "batch_size_asked", "workers", "prefetch_factor", "epochs", "devices", "nodes",
+    "step_limit", "cores", "warmup_steps",
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "step_limit", "precision", "overrides", "hyper", "source", "device", "hardware", "stack", "torch",
-    "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib", "versions", "software", "commit",
-    "dirty",
+    *AXES, "batch_size_asked", "step_limit", "precision", "overrides", "hyper", "source", "device",
+    "hardware", "stack", "torch", "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib",
+    "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
     "fell_back_share", "fell_back_to", "telemetry", "phases",
@@ -66,7 +66,7 @@ def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
 
     held_out_loss and top1 are of the evaluation after that epoch, NaN where nobody asked.
     """
-    keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch"]
+    keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch", "batch_size"]
     rows = [
         {**{key: record[key] for key in keys}, **epoch, **_held_out(epoch)}
         for record in records.to_dict("records")
@@ -117,6 +117,8 @@ def _flat(record: Record, path: Path) -> dict:
     row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
     row |= {
         "path": str(path),
+        "batch_size": resolved.get("batch_size", cell.get("batch_size")),
+        "batch_size_asked": cell.get("batch_size"),
         "step_limit": cell.get("steps"),
         "precision": resolved.get("precision", cell.get("precision")),
         "overrides": "; ".join(cell.get("overrides") or ()),

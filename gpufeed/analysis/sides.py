@@ -69,7 +69,7 @@ def _without_later(hyper: str) -> str:
     known = {"hyper": json.loads(hyper)}
     for *path, name, before in LATER:
         place = reduce(lambda within, key: within.get(key, {}), path, known)
-        if place.get(name) == before:
+        if name in place and place[name] == before:
             del place[name]
     return json.dumps(known, sort_keys=True)
 

@@ -12,11 +12,12 @@ from gpufeed.analysis.taken import TAKEN, accompanied, taken
 from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
-# Numbers from two GPU models, stacks or torch versions never share a row.
-IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch"]
+# Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
+# the smaller one fitted into memory.
+IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch", "batch_size"]
 SETTINGS = [
     "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
-    "model", "trainer", "precision", "batch_size", "channels_last", "cuda_graphs", "compile",
+    "model", "trainer", "precision", "channels_last", "cuda_graphs", "compile",
     "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "nodes", "cores",
 ]  # fmt: skip
 MEASURES = [
@@ -233,12 +234,13 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
     Of a cell with a step limit, no batches beyond it.
 
-    Columns: experiment, loader, workers, prefetch_factor, pin_memory, persistent_workers, hardware,
-    cell_id, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms), Train(ms), Total(ms).
+    Columns: experiment, loader, workers, prefetch_factor, pin_memory, persistent_workers, cell_id, hardware,
+    stack, torch, batch_size, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms),
+    Train(ms), Total(ms).
     """
     keys = [
         "experiment", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers",
-        "hardware", "stack", "torch", "cell_id",
+        *IDENTITY[1:],
     ]  # fmt: skip
     columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
     synchronised = records[(records["status"] == "done") & (records["synchronise"] == "step")]
@@ -254,5 +256,5 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     table = groups[["images", *BATCH_COLUMNS]].median()
     table["n_repeats"] = groups.size()
     table = table.reset_index().rename(columns=BATCH_COLUMNS)
-    in_cell = table.groupby(["cell_id", "hardware", "stack", "torch"], dropna=False)
+    in_cell = table.groupby(IDENTITY, dropna=False)
     return table.assign(batch=in_cell.cumcount() + 1, images=table["images"].astype(int))[columns]

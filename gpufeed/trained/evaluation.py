@@ -61,7 +61,9 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
     """What a finished evaluation adds to its document; raises Skip or what stops it."""
     saved, samples = load(model), Manifest.read(manifest)
     check_classes(saved, samples)
-    place.find(replace(cell, devices=1, nodes=1))
+    fitted = saved.about["resolved"].get("batch_size", cell.batch_size)
+    cell = replace(cell, devices=1, nodes=1, batch_size=fitted)
+    place.find(cell)
     apply_precision(place.precision)
     normalise = make_augment("none", cell, samples, cell.seed)
     request = load_request(cell, samples, stores, place.device, cell.seed, normalise)

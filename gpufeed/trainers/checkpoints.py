@@ -107,6 +107,13 @@ class Checkpoints:
         log.info("going on after step %d, from %s", state[KEY]["step"], self.path)
         return state
 
+    def batch_size(self) -> int | None:
+        """That of the training whose state is kept; None without a state that can be read."""
+        try:
+            return load(self.path)[KEY]["about"].get("batch_size") if self.path.exists() else None
+        except GpufeedError:
+            return None
+
     def take(self, folder: Path) -> list[dict[str, Any]]:
         """Copies the file of another run's folder to here, so that it is the one that is gone on from.
 

@@ -192,7 +192,7 @@ FAILED = {
     "loss": ({"model": "NaNModel"}, "Found training loss nan at step 0 (epoch 0); expected a finite loss"),
     "samples": ({"loader": "LossyLoader"}, "Found 29 images from LossyLoader in epoch 0"),
     "error": ({"loader": "BreakingLoader"}, "OSError: the disk went away"),
-    "memory": ({"loader": "FullLoader"}, "CUDA ran out of memory at batch size 8: CUDA out of memory."),
+    "memory": ({"loader": "FullLoader"}, "Found out of memory at batch size 8 (CUDA out of memory."),
 }
 
 

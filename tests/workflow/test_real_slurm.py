@@ -1,6 +1,5 @@
 """Whole runs on a real Slurm: slurmctld, two slurmd and accounting, started and stopped here."""
 
-import copy
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import psutil
 import pytest
 import yaml
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
-from workflow_fixtures import SHORT, wait_until
+from workflow_fixtures import ROOT, SHORT, wait_until
 
 from gpufeed import notice
 from gpufeed.record import Record
@@ -27,10 +26,9 @@ pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is all that it takes"),
 ]
-CELLS = copy.deepcopy(SHORT) | {"device": "auto", "cache_decoder": "pillow", "cores_per_job": 1}
-CELLS["experiments"]["tiny"]["blocks"] = {
-    "loaders": {"loader": ["dataloader_sync", "resident", "replay"], "augment": "torch"}
-}
+# the demo with a repeat a cell, on nodes that tell of GPUs
+DEMO = yaml.safe_load((ROOT / "config/demo.yaml").read_text())
+DEMO |= {"repeats": 1, "device": "auto", "cores_per_job": 1, "results": "results"}
 FOLDER = "results/records/tiny"
 RUNNING = " JobState=RUNNING "
 SITE = {
@@ -65,8 +63,8 @@ def test_gpus_of_a_job_are_on_one_node_only_if_it_says_so(slurm):
 
 
 @pytest.mark.timeout(1200)
-def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(slurm, workflow):
-    flow = workflow(CELLS)
+def test_the_demo_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(slurm, workflow):
+    flow = workflow(DEMO)
     (flow.folder / "here").mkdir()
     (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE))
     command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml"]
@@ -76,7 +74,7 @@ def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(
             command, cwd=flow.folder, stdout=output, stderr=output, start_new_session=True
         )
     said = (flow.folder / "output.txt").read_text
-    logs = flow.folder / "results/logs/measure_cell/tiny"
+    logs = flow.folder / "results/logs/measure_cell/demo"
 
     most = []  # GPUs of the jobs that ran at once, at the fullest moment
 
@@ -126,7 +124,7 @@ def test_a_run_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(
     try:
         wait_until(hang, 240)
         wait_until(requeue_and_lose, 240)
-        process.wait(400)
+        process.wait(600)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -405,6 +405,20 @@ def test_folders_are_mended_by_one_option(found, site):
     assert f"--config results={gpufeed}/results (" in one
 
 
+def test_all_that_scratch_needs_is_one_option_with_what_was_given(site, tmp_path):
+    """A second --config takes the first one away, so each remedy names all of them."""
+    source = {"layout": "synthetic", "options": {"count": 2000}}
+    source["files"] = [{"name": "a.tar", "urls": [f"file://{tmp_path}"], "size": 2**60}]
+    given = {"data": "/dev/shm/none", "run": ["demo"]}
+    config = {**given, "results": "/dev/shm/none", "sources": {"made": source}}
+    plan = Plan("slurm", [], [], config, ["made"], 0, given=given)
+    lines = [str(one) for one in findings(plan, site, NODE)]
+    options = [re.search(r"--config (.*?)(?: \(|$)", one, re.MULTILINE) for one in lines]
+    gpufeed = site.scratch.folder / "gpufeed"
+    one = f"data={gpufeed}/data 'run=[\"demo\"]' results={gpufeed}/results data_form=packed"
+    assert [option[1] for option in options if option] == [one] * 4  # two folders, room, number of files
+
+
 def images(count: int) -> dict:
     return {"sources": {"made": {"layout": "synthetic", "options": {"count": count}}}}
 
@@ -441,6 +455,7 @@ def test_no_room_on_scratch(found):
     said = found(storage.space, config={"sources": {"made": files}}, datasets=["made"])
     assert "GiB free in" in said
     assert "4294967296 GiB, about 4 times the archives" in said
+    assert "name another folder: --config data=FOLDER (" in said  # this one lies on scratch already
 
 
 def test_data_that_nobody_can_reach(found, site, tmp_path):

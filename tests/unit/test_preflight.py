@@ -369,6 +369,14 @@ def test_no_container_and_no_conda(found):
     assert "no command conda" in found(partial(software.environment, deployment="conda"))
 
 
+def test_a_container_does_not_see_scratch_by_itself(found, site):
+    said = found(partial(software.environment, deployment="apptainer"))
+    assert f"--apptainer-args ' --nv --bind {site.scratch.folder}', unless" in said
+    inside = {key: str(software.ROOT / key) for key in ("data", "results")}
+    assert "--bind" not in found(partial(software.environment, deployment="apptainer"), config=inside)
+    assert "--bind" not in found(software.environment)
+
+
 def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):
     assert found(software.default_profile) == ""  # ours
     profile = tmp_path / "profiles/default/config.yaml"

@@ -7,8 +7,9 @@ never imports Snakemake.
 
 OUT: `jobs` (rule, line or error, how many with it, whether the rule itself wants a GPU, resources, the same
 for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`,
-`retries`, `executor`, `unheard` (file, key and nearest choice of what a profile says and Snakemake passes
-over without a word), `erased` (file and rules whose resources there a later set-resources took away).
+`given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what a profile
+says and Snakemake passes over without a word), `erased` (file and rules whose resources there a later
+set-resources took away).
 """
 
 import json
@@ -156,6 +157,7 @@ def lines(workflow, arguments: list[str]) -> dict:
         "local": sorted(local),
         "datasets": sorted(datasets),
         "config": workflow.globals["config"],
+        "given": dict(workflow.config_settings.config),
         "retries": retries,
     }
 

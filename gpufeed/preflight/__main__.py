@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
-from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.finding import Finding, joined
 from gpufeed.preflight.node import Node, look
 from gpufeed.preflight.plan import Plan, plan_of
 from gpufeed.preflight.site import Site, read_site, sites
@@ -54,7 +54,7 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
         storage.file_count,
         storage.data,
     )
-    return [finding for check in checks for finding in check(plan, site, node)]
+    return joined((finding for check in checks for finding in check(plan, site, node)), plan.given)
 
 
 def show(plan: Plan) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class Plan:
 
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
-    profile that a later set-resources took away.
+    profile that a later set-resources took away. given: what --config set, as Snakemake read it.
     """
 
     executor: str
@@ -90,6 +90,7 @@ class Plan:
     retries: int
     unheard: tuple[tuple[str, str, str], ...] = ()
     erased: tuple[tuple[str, list[str]], ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:
@@ -107,6 +108,7 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         retries=raw["retries"],
         unheard=tuple(map(tuple, raw["unheard"])),
         erased=tuple(map(tuple, raw["erased"])),
+        given=raw["given"],
     )
 
 

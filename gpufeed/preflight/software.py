@@ -69,6 +69,22 @@ def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") ->
             )
         if not (node.commands.get("apptainer") or node.commands.get("singularity")):
             yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
+        places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
+        scratch = site.scratch.folder
+        outside = sorted(
+            {
+                str(scratch if scratch in place.parents else place.parent)
+                for place in places
+                if ROOT not in place.parents
+            }
+        )
+        if outside:
+            yield Finding(
+                f"data or results in {', '.join(outside)}, outside of the checkout",
+                "folders that the container shows: of the host Snakemake gives it the checkout alone",
+                f"--apptainer-args ' --nv --bind {','.join(outside)}', unless the site binds them",
+                note=True,
+            )
     elif deployment == "conda":
         if not node.commands.get("conda"):
             yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")

@@ -27,24 +27,30 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"the scratch of {site.name}",
             "run preflight on a login node, or correct scratch in the site's site.yaml",
         )
-    places = {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
-    outside = {key: folder for key, folder in places.items() if not below(folder, site.scratch.folder)}
-    options = " ".join(f"{key}={site.scratch.folder}/gpufeed/{key}" for key in outside)
-    remedy = f"--config {options} (Snakemake keeps the last --config alone: all that you set goes into one)"
+    outside = outside_of_scratch(plan, site)
+    better = {key: f"{site.scratch.folder}/gpufeed/{key}" for key in outside}
     for key, folder in outside.items():
         if any(local in (folder, *folder.parents) for local in LOCAL):
             yield Finding(
                 f"{key} in {folder}, which compute nodes do not see",
                 f"a folder below {site.scratch.folder}",
-                remedy,
+                "{config}",
+                config=better,
             )
         else:
             yield Finding(
                 f"{key} in {folder}, outside of scratch",
                 f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
-                remedy,
+                "{config}",
                 note=True,
+                config=better,
             )
+
+
+def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
+    """Folders of `data` and `results`, by key, that lie outside of the site's scratch."""
+    places = {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
+    return {key: folder for key, folder in places.items() if not below(folder, site.scratch.folder)}
 
 
 def below(folder: Path, place: Path) -> bool:
@@ -59,10 +65,12 @@ def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     stat = os.statvfs(folder)
     free = stat.f_bavail * stat.f_frsize / 2**30
     if free < needed:
+        moves = "data" in outside_of_scratch(plan, site)  # `folders` names the better one then
         yield Finding(
             f"{free:.1f} GiB free in {folder}",
             f"{needed:.0f} GiB, about {ROOM} times the archives",
-            "remove what is no longer needed there, or name another folder: --config data=FOLDER",
+            "remove what is no longer needed there, or name another folder: {config}",
+            config={"data": f"{site.scratch.folder}/gpufeed/data" if moves else "FOLDER"},
         )
 
 
@@ -70,13 +78,15 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     new = sum(images_of(plan, name) for name in missing(plan))
     there, whole = count_files(site.scratch.folder, site.scratch.files)
     if there + new > site.scratch.files:
+        packed = is_packed(plan)
         yield Finding(
             f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} files to come",
             f"at most {site.scratch.files:,} files",
             "remove or pack (tar) what is not in use there, or measure fewer datasets at a time"
-            if is_packed(plan)
-            else "keep each dataset as one archive, which jobs unpack on their nodes: "
-            "--config data_form=packed, or remove what is not in use there",
+            if packed
+            else "remove what is not in use there, or keep each dataset as one archive, "
+            "which jobs unpack on their nodes: {config}",
+            config={} if packed else {"data_form": "packed"},
         )
     elif not whole:
         yield Finding(

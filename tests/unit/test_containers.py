@@ -11,7 +11,7 @@ import pytest
 import yaml
 from data_fixtures import REPOSITORY
 from dockerfile_fixtures import DOCKERFILE as PATH
-from dockerfile_fixtures import named, values
+from dockerfile_fixtures import base_image, named, values
 
 DOCKERFILE = PATH.read_text()
 DEFINITION = (REPOSITORY / "containers/gpufeed.def").read_text()
@@ -28,10 +28,27 @@ def section(name: str) -> list[str]:
     return [line.strip() for line in found[1].splitlines() if line.strip()]
 
 
-def test_both_start_from_one_image_of_one_day():
-    (base,) = named("FROM")
-    assert re.search(r"^From: (.+)$", DEFINITION, re.MULTILINE)[1] == base
+def definition(**arguments: str) -> str:
+    """The definition file with each {{ NAME }} replaced, as by Apptainer: by the argument, or its default."""
+    known = dict(line.split("=", 1) for line in section("arguments")) | arguments
+    return re.sub(r"\{\{\s*(\w+)\s*\}\}", lambda found: known[found[1]], DEFINITION)
+
+
+def started_from(text: str) -> str:
+    """The base of a definition file."""
+    return re.search(r"^From: (.+)$", text, re.MULTILINE)[1]
+
+
+def test_all_start_from_one_image_of_one_day():
+    base = base_image()
     assert re.fullmatch(r"debian:bookworm-\d{8}-slim", base)
+    assert started_from(definition()) == base
+    assert COMPOSE["x-gpufeed"]["build"]["args"]["BASE"] == f"${{BASE:-{base}}}"
+
+
+def test_the_base_can_be_given_by_its_digest():
+    digest = f"debian@sha256:{'0' * 64}"
+    assert base_image(BASE=digest) == started_from(definition(BASE=digest)) == digest
 
 
 def test_both_run_the_same_steps_in_the_same_order():
@@ -47,10 +64,10 @@ def test_both_run_the_same_steps_in_the_same_order():
 
 def test_both_have_the_same_environment_and_default_stack():
     arguments = values(" ".join(named("ARG")), {})
+    assert section("arguments") == [f"{name}={arguments[name]}" for name in ("BASE", "CUDA")]
     docker = values(" ".join(named("ENV")), arguments)
     exports = dict(re.findall(r"export (\w+)='?([^'\n]+)", "\n".join(section("environment"))))
     assert {key: docker[key] for key in docker.keys() - DOCKERS_OWN} == exports
-    assert section("arguments") == [f"CUDA={arguments['CUDA']}"]
     assert COMPOSE["x-gpufeed"]["build"]["args"]["CUDA"] == f"${{CUDA:-{arguments['CUDA']}}}"
 
 

@@ -369,6 +369,14 @@ def test_no_container_and_no_conda(found):
     assert "no command conda" in found(partial(software.environment, deployment="conda"))
 
 
+def test_a_container_does_not_see_scratch_by_itself(found, site):
+    said = found(partial(software.environment, deployment="apptainer"))
+    assert f"--apptainer-args ' --nv --bind {site.scratch.folder}', unless" in said
+    inside = {key: str(software.ROOT / key) for key in ("data", "results")}
+    assert "--bind" not in found(partial(software.environment, deployment="apptainer"), config=inside)
+    assert "--bind" not in found(software.environment)
+
+
 def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):
     assert found(software.default_profile) == ""  # ours
     profile = tmp_path / "profiles/default/config.yaml"
@@ -403,6 +411,20 @@ def test_folders_are_mended_by_one_option(found, site):
     assert remedies == {f"--config data={gpufeed}/data results={gpufeed}/results"}
     one = found(storage.folders, config={"results": "/dev/shm/results"})
     assert f"--config results={gpufeed}/results (" in one
+
+
+def test_all_that_scratch_needs_is_one_option_with_what_was_given(site, tmp_path):
+    """A second --config takes the first one away, so each remedy names all of them."""
+    source = {"layout": "synthetic", "options": {"count": 2000}}
+    source["files"] = [{"name": "a.tar", "urls": [f"file://{tmp_path}"], "size": 2**60}]
+    given = {"data": "/dev/shm/none", "run": ["demo"]}
+    config = {**given, "results": "/dev/shm/none", "sources": {"made": source}}
+    plan = Plan("slurm", [], [], config, ["made"], 0, given=given)
+    lines = [str(one) for one in findings(plan, site, NODE)]
+    options = [re.search(r"--config (.*?)(?: \(|$)", one, re.MULTILINE) for one in lines]
+    gpufeed = site.scratch.folder / "gpufeed"
+    one = f"data={gpufeed}/data 'run=[\"demo\"]' results={gpufeed}/results data_form=packed"
+    assert [option[1] for option in options if option] == [one] * 4  # two folders, room, number of files
 
 
 def images(count: int) -> dict:
@@ -441,6 +463,7 @@ def test_no_room_on_scratch(found):
     said = found(storage.space, config={"sources": {"made": files}}, datasets=["made"])
     assert "GiB free in" in said
     assert "4294967296 GiB, about 4 times the archives" in said
+    assert "name another folder: --config data=FOLDER (" in said  # this one lies on scratch already
 
 
 def test_data_that_nobody_can_reach(found, site, tmp_path):

@@ -165,3 +165,12 @@ def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
     assert status == 2
     assert "does not plan" in said
     assert "tpu" in said
+
+
+def test_a_remedy_repeats_the_config_that_was_given(preflight):
+    _, said = preflight("--site", "pace-ice", "--config", "data=/dev/shm/none", "cores_per_job=4")
+    options = set(re.findall(r"--config (.*) \(all in one", said))
+    assert len(options) == 1, said
+    (option,) = options
+    assert "gpufeed/data cores_per_job=4 results=" in option
+    assert "/dev/shm" not in option

@@ -22,8 +22,8 @@ from gpufeed.tracking.live import watched
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
-from gpufeed.trained.train import CHECKPOINT_STEPS, learned
-from gpufeed.trainers.checkpoints import CHECKPOINT, Checkpoints
+from gpufeed.trained.train import learned
+from gpufeed.trainers.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
 from gpufeed.training import Place, Trained, is_judged, judge, settle_process, train
 
 log = logging.getLogger("gpufeed")

@@ -295,6 +295,16 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
         )
 
 
+def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
+    """Raises GpufeedError where repeats are to go on where they were and a trainer keeps no checkpoints."""
+    if config["experiments"][name].get("resume") and any(cell.trainer == "fastai" for cell in cells):
+        raise GpufeedError(
+            f"resume: true in experiment {name!r}, which has cells with trainer fastai",
+            "trainers that keep checkpoints, plain and lightning",
+            "give its cells with trainer fastai an experiment of their own, without `resume`",
+        )
+
+
 def check_models(config: Mapping, found: Plan) -> None:
     """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
     for name, key in itertools.product(config["experiments"], ("models", "inference")):
@@ -434,6 +444,7 @@ def planned(config: Mapping) -> Plan:
     found = plan(config, Composer())
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
+        check_resume(config, name, cells.values())
         planned_impact(config, name, cells.values())
         ceilings_plan.cells(config, found, name)
     check_models(config, found)

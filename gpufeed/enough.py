@@ -11,15 +11,15 @@ from gpufeed.record import Record
 def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
     """{"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
 
-    records: the paths of all repeats so far. within: as in Auto. Images/s of finished repeats count, skipped
-    and failed ones do not; a cell that never finished asks for nothing, since more would tell nothing. Of a
-    cell that several machines measured, the one with most repeats counts: they are never one sample. low and
-    high are None below six repeats.
+    records: the paths of all repeats so far. within: as in Auto. Images/s of finished repeats count; skipped
+    and failed ones do not, nor do those that were taken up again, which are no timings. A cell without any
+    asks for nothing, since more would tell nothing. Of a cell that several machines measured, the one with
+    most repeats counts: they are never one sample. low and high are None below six repeats.
     """
     rates: dict[str, dict[tuple, list[float]]] = {}
     for path in records:
         record = Record.read(path)
-        if record.status == "done":
+        if record.throughput is not None:
             of_cell = rates.setdefault(record.cell_id, {})
             of_cell.setdefault(machine(record), []).append(record.throughput["images_per_s"])
     cells = {cell: told(max(found.values(), key=len), within) for cell, found in sorted(rates.items())}

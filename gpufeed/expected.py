@@ -106,11 +106,13 @@ def _of_cell(folder: Path, least_s: float) -> float | None:
 def lasted(path: Path, least_s: float = 0.0) -> float | None:
     """What a finished document took, start of its process included; None where it does not tell.
 
+    A repeat that was taken up again tells of its last process alone.
+
     A repeat with a steady state under least_s would take what is missing longer.
     """
     try:
         told = json.loads(path.read_text())
-        if told["status"] not in ("done", "passed"):
+        if told["status"] not in ("done", "passed") or told.get("resumed"):
             return None
         started, finished = (datetime.fromisoformat(told[key]) for key in ("started_at", "finished_at"))
         short_s = max(0.0, least_s - told["throughput"]["seconds"]) if "throughput" in told else 0.0

@@ -22,6 +22,7 @@ from gpufeed.record import Record
 from gpufeed.telemetry import leak
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
+from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.trainers.epochs import entry_of
 from gpufeed.training import (
     Place,
@@ -36,6 +37,7 @@ from gpufeed.training import (
 )
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
+OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in a record of several
 SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has them all
 
 
@@ -64,6 +66,7 @@ def measure(
     shards: Path | None = None,
     beton: Path | None = None,
     scratch: Path | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
@@ -75,6 +78,8 @@ def measure(
     the start of the process; None where nobody took it.
     least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
     scratch: a folder that all nodes see, for a cell on several.
+    checkpoints: where a training that was killed goes on from; who keeps the record removes them then. It
+    ends where it was planned to, whatever least_s: beyond that there is nothing that could be gone on with.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -84,9 +89,12 @@ def measure(
     settle_process(threads)
     built = {"cache": cache, "strips": strips, "shards": shards, "beton": beton, "extension": extension}
     stores = Stores(**{name: path and Path(path) for name, path in built.items()})
+    asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
+    if checkpoints is not None:
+        asked |= {"checkpoints": checkpoints, "least_s": 0.0}
     status, sentence, outcome = guarded(
         cell_,
-        lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, telemetry, least_s, scratch),
+        lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, asked),
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -130,15 +138,13 @@ def run(
     place: Place,
     gate: Path | None,
     starts: dict[str, float],
-    telemetry: bool,
-    least_s: float,
-    scratch: Path | None,
+    asked: dict[str, Any],
 ) -> Outcome:
     """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
 
-    starts: the phases of the record so far (see start_up).
+    starts: the phases of the record so far (see start_up). asked: telemetry, least_s, scratch and
+    checkpoints, as in train.
     """
-    asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
     trained = train(cell, repeat, manifest, stores, place, gate, **asked)
     if trained.telemetry is not None:
         leak.check(trained.telemetry.levels)
@@ -162,6 +168,8 @@ def run(
         **statistics(trained.result, trained.batches),
         "epochs": epochs_as_planned(cell, trained.result),
     }
+    if trained.result.resumed:
+        fields |= {"resumed": trained.result.resumed, **dict.fromkeys(OF_ONE_PROCESS)}
     return Outcome(trained.result.steps, fields)
 
 

@@ -38,6 +38,7 @@ class Record:
     dataset: dict | None = None
     loading: dict | None = None
     telemetry: dict | None = None
+    resumed: list[int] | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

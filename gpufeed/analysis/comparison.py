@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gpufeed.analysis import blocks, comparable, sides
+from gpufeed.analysis.records import timed
 from gpufeed.analysis.statistics import FASTER, FEW, SAME, SLOWER, Ratio, difference
 from gpufeed.analysis.wording import machine
 
@@ -82,7 +83,7 @@ def compare(
     pairs, only_a, only_b = sides.matched(ours, base)
     rows = []
     for a, b in pairs:
-        done_a, done_b = sides.done(a), sides.done(b)
+        done_a, done_b = timed(a), timed(b)
         if done_a.empty or done_b.empty:
             rows.append(_unmeasured(a, b))
             continue
@@ -152,12 +153,11 @@ def _rate(side: str, rows: pd.DataFrame) -> dict:
 
 def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
     """A cell of which one side has no finished repeat: why not, and whether that is a regression."""
-    failed = len(sides.done(b)) > 0 and (a["status"] == "failed").any()
+    failed = len(timed(b)) > 0 and (a["status"] == "failed").any()
     told = []
     for side, rows in (("A", a), ("B", b)):
-        if sides.done(rows).empty:
-            sentence = next(iter(rows["sentence"].dropna()), "no reason was recorded")
-            told.append(f"{rows['status'].iloc[0]} in {side}: {sentence}")
+        if timed(rows).empty:
+            told.append(f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}")
     return {
         "verdict": FAILED if failed else UNMEASURED,
         "experiment": a["experiment"].iloc[0],
@@ -168,9 +168,16 @@ def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
         "forced": False,
         "reason": BETWEEN.join(told),
         "notes": "",
-        "a_n": len(sides.done(a)),
-        "b_n": len(sides.done(b)),
+        "a_n": len(timed(a)),
+        "b_n": len(timed(b)),
     }
+
+
+def _why_not(rows: pd.DataFrame) -> str:
+    """Why a cell has no rate."""
+    if rows["resumed"].notna().any():
+        return "taken up again after a stop, which is no timing"
+    return next(iter(rows["sentence"].dropna()), "no reason was recorded")
 
 
 def _with_machine(rows: pd.DataFrame) -> str:
@@ -182,5 +189,5 @@ def _damaged(records: pd.DataFrame) -> list[str]:
 
 
 def _machines(records: pd.DataFrame) -> list[str]:
-    groups = sides.done(records).groupby(sides.MACHINE, dropna=False, sort=False)
+    groups = timed(records).groupby(sides.MACHINE, dropna=False, sort=False)
     return [machine(rows) for _, rows in groups]

@@ -21,15 +21,16 @@ SAME_PIPELINE = [
 
 
 def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """As `tables.tasks`, but cells that differ in the model's activation are of one task.
+    """As `tables.tasks` of all cells with a finished repeat, but those that differ in the model's activation
+    are of one task.
 
     activation: its name, empty for a model that has none. rest: the overrides without it. variant, which
     names the task, is without it too where a task has several.
     """
-    measured = tables.measured(cells)
-    measured["activation"] = [activation_of(hyper) for hyper in measured["hyper"]]
-    measured["rest"] = [without_activation(overrides) for overrides in measured["overrides"]]
-    groups = [rows for _, rows in measured.groupby(SAME_TASK, dropna=False, sort=False)]
+    trained = tables.trained(cells)
+    trained["activation"] = [activation_of(hyper) for hyper in trained["hyper"]]
+    trained["rest"] = [without_activation(overrides) for overrides in trained["overrides"]]
+    groups = [rows for _, rows in trained.groupby(SAME_TASK, dropna=False, sort=False)]
     for rows in sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch"):
         several = rows["activation"].nunique() > 1
         yield rows.assign(variant=rows["variant"].map(without_activation)) if several else rows
@@ -114,7 +115,7 @@ def final_losses(epochs: pd.DataFrame) -> pd.DataFrame:
 
 def _comparable(cells: pd.DataFrame, final: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Final losses, a frame for each task and length with a repeat that two pipelines share."""
-    for rows in tables.tasks(cells):
+    for rows in tables.tasks(cells, tables.trained):
         for _, ours in tables.pipelines(rows).groupby(SAME_LENGTH, dropna=False):
             losses = final.merge(ours[tables.IDENTITY], on=tables.IDENTITY)
             losses = losses[losses.groupby("repeat")["cell_id"].transform("nunique") > 1]

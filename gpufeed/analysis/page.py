@@ -141,6 +141,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "shared": tables.shared_overrides(ours),
         "answers": answers,
         "headlines": [answer for answer in answers if answer.headline and (answer.compares or not changes)],
+        "resumed": _resumed(own_records),
         "further": sum(answer.compares and not answer.headline for answer in answers),
         "shared_cores": verdicts.shared_cores(ours),
         "claims": claims.of(name, ours),
@@ -252,6 +253,17 @@ def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
             }
         )
     return found
+
+
+def _resumed(own_records: pd.DataFrame) -> str:
+    """A sentence on repeats that were taken up again; empty if there is none."""
+    resumed, done = int(own_records["resumed"].count()), int((own_records["status"] == "done").sum())
+    if not resumed:
+        return ""
+    return (
+        f"{resumed} of {wording.plural(done, 'finished repeat')} went on from a checkpoint after a stop: "
+        "accuracy and losses count, and the times, which are of several processes, do not."
+    )
 
 
 def _troubles(own_records: pd.DataFrame) -> list[dict]:

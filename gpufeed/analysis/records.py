@@ -28,7 +28,7 @@ COLUMNS = [
     "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
-    "fell_back_share", "fell_back_to", "telemetry", "phases",
+    "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed",
 ]  # fmt: skip
 
 
@@ -36,13 +36,19 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row a record, cell axes and measures side by side (columns: COLUMNS).
 
     Step times are means over the steps after warm-up, in ms: means add up, medians do not.
-    A file that is no valid record gives a row with status `damaged` and the reason as its sentence.
+    A file that is no valid record gives a row with status `damaged` and the reason as its sentence. A repeat
+    that was taken up again has accuracy, losses and memory, and no times; `resumed` says how often it was.
     """
     rows = [_row(Path(path)) for path in paths]
     table = pd.DataFrame(rows, columns=COLUMNS)
     for column in WHOLE_NUMBERS:
         table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
     return table
+
+
+def timed(records: pd.DataFrame) -> pd.DataFrame:
+    """The finished repeats that are timings: not those that were taken up again."""
+    return records[records["images_per_s"].notna()]
 
 
 def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
@@ -148,6 +154,22 @@ def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) ->
 def _measures(record: Record) -> dict:
     if record.status != "done":
         return {"epoch_rows": []}
+    return _learnt(record) | ({"resumed": len(record.resumed)} if record.resumed else _times(record))
+
+
+def _learnt(record: Record) -> dict:
+    """What holds of a finished repeat however many processes made it."""
+    return {
+        "top1": record.accuracy["top1"] if record.accuracy else None,
+        "peak_gpu_mib": record.memory["peak_gpu_mib"],
+        "peak_host_mib": record.memory["peak_host_mib"],
+        "epoch_rows": record.epochs,
+        "facts": record.dataset,
+        **_fell_back(record.loading),
+    }
+
+
+def _times(record: Record) -> dict:
     # the first epoch warms caches and workers up, so it counts only where there is no other
     later = record.epochs[1:] or record.epochs
     row = {phase: record.steps[phase]["mean"] for phase in PHASES}
@@ -160,14 +182,8 @@ def _measures(record: Record) -> dict:
         "epoch_s": pd.Series([epoch["epoch_s"] for epoch in later], dtype=float).median(),
         "first_batch_s": record.phases["first_batch_s"],
         "setup_s": record.phases["setup_s"],
-        "top1": record.accuracy["top1"] if record.accuracy else None,
-        "peak_gpu_mib": record.memory["peak_gpu_mib"],
-        "peak_host_mib": record.memory["peak_host_mib"],
-        "epoch_rows": record.epochs,
-        "facts": record.dataset,
         "telemetry": record.telemetry,
         "phases": record.phases,
-        **_fell_back(record.loading),
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.analysis.records import AXES, read_records
+from gpufeed.analysis.records import AXES, read_records, timed
 from gpufeed.baseline import records_below
 from gpufeed.experiment import LATER
 
@@ -21,11 +21,6 @@ SAME_SETTINGS = [
 def read_side(folder: str | Path) -> pd.DataFrame:
     """All records below a folder, as `records.read_records` gives them; raises what records_below raises."""
     return read_records(records_below(folder))
-
-
-def done(records: pd.DataFrame) -> pd.DataFrame:
-    """The finished repeats."""
-    return records[records["status"] == "done"]
 
 
 def matched(
@@ -53,7 +48,7 @@ def _by_settings(cells: dict[tuple[str, str], pd.DataFrame]) -> dict[tuple, tupl
     """settings -> name, of the measured cells whose settings no other one shares."""
     found: dict[tuple, list[tuple[str, str]]] = {}
     for name, rows in cells.items():
-        measured = done(rows)
+        measured = timed(rows)
         if len(measured):
             found.setdefault(_settings(measured.iloc[0]), []).append(name)
     return {settings: names[0] for settings, names in found.items() if len(names) == 1}

@@ -1,11 +1,11 @@
 """The two tables of every experiment: one row a cell, and one row a batch."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
-from gpufeed.analysis.records import PHASES, STEP_COLUMNS
+from gpufeed.analysis.records import PHASES, STEP_COLUMNS, timed
 from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import summarise
 from gpufeed.analysis.taken import TAKEN, accompanied, taken
@@ -44,7 +44,7 @@ CELL_COLUMNS = [
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "commit", "variant",
 ]  # fmt: skip
-# Of each finished repeat, what a comparison needs (see `standing`); no column of a file.
+# Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
@@ -71,8 +71,10 @@ BATCH_COLUMNS = {
 def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
     """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
 
+    Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
+
     variant: the overrides that not all cells of its experiment share. repeats, the one column that is not of
-    CELL_COLUMNS: a table of the finished repeats (REPEAT). accompanied: in how many of them another process
+    CELL_COLUMNS: a table of the timed repeats (REPEAT). accompanied: in how many of them another process
     was on the GPU.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
@@ -130,8 +132,8 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
-        "repeats": done[REPEAT],
-        "accompanied": int(done["accompanied"].sum()),
+        "repeats": timed(done)[REPEAT],
+        "accompanied": int(timed(done)["accompanied"].sum()),
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }
 
@@ -197,19 +199,27 @@ def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
     return "not distinguishable"
 
 
-def measured(cells: pd.DataFrame) -> pd.DataFrame:
+def trained(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells with at least one finished repeat, and `augmented`: what changes the pixels, in words."""
-    done = cells[cells["images_per_s"].notna()].copy()
+    done = cells[cells["status"].isin(["done", "partly"])].copy()
     done["augmented"] = done["augment"].map(augmented)
     return done
 
 
-def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+def measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """As `trained`, the cells with a rate: at least one repeat ran through in one process."""
+    return trained(cells[cells["images_per_s"].notna()])
+
+
+def tasks(
+    cells: pd.DataFrame, which: Callable[[pd.DataFrame], pd.DataFrame] = measured
+) -> Iterator[pd.DataFrame]:
     """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
 
-    Free-running tasks come before step-synchronised ones: they are how one trains.
+    Free-running tasks come before step-synchronised ones: they are how one trains. which: `measured` or
+    `trained`.
     """
-    groups = [rows for _, rows in measured(cells).groupby(SAME_TASK, dropna=False, sort=False)]
+    groups = [rows for _, rows in which(cells).groupby(SAME_TASK, dropna=False, sort=False)]
     yield from sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch")
 
 
@@ -243,7 +253,7 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         *IDENTITY[1:],
     ]  # fmt: skip
     columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
-    synchronised = records[(records["status"] == "done") & (records["synchronise"] == "step")]
+    synchronised = timed(records[records["synchronise"] == "step"])
     phases = steps[["path", *STEP_COLUMNS[3:]]]
     rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
     if rows.empty:

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpufeed.analysis import style, tables, verdicts, wording
+from gpufeed.analysis.records import timed
 
 LANES = {
     "load_ms": ("load", style.ORANGE, "//"),
@@ -79,7 +80,7 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
 
 def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFrame) -> Step | None:
     """The step of a cell that is nearest to the median."""
-    own = records[(records["status"] == "done") & (records["cell_id"] == row["cell_id"])]
+    own = timed(records[records["cell_id"] == row["cell_id"]])
     own = own[(own["hardware"] == row["hardware"]) & (own["torch"] == row["torch"])]
     counted = steps.merge(own[["path", "warmup_steps"]], on="path")
     first = counted.groupby(["path", "epoch"])["step"].transform("min")

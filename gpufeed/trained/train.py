@@ -12,7 +12,6 @@ from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.training import Place, Stores, Trained, guarded, read_cell, settle_process, train
 
 REPEAT = 0  # whose seed the training has
-CHECKPOINT_STEPS = 200  # from one checkpoint to the next: seconds to minutes of training
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
 
 

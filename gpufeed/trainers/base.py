@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -58,12 +58,14 @@ class TrainJob:
 class TrainResult:
     """steps: rows of gpufeed.timing.STEP_COLUMNS. epochs: those of a record, then those beyond the plan.
 
-    first_batch_s: seconds on the host's clock from the first request to the first batch.
+    first_batch_s: seconds on the host's clock from the first request to the first batch. resumed: after how
+    many steps each further process took the run up again; empty where one process made it all.
     """
 
     steps: list[dict]
     epochs: list[dict]
     first_batch_s: float
+    resumed: list[int] = field(default_factory=list)
 
 
 class Trainer(ABC):

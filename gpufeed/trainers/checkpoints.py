@@ -3,7 +3,7 @@
 What is resumed: the weights, the optimiser, the gradient scaler, the next batch of every rank's loader,
 the random numbers of host and device, the rows and epochs so far. The weights become those of an undisturbed
 training, bit by bit; with three ranks or more up to rounding, since DDP lays out its gradients, and thereby
-the order of their sums, anew after its first step. A measurement is never resumed.
+the order of their sums, anew after its first step. Its times are then of several processes: no timing.
 
 A training heeds SIGTERM: it writes its state after the step that it is at, and ends. In several processes
 that is after a step on which all agree (trainers/asked.py).
@@ -28,6 +28,7 @@ from gpufeed.trainers.base import TrainJob
 
 log = logging.getLogger("gpufeed")
 CHECKPOINT = "checkpoint.pt"
+CHECKPOINT_STEPS = 200  # from one to the next by default: seconds to minutes of training
 FORMAT = "gpufeed checkpoint 1"
 KEY = "gpufeed"  # of our part in the file, beside a trainer's own
 START_ANEW = "resume from the folder of another run, or leave resume out to train from the start"

@@ -44,6 +44,7 @@ class Recorder:
         self.first_batch_s = 0.0
         self.read: list[dict] = []  # rows of the present epoch
         self.own_images = 0  # of the present epoch, on this rank
+        self.resumed: list[int] = []  # after how many steps another process took the run up again
         self.marks: list[StepMarks] = []  # of the present epoch, not read yet
         self.losses: list[torch.Tensor] = []  # each 0-dimensional, on the device
 
@@ -165,13 +166,15 @@ class Recorder:
     def result(self) -> TrainResult:
         """What the run was, with the model as it was at the planned end."""
         self.longer.put_back()
-        return TrainResult(self.rows, self.epochs, self.first_batch_s)
+        return TrainResult(self.rows, self.epochs, self.first_batch_s, self.resumed)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it as plain values, after `settle`."""
-        names = ("rows", "epochs", "first_batch_s", "read", "own_images")
+        names = ("rows", "epochs", "first_batch_s", "read", "own_images", "resumed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up the run that this is the state of."""
         for name, value in state.items():
             setattr(self, name, value)
+        self.resumed = [*self.resumed, self.step]

@@ -15,7 +15,9 @@ from torch import nn
 
 from gpufeed import registry
 from gpufeed.errors import GpufeedError
+from gpufeed.measure import measure
 from gpufeed.registry import fetch
+from gpufeed.resume import resumable
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import KEY, Checkpoints
 from gpufeed.trainers.plain import load_optimiser
@@ -100,8 +102,11 @@ def test_it_goes_on_to_the_same_weights(tmp_path, trainer, every, ends_after, jo
         cut.run()
     assert checkpoints.path.exists() == (every <= ends_after)
     again = made(tmp_path, trainer, checkpoints, **job)
-    again.job.loader.left = len(expected[0]) - ends_after // every * every  # no batch is asked for twice
-    assert essence(again, again.run()) == expected
+    kept = ends_after // every * every
+    again.job.loader.left = len(expected[0]) - kept  # no batch is asked for twice
+    result = again.run()
+    assert essence(again, result) == expected
+    assert result.resumed == ([kept] if kept else [])
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -117,6 +122,7 @@ def test_it_may_end_again_and_again(tmp_path, trainer):
         except PowerCut:
             pass
     assert essence(one_more, result) == expected
+    assert result.resumed == list(range(1, 12))
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)
@@ -244,6 +250,64 @@ def test_a_kept_model_that_was_interrupted_is_gone_on_with(tmp_path, monkeypatch
     assert found.about["epochs"] == expected.about["epochs"]
     weights = found.model.state_dict()
     assert all(torch.equal(weights[name], tensor) for name, tensor in expected.model.state_dict().items())
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_repeat_that_was_interrupted_is_gone_on_with_and_is_no_timing(tmp_path, monkeypatch, trainer):
+    toys.register(monkeypatch)
+    monkeypatch.setattr(toys, "EndingLoader", EndingLoader, raising=False)
+    monkeypatch.setitem(registry.LOADERS, "ending", registry.LoaderEntry("measure_fixtures:EndingLoader"))
+    monkeypatch.setattr(sys.modules[__name__], "PowerCut", KeyboardInterrupt)
+    manifest = toys.toy_manifest(tmp_path).write()
+    cell = toys.toy_cell(loader="ending", trainer=trainer, epochs=3)
+
+    def measured(checkpoints: Checkpoints | None, left: int):
+        monkeypatch.setattr(EndingLoader, "left", left)
+        return measure(cell, 1, manifest, None, "login1", least_s=0.0, checkpoints=checkpoints)
+
+    whole, expected = measured(None, 10**9)
+    checkpoints = Checkpoints(tmp_path / "kept", 2, "this repeat")
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        measured(checkpoints, 7)
+    found, steps = measured(checkpoints, 10**9)
+    found.write(tmp_path / "0.json")  # by the schema
+    assert (whole.resumed, found.resumed) == (None, [6])
+    assert whole.throughput["images_per_s"] > 0
+    assert [getattr(found, name) for name in ("throughput", "steps", "warmup", "telemetry")] == [None] * 4
+    assert steps["loss"].tolist() == expected["loss"].tolist()
+    assert [epoch["train_loss"] for epoch in found.epochs] == [epoch["train_loss"] for epoch in whole.epochs]
+    assert found.accuracy == whole.accuracy
+
+
+def test_a_repeat_that_keeps_checkpoints_ends_where_it_was_planned_to(tmp_path, monkeypatch):
+    toys.register(monkeypatch)
+    manifest, cell = toys.toy_manifest(tmp_path).write(), toys.toy_cell(epochs=2)
+    checkpoints = Checkpoints(tmp_path / "kept", 200)
+    lengths = [
+        len(measure(cell, 0, manifest, None, "login1", least_s=2.0, checkpoints=kept)[1])
+        for kept in (None, checkpoints)
+    ]
+    assert lengths[0] > lengths[1] == 8
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_what_a_job_keeps_is_removed_once_it_has_written_what_it_makes(tmp_path, beside):
+    kept = tmp_path / "kept"
+
+    def cut(path: Path) -> None:
+        path.write_text("state")
+        raise PowerCut
+
+    with pytest.raises(PowerCut), resumable(kept, "cell", "code") as checkpoints:
+        checkpoints.write(cut)
+    (left,) = kept.iterdir()
+    left.rename(checkpoints.path)
+    with resumable(kept, "cell", "code") as checkpoints:
+        if beside:
+            (kept / "model.pt").write_text("made")
+        assert checkpoints.path.exists()
+    assert checkpoints.owner == "cell, code"
+    assert [path.name for path in tmp_path.rglob("*")] == (["kept", "model.pt"] if beside else [])
 
 
 @pytest.fixture

@@ -386,3 +386,20 @@ def test_a_file_in_the_place_of_a_folder_is_told_before_the_run(tmp_path, key):
     config = {"data": str(tmp_path), "results": str(tmp_path)} | {key: str(tmp_path / "file/below")}
     with pytest.raises(GpufeedError, match=rf"{key}: '.*/file/below' in the config: .*/file is a file"):
         settle_folders(config)
+
+
+@pytest.mark.parametrize(("trainer", "resume"), [("fastai", True), ("fastai", False), ("lightning", True)])
+def test_repeats_go_on_only_with_trainers_that_keep_checkpoints(trainer, resume):
+    config = merged("config.yaml", "demo.yaml")
+    block = {"dataset": "synthetic", "loader": "dataloader_sync", "model": "simple_cnn", "trainer": trainer}
+    experiment = {"title": "T", "question": "Q?", "resume": resume, "blocks": {"one": block}}
+    config = {**config, "run": ["tiny"], "experiments": {"tiny": experiment}}
+    if trainer != "fastai" or not resume:
+        assert len(planned(config).cells["tiny"]) == 1
+        return
+    with pytest.raises(GpufeedError, match=r"resume: true in experiment 'tiny'.*trainer fastai"):
+        planned(config)
+
+
+def test_the_accuracy_runs_go_on_where_they_were():
+    assert merged("config.yaml", "accuracy.yaml")["experiments"]["accuracy"]["resume"] is True

@@ -177,3 +177,15 @@ def test_any_records_can_be_shown(tmp_path_factory, found):
     cells, epochs = read(paths)
     assert all("NaN" not in style.to_svg(figure) for figure in learning_figure.draw(cells, epochs))
     assert "nan" not in learning.difference(cells, epochs)
+
+
+def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):
+    paths = []
+    for loader, loss in (("resident", 0.5), ("overlap", 0.25)):
+        one = made.record(of("gelu", loader), epochs=3, top1=0.5)
+        one.epochs[-1]["train_loss"] = loss
+        paths += made.write(tmp_path, made.resumed(one, 200))
+    cells, epochs = read(paths)
+    (figure,) = learning_figure.draw(cells, epochs)
+    assert "top-1 50 %" in text_of(figure)
+    assert "with the same seed, is 0.25" in learning.difference(cells, epochs)

@@ -274,15 +274,15 @@ class Named(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("loader", "status", "said", "telemetry"),
+    ("loader", "status", "said", "telemetry", "resume"),
     [
-        ("ToyLoader", "done", "", True),
-        ("ToyLoader", "done", "", "off"),
-        ("BreakingLoader", "failed", "OSError: the disk went away", True),
+        ("ToyLoader", "done", "", True, False),
+        ("ToyLoader", "done", "", "off", True),
+        ("BreakingLoader", "failed", "OSError: the disk went away", True, False),
     ],
 )
 def test_the_script_writes_both_files_and_ends_well(
-    tmp_path, request, monkeypatch, capsys, loader, status, said, telemetry
+    tmp_path, request, monkeypatch, capsys, loader, status, said, telemetry, resume
 ):
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
@@ -294,8 +294,10 @@ def test_the_script_writes_both_files_and_ends_well(
             cache=[],
         ),
         output=Named(record=str(record), steps=str(steps)),
-        params=Named(repeat=0, attempt=2, least_s=0.0),
+        params=Named(repeat=0, attempt=2, least_s=0.0, code="digest"),
+        wildcards=Named(experiment="toy", cell="toy-cell", repeat="0"),
         config={
+            "experiments": {"toy": {"resume": resume}},
             "results": str(tmp_path),
             "telemetry": telemetry,
             "tracking": {"wandb": False, "project": "p", "mode": "offline"},

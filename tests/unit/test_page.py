@@ -192,3 +192,18 @@ def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_pa
     assert "disturbed" in table
     assert "which is impossible" in caption
     assert "not distinguishable from the" not in html[html.index('id="answer"') : html.index('id="words"')]
+
+
+@pytest.mark.parametrize("whole", [0, 2])
+def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
+    of = made.cell("resident")
+    ran = [made.record(of, repeat, top1=0.5) for repeat in range(whole)]
+    again = made.resumed(made.record(of, whole, 123456.0, top1=0.5), 200, 400)
+    made.write(tmp_path, *ran, again)
+    ids = {"pipelining": [of.id]}
+    publish.report(tmp_path, list(ids), made.plan_info(ids), tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    words = "1 of 1 finished repeat went on" if not whole else "1 of 3 finished repeats went on"
+    assert html.count(words) == 2  # in the answer and in its section
+    assert "No pipeline has a finished repeat yet" not in html
+    assert "123,456" not in html

@@ -134,3 +134,16 @@ def test_what_cannot_be_meant_is_refused(value, said):
     with pytest.raises(GpufeedError) as refused:
         planned(with_repeats(value))
     assert said in str(refused.value)
+
+
+def test_repeats_that_were_taken_up_again_are_not_counted(tmp_path):
+    of = made.cell("resident")
+    whole = [made.record(of, repeat, images_per_s=1000.0) for repeat in range(5)]
+    again = made.resumed(made.record(of, 5, images_per_s=1000.0), 200)
+    found = decide(made.write(tmp_path, *whole, again), within=0.03)
+    assert (found["cells"][of.id]["n"], found["more"]) == (5, True)
+    assert decide(made.write(tmp_path / "none", again), within=0.03) == {
+        "more": False,
+        "within": 0.03,
+        "cells": {},
+    }

@@ -225,3 +225,14 @@ def test_the_ceiling_has_its_range_and_n(tmp_path):
     row = table_of(paths).iloc[0]
     assert row[tables.CEILING[:4]].tolist() == [210, 200, 250, 3]
     assert row["ceiling_train_ms"] == pytest.approx(0.75 * 128 / 210 * 1e3)
+
+
+def test_a_repeat_that_was_taken_up_again_counts_for_accuracy_and_not_for_rates(tmp_path):
+    of = made.cell("resident", synchronise="step")
+    whole = [made.record(of, repeat, 1000.0 + repeat, top1=0.5) for repeat in range(3)]
+    again = [made.resumed(made.record(of, repeat, 10.0, top1=0.7), 200) for repeat in range(3, 8)]
+    (row,) = table_of(made.write(tmp_path, *whole, *again)).to_dict("records")
+    assert (row["status"], row["n_repeats"], len(row["repeats"])) == ("done", 3, 3)
+    assert (row["images_per_s"], row["images_per_s_min"], row["top1"]) == (1001.0, 1000.0, 0.7)
+    assert pd.isna(row["images_per_s_ci95_low"])
+    assert row["epoch_s"] == pytest.approx(20 * of.batch_size / 1001.0)

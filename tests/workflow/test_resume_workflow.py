@@ -1,15 +1,17 @@
-"""A kept model whose training was killed, and the GPUs that cells with several devices take."""
+"""Kept models and repeats whose trainings were killed, and the GPUs that cells with several devices take."""
 
 import copy
 import os
 import re
 import signal
 
+import pandas as pd
 import psutil
 import pytest
 import torch
 from workflow_fixtures import SHORT, wait_until
 
+from gpufeed.analysis.find import STEPS_SUFFIX
 from gpufeed.record import Record
 from gpufeed.trained.model_file import load
 
@@ -74,6 +76,64 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
     assert not said("going on")
     undisturbed = torch.load(flow.folder / target, weights_only=True)
     assert same(model, undisturbed)
+
+
+def repeats_that_go_on(epochs: int) -> dict:
+    """One cell of so many epochs of six steps, whose repeats go on where they were."""
+    wanted = config(epochs=epochs)
+    wanted["experiments"]["tiny"]["resume"] = True
+    return wanted
+
+
+def learnt(flow, path: str) -> tuple:
+    """(losses of all steps, of all epochs, accuracy) of a repeat."""
+    record, steps = Record.read(flow.folder / path), flow.folder / path.replace(".json", STEPS_SUFFIX)
+    losses = [epoch["train_loss"] for epoch in record.epochs]
+    return pd.read_parquet(steps)["loss"].tolist(), losses, record.accuracy
+
+
+def undisturbed(flow, path: str) -> tuple:
+    """As `learnt`, of the repeat made anew; it must run through."""
+    (flow.folder / path).unlink()
+    flow.run(path)
+    record = Record.read(flow.folder / path)
+    assert record.resumed is None
+    assert record.throughput["images_per_s"] > 0
+    return learnt(flow, path)
+
+
+def test_a_killed_repeat_goes_on_at_the_next_run_and_is_no_timing(prepared):
+    flow = prepared(repeats_that_go_on(epochs=400))
+    (path,) = flow.planned_records()
+    kept = flow.folder / path.replace("records", "checkpoints").removesuffix(".json")
+    flow.kill(flow.start(path), (kept / "checkpoint.pt").exists)
+    assert not (flow.folder / path).exists()
+    flow.run("--unlock")
+    flow.run("--rerun-incomplete")
+    record = Record.read(flow.folder / path)
+    (step,) = record.resumed
+    assert 0 < step < 2400
+    assert step % 200 == 0
+    assert (record.throughput, len(record.epochs)) == (None, 400)
+    assert not kept.exists()
+    assert "1 of 1 finished repeat went on" in (flow.folder / "results/report.html").read_text()
+    assert learnt(flow, path) == undisturbed(flow, path)
+
+
+def test_a_repeat_that_is_asked_to_end_goes_on_at_the_step_and_leaves_no_record(prepared):
+    flow = prepared(repeats_that_go_on(epochs=120))
+    (path,) = flow.planned_records()
+    log = flow.folder / path.replace("records", "logs/measure_cell").replace(".json", ".log")
+    process = flow.start(path)
+    wait_until(lambda: log.exists() and log.read_text().count("INFO epoch") >= 2, 200)
+    os.killpg(process.pid, signal.SIGTERM)  # as Slurm does, to all processes of a job
+    assert process.wait(120)
+    (step,) = map(int, re.findall(r"the state after step (\d+) is kept", log.read_text()))
+    assert 12 <= step < 720
+    assert not (flow.folder / path).exists()
+    flow.run(path)
+    assert Record.read(flow.folder / path).resumed == [step]
+    assert learnt(flow, path) == undisturbed(flow, path)
 
 
 def same(one, other) -> bool:

@@ -7,6 +7,7 @@ BEGAN_S = time.time()  # before the imports, which the record tells from the sta
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     import os
     import sys
+    from contextlib import nullcontext
     from pathlib import Path
 
     from gpufeed import attempts, leases, orphan
@@ -14,6 +15,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     from gpufeed.log import job_log
     from gpufeed.measure import measure
     from gpufeed.node import node_name
+    from gpufeed.resume import resumable
     from gpufeed.telemetry import wanted
     from gpufeed.tracking.measured import track
 
@@ -22,31 +24,38 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        record, steps = measure(
-            cell,
-            job.params.repeat,
-            job.input.manifest,
-            job.input.get("cache") or None,
-            strips=job.input.get("strips") or None,
-            shards=job.input.get("shards") or None,
-            beton=job.input.get("beton") or None,
-            gate=job.input.get("gate") or None,
-            extension=job.input.get("extension") or None,
-            planned_on=node_name(),
-            attempt=job.params.attempt,
-            threads=job.threads,
-            least_s=job.params.least_s,
-            scratch=Path(job.config["results"]) / "scratch",
-            telemetry=wanted(job.config["telemetry"]),  # not from params: it changes nothing that is timed
-            began_s=BEGAN_S,
-        )
-        partial = f"{job.output.steps}.partial"
-        steps.to_parquet(partial, index=False)
-        os.replace(partial, job.output.steps)
-        attempts.ended(job.output.record, record.attempt)
-        record.write(job.output.record)
+        results, name = Path(job.config["results"]), job.wildcards
+        place = (name.experiment, name.cell, name.repeat)
+        kept = results.joinpath("checkpoints", *place)
+        # from the config and not from params: neither this nor telemetry changes what is timed
+        goes_on = job.config["experiments"][name.experiment].get("resume", False)
+        with resumable(kept, *place, job.params.code) if goes_on else nullcontext() as checkpoints:
+            record, steps = measure(
+                cell,
+                job.params.repeat,
+                job.input.manifest,
+                job.input.get("cache") or None,
+                strips=job.input.get("strips") or None,
+                shards=job.input.get("shards") or None,
+                beton=job.input.get("beton") or None,
+                gate=job.input.get("gate") or None,
+                extension=job.input.get("extension") or None,
+                planned_on=node_name(),
+                attempt=job.params.attempt,
+                threads=job.threads,
+                least_s=job.params.least_s,
+                scratch=results / "scratch",
+                telemetry=wanted(job.config["telemetry"]),
+                began_s=BEGAN_S,
+                checkpoints=checkpoints,
+            )
+            partial = f"{job.output.steps}.partial"
+            steps.to_parquet(partial, index=False)
+            os.replace(partial, job.output.steps)
+            attempts.ended(job.output.record, record.attempt)
+            record.write(job.output.record)
         # from the config and not from params: what is told of a repeat does not change it
-        track(record, job.config["tracking"], job.config["results"])
+        track(record, job.config["tracking"], results)
         if record.sentence:
             print(
                 f"{record.cell_id} repeat {record.repeat} {record.status}: {record.sentence}", file=sys.stderr

@@ -3,14 +3,14 @@
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, leases, orphan, requeue
+from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
+from gpufeed.resume import resumable
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
-from gpufeed.trained.train import CHECKPOINT_STEPS, train_model
-from gpufeed.trainers.checkpoints import Checkpoints
+from gpufeed.trained.train import train_model
 from gpufeed.training import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
@@ -19,9 +19,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        owner = f"{job.wildcards.cell}, {job.params.code}"
-        checkpoints = Checkpoints(Path(job.output.model).parent, CHECKPOINT_STEPS, owner)
-        with requeue.when_ended():
+        folder = Path(job.output.model).parent
+        with resumable(folder, job.wildcards.cell, job.params.code) as checkpoints:
             found = train_model(
                 cell,
                 job.input.manifest,
@@ -33,10 +32,9 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
                 checkpoints=checkpoints,
                 scratch=Path(job.config["results"]) / "scratch",
             )
-        save(found.about, found.model, job.output.model)
-        attempts.ended(job.output.about, found.about["attempt"])
-        MODEL.write(found.about, job.output.about)
-        checkpoints.remove()
+            save(found.about, found.model, job.output.model)
+            attempts.ended(job.output.about, found.about["attempt"])
+            MODEL.write(found.about, job.output.about)
         if found.about["sentence"]:
             print(
                 f"model of {job.wildcards.cell} {found.about['status']}: {found.about['sentence']}",

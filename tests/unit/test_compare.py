@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from record_fixtures import H200, cell, record, telemetry, unfinished, write
+from record_fixtures import H200, cell, record, resumed, telemetry, unfinished, write
 
 from gpufeed.analysis.records import read_records
 from gpufeed.baseline import baseline_records, records_below
@@ -395,3 +395,27 @@ def test_the_published_repeatability_is_what_its_records_give(tmp_path, monkeypa
     assert main([str(folder / "second"), str(folder / "first"), "--markdown", str(page)]) == NOTHING
     assert page.read_text() == (folder / "comparison.md").read_text()
     assert "holds 1 and is narrower than +-5 % in 8 of 8." in capsys.readouterr().out
+
+
+def test_repeats_that_were_taken_up_again_are_not_compared(run):
+    again = [resumed(one, 200) for one in made("resident", faster(0.1))]
+    mixed = [*made("overlap")[:3], *(resumed(one, 200) for one in made("overlap", faster(0.1))[3:])]
+    code, _, rows = run([*again, *mixed], [*made("resident"), *made("overlap")])
+    found = rows.set_index("verdict")
+    assert code == REFUSED  # three repeats are too few: nothing could be judged
+    assert "taken up again after a stop" in found.loc["not measured", "reason"]
+    (judged,) = found.drop("not measured").to_dict("records")
+    assert (judged["a_n"], judged["ratio"] > 0.9) == (3, True)
+
+
+def test_a_record_of_several_processes_has_no_rate_and_any_other_has_one(tmp_path):
+    whole = made()[0]
+    for damaged in (
+        replace(whole, resumed=[200]),
+        replace(whole, throughput=None),
+        replace(resumed(whole, 200), resumed=[]),
+    ):
+        with pytest.raises(GpufeedError):
+            damaged.write(tmp_path / "0.json")
+    resumed(whole, 200, 200).write(tmp_path / "0.json")
+    assert Record.read(tmp_path / "0.json").resumed == [200, 200]

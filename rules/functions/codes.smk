@@ -65,7 +65,15 @@ def code_of_training(wildcards):
     own += ["ddp/*.py"] if cell.ranks > 1 else []
     own += ["ops/*.py"] if extension_of(wildcards) else []
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
-    own += ["training.py", "smaller_batch.py", "timing.py", "devices.py", "trainers/*.py", "augment/base.py", "augment/draws.py"]
+    own += [
+        "training.py",
+        "smaller_batch.py",
+        "timing.py",
+        "devices.py",
+        "trainers/*.py",
+        "augment/base.py",
+        "augment/draws.py",
+    ]
     own += ["augment/amounts.py", "augment/checks.py", "augment/philox.py", "augment/*_kernel*.py"]
     own += ["augment/exchange.py"] if cell.augment == "chain" else []
     return (*own, *code_of_loader(cell.loader))

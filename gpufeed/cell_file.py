@@ -6,7 +6,7 @@ from pathlib import Path
 import yaml
 
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell
+from gpufeed.experiment import LATER, Cell
 
 WIDTH = 110
 
@@ -29,6 +29,8 @@ def read(path: str | Path) -> dict:
         cell = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise unreadable(path, str(error)) from error
+    if isinstance(cell, dict):  # a choice that came after it was written is as things were before
+        cell = {name: before for name, before, *deeper in LATER if not deeper} | cell
     if not isinstance(cell, dict) or set(cell) != set(fields):
         raise unreadable(path, "other keys than a cell has")
     return cell

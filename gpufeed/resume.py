@@ -10,7 +10,7 @@ from gpufeed.trainers.checkpoints import CHECKPOINT_STEPS, Checkpoints
 
 @contextmanager
 def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
-    """Within it the job trains and writes what it makes; its checkpoints are removed once that is done.
+    """Within it the job trains and writes what it makes; `over` then removes its checkpoints.
 
     folder: of these checkpoints; below none of the job's outputs, which Snakemake deletes before it starts
     a job again. owner: what training it is, in any words, the digest of its code among them. Where the
@@ -19,6 +19,11 @@ def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
     checkpoints = Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
     with requeue.when_ended():
         yield checkpoints
-    checkpoints.remove()
-    with suppress(OSError):  # it may hold what was made
-        checkpoints.folder.rmdir()
+
+
+def over(checkpoints: Checkpoints, status: str) -> None:
+    """Removes the checkpoints of a training that is `done`; one that was skipped or failed is tried again."""
+    if status == "done":
+        checkpoints.remove()
+        with suppress(OSError):  # it may hold what was made
+            checkpoints.folder.rmdir()

@@ -8,13 +8,16 @@ from typing import TypeVar
 
 import torch
 
-from gpufeed.errors import GpufeedError, first_line
+from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.experiment import Cell
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
 # of errors that have no type of their own: the CUDA runtime's and driver's, DALI's, and torch's on the CPU
-SAID = ("out of memory", "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "can't allocate memory")
+SAID = (
+    *("out of memory", "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"),
+    *("STATUS_ALLOC_FAILED", "can't allocate memory"),
+)
 
 
 class OutOfMemory(GpufeedError):
@@ -42,7 +45,7 @@ def fitting(
         try:
             return cell.batch_size, work(cell)
         except Exception as error:
-            if not out_of_memory(error):
+            if isinstance(error, Skip) or not out_of_memory(error):
                 raise
             smaller = halved(cell) if again() else None
             if smaller is None:

@@ -171,9 +171,10 @@ def train(
     repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
     None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
     watched. least_s: as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as
-    many processes, and its model then stands on the first one of this node. Where memory runs out before an
-    epoch is over it begins again with a smaller batch, if the cell may have one; one that goes on has the
-    batch of its checkpoint. What fits is place.batch_size; OutOfMemory where nothing does.
+    many processes, and its model then stands on the first one of this node. Where memory runs out it
+    begins again with a smaller batch, if the cell may have one, nobody was told of an epoch and no state is
+    kept yet; one that goes on has the batch of its checkpoint. What fits is place.batch_size; OutOfMemory
+    where nothing does.
     """
     told = {"repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
     told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
@@ -187,8 +188,8 @@ def train(
     size, trained = fitting(
         cell,
         lambda one: spread_out({**told, "cell": one}, place, heard, scratch),
-        first=checkpoints and checkpoints.batch_size(),
-        again=lambda: not over,
+        first=checkpoints and cell.smallest_batch_size and checkpoints.batch_size(),
+        again=lambda: not over and (checkpoints is None or checkpoints.batch_size() is None),
     )
     place.batch_size = size if size != cell.batch_size else None
     return trained

@@ -190,4 +190,4 @@ def _damaged(records: pd.DataFrame) -> list[str]:
 
 def _machines(records: pd.DataFrame) -> list[str]:
     groups = timed(records).groupby(sides.MACHINE, dropna=False, sort=False)
-    return [machine(rows) for _, rows in groups]
+    return list(dict.fromkeys(machine(rows) for _, rows in groups))

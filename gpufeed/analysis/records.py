@@ -43,7 +43,16 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=COLUMNS)
     for column in WHOLE_NUMBERS:
         table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
-    return table
+    return table.assign(batch_size=_with_their_like(table))
+
+
+def _with_their_like(table: pd.DataFrame) -> pd.Series:
+    """batch_size; of a repeat that did not finish that of its cell and machine's that did, if it is one."""
+    done = table["batch_size"].where(table["status"] == "done")
+    same = [table[name] for name in ("experiment", "cell_id", "hardware", "stack", "torch")]
+    finished = done.groupby(same, dropna=False)
+    fitted = finished.transform("first").where(finished.transform("nunique") == 1)
+    return done.fillna(fitted).fillna(table["batch_size"])
 
 
 def timed(records: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from gpufeed.analysis.records import AXES, read_records, timed
 from gpufeed.baseline import records_below
 from gpufeed.experiment import LATER
 
-MACHINE = ["hardware", "stack", "torch"]  # numbers of two of these never share a row
+MACHINE = ["hardware", "stack", "torch", "batch_size"]  # numbers of two of these never share a row
 # What a cell does, where its name, which covers its data and seed too, differs from that of the other side.
 SAME_SETTINGS = [
     "experiment", *(axis for axis in AXES if axis != "seed"), "step_limit", "precision", "overrides",

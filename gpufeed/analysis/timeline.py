@@ -80,8 +80,9 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
 
 def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFrame) -> Step | None:
     """The step of a cell that is nearest to the median."""
-    own = timed(records[records["cell_id"] == row["cell_id"]])
-    own = own[(own["hardware"] == row["hardware"]) & (own["torch"] == row["torch"])]
+    own = timed(records)
+    for name in tables.IDENTITY:
+        own = own[own[name] == row[name]]
     counted = steps.merge(own[["path", "warmup_steps"]], on="path")
     first = counted.groupby(["path", "epoch"])["step"].transform("min")
     counted = counted[

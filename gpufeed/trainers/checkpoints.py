@@ -109,11 +109,14 @@ class Checkpoints:
         return state
 
     def batch_size(self) -> int | None:
-        """That of the training whose state is kept; None without a state that can be read."""
+        """That of this owner's training whose state is kept; None without a state that can be read."""
+        if not self.path.exists():
+            return None
         try:
-            return load(self.path)[KEY]["about"].get("batch_size") if self.path.exists() else None
+            about = load(self.path)[KEY]["about"]
         except GpufeedError:
             return None
+        return about.get("batch_size") if about.get("owner") == self.owner else None
 
     def take(self, folder: Path) -> list[dict[str, Any]]:
         """Copies the file of another run's folder to here, so that it is the one that is gone on from.

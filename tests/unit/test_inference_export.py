@@ -14,6 +14,7 @@ import torch
 from gpufeed.document import validator
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.inference import export, files, quantise
+from gpufeed.inference.backends.onnx_runtime import WHOLE_PRODUCTS
 from gpufeed.inference.files import EXPORTED, INPUT, METADATA, OUTPUT
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
@@ -32,7 +33,9 @@ def onnx():
 def run_onnx(path, images):
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(WHOLE_PRODUCTS, "1")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return session.run([OUTPUT], {INPUT: images.numpy()})[0]
 
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 import measure_fixtures as toys
+import pandas as pd
 import pytest
 import torch
 from config_fixtures import merged
 from hypothesis import given
 from hypothesis import strategies as st
-from record_fixtures import cell, plan_info, record, write
+from record_fixtures import H200, cell, plan_info, record, unfinished, write
 
 from gpufeed import registry
 from gpufeed.analysis import publish, smaller_batches, tables
@@ -20,7 +21,7 @@ from gpufeed.analysis.records import read_records
 from gpufeed.compare import REFUSED, main
 from gpufeed.config import planned
 from gpufeed.enough import decide
-from gpufeed.errors import GpufeedError
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.measure import measure
 from gpufeed.models.simple_cnn import SimpleCNN
@@ -29,21 +30,22 @@ from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import Checkpoints
-from gpufeed.training import Stores
+from gpufeed.training import Place, Stores, read_cell, train
 
 ROOM = 5  # images that the toy's memory holds
 SIX = (100.0, 101.0, 99.0, 100.5, 99.5, 100.2)
 
 
 class GreedyModel(SimpleCNN):
-    """Asks torch for more than any machine has as soon as more than ROOM images are trained on at once."""
+    """Asks torch for more than any machine has as soon as more than `room` images are trained on at once."""
 
     tried: ClassVar[list[int]] = []  # images of each step that was begun
     asked: ClassVar[list[int]] = []  # and of each batch of an evaluation
+    room = ROOM
 
     def forward(self, images):
         (self.tried if self.training else self.asked).append(len(images))
-        if self.training and len(images) > ROOM:
+        if self.training and len(images) > self.room:
             torch.empty(2**60, dtype=torch.uint8)
         return super().forward(images)
 
@@ -54,6 +56,7 @@ def toy(tmp_path, monkeypatch):
     toys.register(monkeypatch)
     monkeypatch.setitem(registry.MODELS, "GreedyModel", registry.ModelEntry(f"{__name__}:GreedyModel"))
     GreedyModel.tried.clear()
+    monkeypatch.setattr(GreedyModel, "room", ROOM)
     manifest = toys.toy_manifest(tmp_path).write()
     return lambda **axes: (toys.toy_cell(model="GreedyModel", **axes), manifest)
 
@@ -214,20 +217,68 @@ def test_a_kept_model_is_evaluated_with_the_batch_that_fitted(toy, tmp_path):
     assert GreedyModel.asked == [4, 4, 4]
 
 
-def test_a_checkpoint_that_cannot_be_read_has_no_batch(tmp_path):
-    checkpoints = Checkpoints(tmp_path, 2)
-    assert checkpoints.batch_size() is None
+def kept_after(toy, tmp_path, monkeypatch, steps, owner="ours"):
+    """The checkpoints of a training with batches of 4 that stops after so many steps, every second kept."""
+    found, manifest = toy(batch_size=4, epochs=3)
+    checkpoints, whole = Checkpoints(tmp_path / "kept", 2, owner), GreedyModel.forward
+
+    def cut(self, images):
+        if self.training and len(GreedyModel.tried) == steps:
+            raise PowerCut
+        return whole(self, images)
+
+    monkeypatch.setattr(GreedyModel, "forward", cut)
+    with pytest.raises(PowerCut):
+        train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints)
+    monkeypatch.setattr(GreedyModel, "forward", whole)
+    GreedyModel.tried.clear()
+    return checkpoints
+
+
+def test_the_checkpoint_of_another_owner_or_without_sense_has_no_batch(toy, tmp_path, monkeypatch):
+    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5)
+    assert checkpoints.batch_size() == 4
+    assert replace(checkpoints, owner="theirs").batch_size() is None
     checkpoints.path.write_bytes(b"no checkpoint")
     assert checkpoints.batch_size() is None
+    assert Checkpoints(tmp_path / "nothing", 2).batch_size() is None
 
 
-def test_what_was_told_of_an_epoch_is_not_trained_again():
-    with pytest.raises(OutOfMemory, match="batch size 8"):
-        fitting(Cell("e", "d", "l", batch_size=8, smallest_batch_size=1), explode, again=lambda: False)
+def test_what_is_kept_is_not_given_up_for_a_smaller_batch(toy, tmp_path, monkeypatch):
+    checkpoints = kept_after(toy, tmp_path, monkeypatch, 5)
+    before = checkpoints.path.read_bytes()
+    monkeypatch.setattr(GreedyModel, "room", 3)  # somebody else is on the GPU now
+    found, manifest = toy(batch_size=4, epochs=3, smallest_batch_size=1)
+    about = train_model(found, manifest, Stores(), None, "login1", checkpoints=checkpoints).about
+    assert about["status"] == "failed"
+    assert "out of memory at batch size 4" in about["sentence"]
+    assert checkpoints.path.read_bytes() == before
+    assert set(GreedyModel.tried) == {4}
 
 
-def explode(one):
-    raise MemoryError("no more")
+def test_what_was_told_of_an_epoch_is_not_trained_again(toy):
+    """The toy's second epoch finds less room than the first."""
+    found, manifest = toy(batch_size=4, epochs=2, smallest_batch_size=1)
+    told = []
+
+    def on_epoch(entry):
+        told.append(entry["epoch"])
+        GreedyModel.room = 0
+
+    with pytest.raises(OutOfMemory, match="batch size 4"):
+        train(read_cell(found), 0, manifest, Stores(), Place(), None, on_epoch)
+    assert told == [0]
+
+
+def test_what_a_node_lacks_is_no_lack_of_memory():
+    def lacks(one):
+        tried.append(one)
+        raise Skip("No room for this decoder here.") from MemoryError("no more")
+
+    tried = []
+    with pytest.raises(Skip):
+        fitting(Cell("e", "d", "l", batch_size=8, smallest_batch_size=1), lacks)
+    assert len(tried) == 1
 
 
 def repeats(batch_size, of, speeds=SIX, first=0):
@@ -263,6 +314,13 @@ def test_the_page_says_so(tmp_path):
     assert "batch 512" not in html
 
 
+def test_a_repeat_that_failed_is_of_the_row_of_those_that_did_not(tmp_path):
+    of = cell("resident", batch_size=512, smallest_batch_size=128)
+    paths = write(tmp_path, *repeats(256, of, SIX[:2]), unfinished(of, "failed", "no disk", 2, gpu=H200))
+    (row,) = tables.cells(read_records(paths)).to_dict("records")
+    assert (row["batch_size"], row["n_repeats"], row["status"]) == (256, 2, "partly")
+
+
 def test_an_interval_is_of_one_batch(tmp_path):
     of = cell("resident", batch_size=512, smallest_batch_size=128)
     paths = write(tmp_path, *repeats(256, of), *repeats(128, of, SIX[:3], first=6))
@@ -288,3 +346,16 @@ def test_the_block_of_a_config_has_it():
     block["smallest_batch_size"] = 0
     with pytest.raises(GpufeedError, match=r"(?s)smallest_batch_size: 0.*at least 1"):
         planned(config | {"experiments": {"e": experiment}})
+
+
+def test_repeats_of_two_batches_are_never_pooled(tmp_path, capsys):
+    of = cell("resident", batch_size=512, smallest_batch_size=128)
+    for side, day in (("new", "02"), ("old", "01")):
+        whole = [record(of, repeat, 10 * speed) for repeat, speed in enumerate(SIX)]
+        both = [*whole, *repeats(256, of, SIX, first=6)]
+        write(tmp_path / side, *(replace(one, started_at=f"2026-01-{day}T00:00:00Z") for one in both))
+    main([str(tmp_path / "new"), str(tmp_path / "old"), "--csv", str(tmp_path / "rows.csv")])
+    capsys.readouterr()
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    assert sorted(rows["a_n"]) == [6, 6]
+    assert sorted(rows["a_images_per_s"].round()) == [100, 1001]

@@ -15,7 +15,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     from gpufeed.log import job_log
     from gpufeed.measure import measure
     from gpufeed.node import node_name
-    from gpufeed.resume import resumable
+    from gpufeed.resume import over, resumable
     from gpufeed.telemetry import wanted
     from gpufeed.tracking.measured import track
 
@@ -54,6 +54,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             os.replace(partial, job.output.steps)
             attempts.ended(job.output.record, record.attempt)
             record.write(job.output.record)
+        if checkpoints is not None:
+            over(checkpoints, record.status)
         # from the config and not from params: what is told of a repeat does not change it
         track(record, job.config["tracking"], results)
         if record.sentence:

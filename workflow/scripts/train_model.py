@@ -7,7 +7,7 @@ from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
-from gpufeed.resume import resumable
+from gpufeed.resume import over, resumable
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
 from gpufeed.trained.train import train_model
@@ -35,6 +35,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
             save(found.about, found.model, job.output.model)
             attempts.ended(job.output.about, found.about["attempt"])
             MODEL.write(found.about, job.output.about)
+        over(checkpoints, found.about["status"])
         if found.about["sentence"]:
             print(
                 f"model of {job.wildcards.cell} {found.about['status']}: {found.about['sentence']}",

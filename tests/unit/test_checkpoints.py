@@ -17,7 +17,7 @@ from gpufeed import registry
 from gpufeed.errors import GpufeedError
 from gpufeed.measure import measure
 from gpufeed.registry import fetch
-from gpufeed.resume import resumable
+from gpufeed.resume import over, resumable
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import KEY, Checkpoints
 from gpufeed.trainers.plain import load_optimiser
@@ -306,6 +306,10 @@ def test_what_a_job_keeps_is_removed_once_it_has_written_what_it_makes(tmp_path,
         if beside:
             (kept / "model.pt").write_text("made")
         assert checkpoints.path.exists()
+    for status in ("skipped", "failed"):  # they are tried again, and go on from here
+        over(checkpoints, status)
+        assert checkpoints.path.exists()
+    over(checkpoints, "done")
     assert checkpoints.owner == "cell, code"
     assert [path.name for path in tmp_path.rglob("*")] == (["kept", "model.pt"] if beside else [])
 

@@ -13,7 +13,7 @@ from gpufeed.experiment import Cell
 
 Made = TypeVar("Made")
 log = logging.getLogger("gpufeed")
-# of errors that have no type of their own: the CUDA runtime's and driver's, DALI's, and torch's on the CPU
+# of errors that have no type of their own: of the CUDA runtime, driver and libraries, and of torch on the CPU
 SAID = (
     *("out of memory", "cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY"),
     *("STATUS_ALLOC_FAILED", "can't allocate memory"),

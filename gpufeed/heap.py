@@ -6,6 +6,10 @@ page faults of its tensors: measured on two cores, 9.1 against 14.5 ms a step fo
 that decodes JPEGs of 1,024 pixels faults 770 to 970 pages an image without this (medians of 15 passes on two
 busy cores: Pillow 65 to 75 against 91 to 134 images/s, simplejpeg 103 to 106 against 170), none with it.
 Source: mallopt(3), M_MMAP_THRESHOLD and M_TRIM_THRESHOLD.
+
+Not in a process, or a fork of it, whose malloc has failed once: glibc then moves that thread to an arena
+whose heaps end at 64 MiB and are given back when they are empty. A cell that ran out of the host's memory is
+therefore no timing of a steady loop. Source: glibc, malloc/arena.c, arena_get_retry.
 """
 
 import ctypes

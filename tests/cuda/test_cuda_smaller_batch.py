@@ -2,38 +2,18 @@
 
 import pytest
 import torch
-
-from gpufeed.cache import build
-from gpufeed.config import Composer
-from gpufeed.data.synthetic import reorganise
-from gpufeed.experiment import Cell
-from gpufeed.measure import measure
+from cuda_cell_fixtures import STEPS, made_dataset, measured
 
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
 ]
-
-OPTIONS = {
-    "count": 2560,
-    "size": 64,
-    "classes": 4,
-    "format": "jpeg",
-    "quality": 90,
-    "grayscale_share": 0.0,
-    "evaluation_share": 0.2,
-    "seed": 0,
-}
 ROOM = 3 * 2**30  # bytes that torch may take
-STEPS = {"eager": {}, "graphs": {"cuda_graphs": True}, "compiled": {"compile": True, "cuda_graphs": True}}
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """The manifest's path and that of its cache."""
-    root = tmp_path_factory.mktemp("synthetic")
-    build(reorganise([], root, "synthetic", OPTIONS), "pillow", root / "cache/pillow.npy")
-    return root / "manifest.parquet", root / "cache/pillow.npy"
+    return made_dataset(tmp_path_factory.mktemp("synthetic"))
 
 
 @pytest.fixture
@@ -43,17 +23,6 @@ def little_memory():
     torch.cuda.set_per_process_memory_fraction(ROOM / whole)
     yield
     torch.cuda.set_per_process_memory_fraction(1.0)
-
-
-def measured(dataset, **axes):
-    manifest, cache = dataset
-    cell = Cell("e", "synthetic", "resident", model="resnet18", device="cuda", precision="fp32", **axes)
-    cell = Cell(**{**cell.asdict(), "overrides": (), "hyper": Composer()(cell, "the test")})
-    record, steps = measure(cell.asdict(), 0, manifest, cache, "here")
-    if record.status == "skipped":
-        pytest.skip(record.sentence)
-    assert record.status == "done", record.sentence
-    return record, steps
 
 
 @pytest.mark.parametrize("axes", STEPS.values(), ids=STEPS)

@@ -37,6 +37,7 @@ CONFIG = {
                 "model": "resnet18",
                 "augment": "torch",
                 "batch_size": 256,
+                "steps": 117,  # three epochs
                 "cuda_graphs": True,
                 "overrides": [["model.stem=imagenet"]],
             },

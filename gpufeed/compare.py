@@ -18,7 +18,8 @@ def parser() -> argparse.ArgumentParser:
         description="Compares the images/s of two runs, cell by cell, regressions first: A is the new one, B "
         "what it is held against. Cells of another GPU model, power limit, SM clock or data are refused.",
         epilog="Exit code: 0 if no cell is shown to be slower, 1 if one is, or failed where it had not, 2 if "
-        "cells were refused, if none could be judged, or if the folders cannot be used.",
+        "cells were refused, if none could be judged, if A lacks cells of an experiment that both have, or "
+        "if the folders cannot be used.",
     )
     found.add_argument(
         "folders",
@@ -71,7 +72,11 @@ def one_against_one(asked: argparse.Namespace) -> int:
         print("Some cells were refused; --force compares them all the same.", file=sys.stderr)
     if found.damaged["A"]:
         print("Some files of A are no records, and might have told a regression.", file=sys.stderr)
-    return NOTHING if found.judged and not found.refused and not found.damaged["A"] else REFUSED
+    if found.vanished:
+        missing = len(found.vanished)
+        print(f"A has no record of {missing} of B's cells, which may have failed there.", file=sys.stderr)
+    whole = not (found.refused or found.damaged["A"] or found.vanished)
+    return NOTHING if found.judged and whole else REFUSED
 
 
 def side_by_side(asked: argparse.Namespace) -> int:

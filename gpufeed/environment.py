@@ -44,6 +44,12 @@ PACKAGES = (
     "onnxruntime-gpu",
     "torchao",
     "tensorrt",
+    # what other projects' loaders and models are
+    "ffcv",
+    "spdl-core",
+    "spdl-io",
+    "timm",
+    "webdataset",
 )
 
 

@@ -11,12 +11,23 @@ def places(records: pd.DataFrame) -> pd.Series:
     return uuids.where(uuids.notna(), records["node"]).astype(object)
 
 
-def on_other_cards(records: pd.DataFrame, others: pd.DataFrame) -> bool:
-    """Whether two cells share no GPU, where both tell theirs: cards of one model differ a little."""
+def one_place(records: pd.DataFrame, others: pd.DataFrame) -> bool:
+    """Whether no two repeats of two cells are known to be of two GPUs, or of two nodes without one."""
+    return pd.concat([places(records), places(others)]).nunique() < 2
+
+
+def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
+    """What two cells that were measured on other GPUs of one model share of them, in words; "" for the same.
+
+    Cards of one model differ a little. A cell that does not tell its GPU is not told apart.
+    """
     cards = [
         {gpu["uuid"] if isinstance(gpu, dict) else None for gpu in side["gpu"]} for side in (records, others)
     ]
-    return all(None not in side for side in cards) and cards[0].isdisjoint(cards[1])
+    if any(None in side for side in cards) or cards[0] == cards[1]:
+        return ""
+    partly = "" if cards[0].isdisjoint(cards[1]) else "partly "
+    return f"{partly}other cards of this model"
 
 
 def pairs(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:

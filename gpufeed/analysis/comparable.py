@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpufeed.analysis.blocks import on_other_cards, places
+from gpufeed.analysis.blocks import other_cards, places
 from gpufeed.analysis.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting
@@ -41,7 +41,7 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     if all(packages) and packages[0] != packages[1]:
         said.append(f"other packages, by their digest: {_sides(*map(listing, packages))}")
     said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
-    said += ["other cards of this model"] if on_other_cards(ours, base) else []
+    said += list(filter(None, [other_cards(ours, base)]))
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):
         unknown = [side for side, rows in (("A", ours), ("B", base)) if _lacks(rows, key)]
         said += [f"the {name} was not recorded in {listing(unknown)}"] if unknown else []

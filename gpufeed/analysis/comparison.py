@@ -56,6 +56,12 @@ class Comparison:
         return self.count(SLOWER, FAILED, SAME, FASTER) > 0
 
     @property
+    def vanished(self) -> list[str]:
+        """Cells of B alone, of experiments of which A has others: one that left no record may have failed."""
+        with_a = {*self.rows["experiment"], *(name.split("/")[0] for name in self.only["A"])}
+        return [name for name in self.only["B"] if name.split("/")[0] in with_a]
+
+    @property
     def intervals(self) -> pd.DataFrame:
         """The rows with a 95 % interval."""
         return self.rows[self.rows["bounds"] == "interval"]

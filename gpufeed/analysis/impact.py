@@ -125,14 +125,20 @@ def sentence(changes: list[dict]) -> str:
     parts = []
     for rows, how in ((faster, "Worth most"), (slower, "Slower")):
         if rows:
-            named = "; ".join(f"{row['change']}, {wording.ratio(row['factor'])}" for row in rows[:MOST_NAMED])
-            parts.append(f"{how}: {named}.")
+            parts.append(f"{how}: {'; '.join(map(_named, rows[:MOST_NAMED]))}.")
     if any(row["verdict"] in (ABOVE, BELOW) for row in faster + slower):
-        parts.append("Where a row has fewer than 6 repeats, only its ranges are known to keep apart.")
+        parts.append(
+            "A range, of fewer than 6 repeats or of several GPUs, says no more than that it keeps apart."
+        )
     same = sum(row["verdict"] == NOT_SHOWN for row in changes)
     if same:
         parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
     return " ".join(parts)
+
+
+def _named(row: Mapping) -> str:
+    by_range = " by range" if row["verdict"] in (ABOVE, BELOW) else ""
+    return f"{row['change']}, {wording.ratio(row['factor'])}{by_range}"
 
 
 def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
@@ -156,7 +162,7 @@ def within(row: pd.Series, goal: Mapping) -> dict:
     return {
         "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
         "answer": answer(row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit, [row]),
-        "short": f"{told['epoch']} s",
+        "short": f"{told['epoch']} s (range {told['epoch_range']} s, n = {told['n']})",
         "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
         f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
         + ("; one repeat is too few to judge it by." if few else "."),
@@ -166,15 +172,15 @@ def within(row: pd.Series, goal: Mapping) -> dict:
 def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
     """Whether the cell is so many times as fast as the other."""
     lead, own, over = worth(other, row), numbers(row), numbers(other)
-    few = min(row["n_repeats"], other["n_repeats"]) < 2
+    n = min(row["n_repeats"], other["n_repeats"])
     return {
         "goal": f"{goal['words']}: at least {wording.ratio(goal['times'])}",
         "answer": answer(lead["low"] >= goal["times"], lead["high"] < goal["times"], [row, other]),
-        "short": lead["factor_words"],
+        "short": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}, n = {n})",
         "sentence": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}): "
         f"{own['rate']} images/s (range {own['rate_range']}, n = {own['n']}) over {over['rate']} "
         f"(range {over['rate_range']}, n = {over['n']})"
-        + ("; one repeat is too few to judge it by." if few else "."),
+        + ("; one repeat is too few to judge it by." if n < 2 else "."),
     }
 
 

@@ -1,7 +1,7 @@
 """How one cell stands to another: what every comparison of two pipelines in a report goes by."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ from gpufeed.analysis.statistics import (
     unpaired_ratio,
 )
 
-# Below six repeats the ranges are all there is: they may keep apart, and no more is claimed.
+# Below six repeats, and on several cards, there are ranges alone: they keep apart, and no more is claimed.
 ABOVE, BELOW = "range above", "range below"
 
 
@@ -24,12 +24,12 @@ ABOVE, BELOW = "range above", "range below"
 class Standing:
     """`how`: FASTER, SLOWER or SAME by the 95 % interval; ABOVE, BELOW or SAME where there is none.
 
-    other_cards: whether the cells were measured on different GPUs of one model.
+    other_cards: which GPUs of one model they do not share, in words; "" for the same.
     """
 
     how: str
     ratio: Ratio
-    other_cards: bool = False
+    other_cards: str = ""
 
     @property
     def ahead(self) -> bool:
@@ -57,19 +57,28 @@ class Standing:
     def bounds_words(self) -> str:
         """Such as `1.40x to 1.45x`, and whether cards differ."""
         low, high = map(wording.ratio, self.bounds)
-        return f"{low} to {high}" + (", on other cards of this model" if self.other_cards else "")
+        return f"{low} to {high}" + (f", on {self.other_cards}" if self.other_cards else "")
+
+    @property
+    def why_no_more(self) -> str:
+        """Why ranges that keep apart are all that is known."""
+        few = self.ratio.n < ENOUGH_FOR_INTERVAL
+        return "fewer than 6 repeats say no more" if few else "repeats on several GPUs say no more"
 
 
 def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     """A cell's images/s over another's; both have `repeats`, as in a row of `tables.cells`.
 
-    From six repeats on the pairs of one block decide where there are any (see `blocks.ratio`). Below, the
-    range reaches from the slowest repeat over the fastest of the other to the fastest over the slowest.
+    From six repeats on the pairs of one block decide where there are any (see `blocks.ratio`), else the
+    repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below
+    six, and on several cards, the range reaches from the slowest repeat over the fastest of the other to
+    the fastest over the slowest.
     """
     ours, others = row["repeats"], other["repeats"]
-    apart = blocks.on_other_cards(ours, others)
     if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
         ratio = blocks.ratio(ours, others)
-        return Standing(difference(ratio), ratio, apart)
-    ratio = unpaired_ratio(ours["images_per_s"], others["images_per_s"])
-    return Standing(SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW, ratio, apart)
+        if ratio.paired or blocks.one_place(ours, others):
+            return Standing(difference(ratio), ratio)
+    ratio = replace(unpaired_ratio(ours["images_per_s"], others["images_per_s"]), log_interval=None)
+    how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
+    return Standing(how, ratio, blocks.other_cards(ours, others))

@@ -324,7 +324,9 @@ def _rivals(ours: pd.DataFrame) -> str:
             whose = "the ratio" if len(others) == 1 else "each ratio"
             return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
         rest = rest.replace("the one", "that of the one").replace("all", "those of all")
-        return f"Its range lies above {rest}; fewer than 6 repeats say no more."
+        why = next(one.why_no_more for one in found if one.how != FASTER)
+        cards = " on other cards" if any(one.other_cards for one in found) else ""
+        return f"Its range lies above {rest}{cards}; {why}."
     *named, last = tied[:3] + ([f"{len(tied) - 3} more"] if len(tied) > 3 else [])
     shown = f"{'; '.join(named)} or {last}" if named else last
     return f"It is not shown to be faster than {shown}."
@@ -351,7 +353,7 @@ def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
     if found.ratio.n < 2:
         return f"One repeat is too few to call it faster than {against}; the ratio is {found.words}."
     if found.how == ABOVE:
-        why = "the ranges keep apart, and fewer than 6 repeats say no more"
+        why = f"the ranges keep apart, and {found.why_no_more}"
         return f"Its rate is {found.words} that of {against}: {why}."
     shown = "not shown to be faster" if found.how == SAME else "not faster"
     return f"It is {shown} than {against}; the ratio is {found.words}."

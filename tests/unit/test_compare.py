@@ -102,6 +102,15 @@ def test_a_cell_that_fails_now_is_a_regression_and_one_that_is_skipped_is_not(ru
     assert "skipped in A: No GPU here." in said
 
 
+def test_a_cell_that_left_no_record_is_no_success(run):
+    code, said, _ = run(made("resident"), [*made("resident"), *made("overlap")])
+    assert code == REFUSED
+    assert "A has no record of 1 of B's cells" in said
+    assert run([*made("resident"), *made("overlap")], made("resident"))[0] == NOTHING
+    elsewhere = [replace(one, experiment="other") for one in made("overlap")]
+    assert run(made("resident"), [*made("resident"), *elsewhere])[0] == NOTHING
+
+
 OTHERS = {
     "GPU model": (
         {"gpu": "NVIDIA GeForce RTX 4090"},
@@ -239,7 +248,7 @@ def test_cells_of_one_side_are_named_and_damaged_files_counted(run, tmp_path):
     (tmp_path / "old/records/pipelining/broken/0.json").write_text("{")
     elsewhere = [*made(experiment="hybrid_gpu"), *made("overlap", experiment="hybrid_gpu")]
     code, said, _ = run([*made(), *made("overlap"), *elsewhere], made())
-    assert code == NOTHING
+    assert code == REFUSED  # that of replay may have failed in A
     assert "Only in A, 3 cells:\n\n- hybrid_gpu: 2 cells\n- pipelining/synthetic_224-overlap-" in said
     assert "- pipelining/synthetic_224-replay-" in said[said.index("Only in B") :]
     assert "Left out of B: 1 file is no record" in said

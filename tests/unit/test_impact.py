@@ -158,8 +158,8 @@ def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
         "stall_range": "10 % to 10 %",
     }
     assert machine["sentence"] == (
-        "Worth most: one kernel, 2.10x. Where a row has fewer than 6 repeats, only its ranges are known to "
-        "keep apart. Not shown to differ: 1 of 2 changes."
+        "Worth most: one kernel, 2.10x by range. A range, of fewer than 6 repeats or of several GPUs, says "
+        "no more than that it keeps apart. Not shown to differ: 1 of 2 changes."
     )
     (goal,) = machine["goals"]
     assert goal["answer"] == "holds"
@@ -279,7 +279,7 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
         "What each change is worth",
         "Elsewhere it took 18 s.",
         "One change at a time,",
-        "Worth most: one kernel, 2.00x.",
+        "Worth most: one kernel, 2.00x by range.",
         "fused: an epoch in less than 1.5 s: 1.22 s",
         "2 of 3 changes not measured on this machine yet",
         "2.00x<br><small>1.82x to 2.20x<br>range above</small>",
@@ -315,7 +315,7 @@ def test_where_each_task_has_one_pipeline_the_changes_are_the_answer(tmp_path):
     publish.report(tmp_path, ["e"], info, tmp_path / "r.html")
     html = (tmp_path / "r.html").read_text(encoding="utf-8")
     top = html[html.index('id="answer"') : html.index('id="cells"')]
-    assert "Slower: brightness, 0.48x." in top
+    assert "Slower: brightness, 0.48x by range." in top
     assert "images/s" not in top
     assert "No pipeline has a finished repeat" not in top
 

@@ -21,13 +21,17 @@ def row(results, loader, rates, cards):
     return found
 
 
+OTHER, PARTLY = "other cards of this model", "partly other cards of this model"
+
+
 @pytest.mark.parametrize(
     ("cards", "others", "told"),
     [
-        (["GPU-a", "GPU-a"], ["GPU-b", "GPU-b"], True),
-        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-c"], False),
-        (["GPU-a", "GPU-a"], ["GPU-b", None], False),
-        ([None, None], [None, None], False),
+        (["GPU-a", "GPU-a"], ["GPU-b", "GPU-b"], OTHER),
+        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-c"], PARTLY),
+        (["GPU-a", "GPU-b"], ["GPU-b", "GPU-a"], ""),
+        (["GPU-a", "GPU-a"], ["GPU-b", None], ""),
+        ([None, None], [None, None], ""),
     ],
 )
 def test_a_ratio_across_gpus_says_so(tmp_path, cards, others, told):
@@ -37,6 +41,24 @@ def test_a_ratio_across_gpus_says_so(tmp_path, cards, others, told):
     )
     found = standing(fast, slow)
     assert (found.how, found.other_cards) == ("range above", told)
-    assert found.words == (
-        f"2.00x (range 1.98x to 2.01x{', on other cards of this model' if told else ''}, n = 2)"
+    assert found.words == f"2.00x (range 1.98x to 2.01x{', on ' + told if told else ''}, n = 2)"
+
+
+@pytest.mark.parametrize(
+    ("cards", "others", "how", "told"),
+    [
+        ("aaaaaa", "aaaaaa", "faster", ""),
+        ("abcdab", "bcdabc", "range above", ""),  # each cell on the same four cards, in no block together
+        ("aaabbb", "aaaaaa", "range above", PARTLY),
+        ("aaaaaa", "bbbbbb", "range above", OTHER),
+    ],
+)
+def test_six_repeats_are_faster_only_on_one_gpu(tmp_path, cards, others, how, told):
+    rates = [100, 101, 102, 103, 104, 105]
+    fast = row(tmp_path, "overlap", [2 * rate for rate in rates], [f"GPU-{card}" for card in cards])
+    found = standing(fast, row(tmp_path, "resident", rates, [f"GPU-{card}" for card in others]))
+    assert (found.how, found.other_cards) == (how, told)
+    assert (found.ratio.interval is not None) == (how == "faster")
+    assert found.why_no_more == (
+        "repeats on several GPUs say no more" if found.ratio.n >= 6 else "fewer than 6 repeats say no more"
     )

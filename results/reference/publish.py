@@ -16,6 +16,7 @@ H200 = Path("results/reference/h200")
 PAGES = {
     "report.html": ("h200", ("gpu_decoding", "tensor_cache", "hybrid_gpu"), 3),
     "report-feed.html": ("h200_more", ("feed",), 1),
+    "report-peers.html": ("h200_more", ("peers",), 2),
     "report-accelerated_vit.html": ("h200_more", ("accelerated_vit", "inference"), 2),
     "report-accuracy.html": ("accuracy", ("accuracy",), 3),
 }

@@ -18,7 +18,7 @@ COMPUTE, INPUT, START, BALANCED, OPEN = (
 FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
 LOST = 0.9  # an AU below which the input is what to work on
 HALF = 0.5  # of the wait: what a stage must have to be named as its cause
-NOTED = 0.03  # of the epoch: what the steps' growth must have to be mentioned
+NOTED = 0.03  # of the epoch: what a stage, or the start of the epochs, must have to be mentioned
 STEP = "step"  # not a stage of the loader: the steps themselves, which its work slows down
 
 
@@ -39,7 +39,8 @@ def of(found: Mapping[str, Any]) -> Verdict:
     if low >= FED:
         return Verdict(COMPUTE, sentence(COMPUTE, [waits(found), limit(found)], found))
     if low >= LOST:
-        return Verdict(BALANCED, sentence(BALANCED, [waits(found), growth(found), limit(found)], found))
+        parts = [waits(found), starts(found), growth(found), limit(found)]
+        return Verdict(BALANCED, sentence(BALANCED, parts, found))
     return lost(found)
 
 
@@ -48,7 +49,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
     shares = found["shares"]
     wait = shares["wait"]["median"]
     if shares["growth"]["median"] > wait:
-        parts = [grows(found), waits(found), lift(foremost(found), found)]
+        parts = [grows(found), waits(found), starts(found), lift(foremost(found), found)]
         return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
     if shares["start"]["ci95_low"] > HALF * wait:
         return Verdict(
@@ -59,7 +60,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
         parts = [waits(found), apart(found), growth(found), limit(found)]
         return Verdict(INPUT, sentence(INPUT, parts, found))
     points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
-    parts = [waits(found) + points, growth(found), lift(stage, found)]
+    parts = [waits(found) + points, starts(found, stage), growth(found), lift(stage, found)]
     return Verdict(INPUT, sentence(INPUT, parts, found), stage)
 
 
@@ -130,6 +131,19 @@ def start(found: Mapping[str, Any]) -> str:
         f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "
         f"({seconds} s), of which longer epochs{stay} would have fewer"
     )
+
+
+def starts(found: Mapping[str, Any], stage: str | None = None) -> str:
+    """What of the wait falls on the first batches, where it is worth noting; else empty.
+
+    stage: what the rest of the sentence says the wait is for. Its points have their part of the first batches
+    too, where the figure of ceilings draws that part with the start.
+    """
+    share = min(found["shares"]["start"]["median"], found["shares"]["wait"]["median"])
+    if share < NOTED:
+        return ""
+    included = f", {stage} included" if stage else ""
+    return f"{points_of(share)} of the wait fall on the first batch of each epoch{included}"
 
 
 def grows(found: Mapping[str, Any]) -> str:

@@ -94,6 +94,38 @@ def test_most_of_the_wait_for_the_first_batch_is_start_up():
     assert of(made.pairs(1.0, start_s=0.4), decode_s=0.9, input_s=2.0).kind == "input-bound"
 
 
+@pytest.mark.parametrize(
+    ("of_wait", "changes", "said"),
+    [
+        (
+            {"wait_s": 1.0, "start_s": 0.4},
+            {"decode_s": 0.9},
+            "20 points of the wait fall on the first batch of each epoch, decode included; removing",
+        ),
+        (
+            {"wait_s": 1.0, "start_s": 0.4},
+            {"decode_s": 0.1, "transfer_s": 0.9},
+            "20 points of the wait fall on the first batch of each epoch, transfer included; removing",
+        ),
+        (
+            {"wait_s": 0.1, "growth_s": 0.9, "start_s": 0.08},
+            {},
+            "waits 5.0 % of the epoch; 4.0 points of the wait fall on the first batch of each epoch; rem",
+        ),
+        (
+            {"wait_s": 0.06, "start_s": 0.05},
+            {},
+            "waits 5.7 % of the epoch; 4.7 points of the wait fall on the first batch of each epoch; rem",
+        ),
+        ({"wait_s": 1.0, "start_s": 0.05}, {"decode_s": 0.9}, None),
+    ],
+)
+def test_what_falls_on_the_first_batches_is_said_beside_the_stage(of_wait, changes, said):
+    sentence = of(made.pairs(**of_wait), input_s=2.0, **changes).sentence
+    assert (said or "removing") in sentence
+    assert ("first batch" in sentence) == (said is not None)
+
+
 def test_no_stage_is_named_without_half_of_the_wait():
     found = of(made.pairs(1.0), decode_s=0.3, transfer_s=0.1, input_s=2.0)
     assert (found.kind, found.stage) == ("input-bound", None)

@@ -173,6 +173,8 @@ def stage(name: str, found: Mapping) -> str:
         return f"{name}: not measured. {found['reason']}"
     median, n = found["seconds"]["median"], found["seconds"]["n"]
     seconds = f"{wording.three_figures(max(0.0, median))} s an epoch of the loader alone"
+    if unsettled(found):
+        return f"{name}: not settled. {disagreement(found['seconds'])}"
     if not found["shown"]:
         told = seconds if median > 0 else "below zero"
         return f"{name}: not shown to take any time (in the median of {n} rounds {told})"
@@ -180,6 +182,22 @@ def stage(name: str, found: Mapping) -> str:
     of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
     points = verdict.points_of(found["points"])
     return f"{name}: {seconds}; without it at most {verdict.times(found['at_most'])}, {points} of {of}"
+
+
+def unsettled(found: Mapping) -> bool:
+    """Whether a stage's rounds disagree: worth noting in the median, and nothing in one of them at least."""
+    seconds = found["seconds"]
+    noted = seconds["median"] >= verdict.NOTED * found["end_to_end_s"]
+    return not found["shown"] and noted and seconds["min"] <= 0
+
+
+def disagreement(seconds: Mapping) -> str:
+    """What rounds that disagree say; a document has their ends and their median."""
+    median, most = (wording.three_figures(seconds[end]) for end in ("median", "max"))
+    return (
+        f"One or more of {seconds['n']} rounds say that it takes nothing or less, the median {median} s an epoch "
+        f"of the loader alone, the longest {most} s"
+    )
 
 
 def start(found: Mapping[str, float]) -> str:

@@ -21,6 +21,7 @@ from image_fixtures import write_dataset
 from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, publish, style
 from gpufeed.ceilings import plan
 from gpufeed.ceilings.record import read
+from gpufeed.ceilings.stages import difference
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
 
@@ -196,6 +197,27 @@ def test_a_stage_that_is_not_shown_takes_no_time():
     )
     found["seconds"] = found["seconds"] | {"median": -0.1}
     assert ceilings_section.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (
+            [0.58, 0.6, -0.4, 0.65, 0.7, 0.79],
+            "fetch: not settled. One or more of 6 rounds say that it takes nothing or less, the median 0.625 s "
+            "an epoch of the loader alone, the longest 0.790 s",
+        ),
+        (
+            [0.01, 0.02, -0.4, 0.01, 0.02, 0.79],
+            "fetch: not shown to take any time (in the median of 6 rounds 0.0150 s an epoch of the loader "
+            "alone)",
+        ),
+    ],
+)
+def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
+    found = difference([1 + one for one in seconds], [1.0] * 6, 1000, 1.5, 1.0)
+    assert not found["shown"]
+    assert ceilings_section.stage("fetch", found) == said
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):

@@ -7,8 +7,16 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import au_figure, ceilings_figure, downloads, loader_call, style, wording
-from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, origin, table
+from gpufeed.analysis import (
+    au_figure,
+    ceilings_answer,
+    ceilings_figure,
+    downloads,
+    loader_call,
+    style,
+    wording,
+)
+from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, table
 from gpufeed.analysis.comparison_text import piped
 from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
@@ -82,31 +90,15 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
     headline: the answer of an experiment whose ceilings are there before its repeats.
     """
     lines = [line(name, found) for name, found in rows]
-    first, of_several = lines[0], f"the highest AU of {len(lines)} pipelines; " if len(lines) > 1 else ""
-    headline = f"{first['name']}: {of_several}{first['kind']}. {first['evidence']}"
     return {
         "title": title,
         "how": how(rows),
         "rows": lines,
-        "headline": headline,
-        "mixed": mixed(rows),
+        "headline": ceilings_answer.headline(rows),
+        "mixed": ceilings_answer.mixed(rows),
         "markdown": markdown(lines),
         "calls": calls(rows),
     }
-
-
-def mixed(rows: Sequence[tuple[str, Mapping]]) -> str:
-    """That the rows of a table are of several GPUs or versions, and which; empty where they are not."""
-    origins: dict[tuple[str, str], list[str]] = {}
-    for name, found in rows:
-        origins.setdefault(origin(found), []).append(name)
-    if len(origins) < 2:
-        return ""
-    told = "; ".join(f"{commit} on {place}: {', '.join(names)}" for (place, commit), names in origins.items())
-    return (
-        "AU and what is lost are of one process each, on one GPU, and can be held against each other; "
-        f"images/s are of several GPUs or versions of gpufeed. {told}."
-    )
 
 
 def markdown(lines: Sequence[Mapping]) -> str:
@@ -195,8 +187,8 @@ def disagreement(seconds: Mapping) -> str:
     """What rounds that disagree say; a document has their ends and their median."""
     median, most = (wording.three_figures(seconds[end]) for end in ("median", "max"))
     return (
-        f"One or more of {seconds['n']} rounds say that it takes nothing or less, the median {median} s an epoch "
-        f"of the loader alone, the longest {most} s"
+        f"One or more of {seconds['n']} rounds say that it takes nothing or less, the median {median} s "
+        f"an epoch of the loader alone, the longest {most} s"
     )
 
 

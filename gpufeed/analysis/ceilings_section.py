@@ -11,6 +11,7 @@ from gpufeed.analysis import (
     au_figure,
     ceilings_answer,
     ceilings_figure,
+    ceilings_input,
     downloads,
     loader_call,
     style,
@@ -107,7 +108,9 @@ def markdown(lines: Sequence[Mapping]) -> str:
         [
             line["name"],
             f"{line['au']} ({line['au_interval']})" if line["au_interval"] else line["au"],
-            *(line["wait"], line["growth"], *line["rates"], line["kind"]),
+            *(line["wait"], line["growth"], *line["rates"][:-1]),
+            f"{line['rates'][-1]} ({line['input']})" if line["input"] else line["rates"][-1],
+            line["kind"],
         ]
         for line in lines
     ]
@@ -142,12 +145,13 @@ def line(name: str, found: Mapping) -> dict:
     return {
         "name": name,
         "kind": kind,
-        "evidence": f"{evidence[:1].upper()}{evidence[1:]}",
+        "evidence": f"{evidence[:1].upper()}{evidence[1:]} {ceilings_input.sentence(found)}".rstrip(),
         "au": wording.tenths(shares["au"]["median"]),
         "au_interval": _interval(shares["au"]),
         "wait": wording.tenths(max(0.0, shares["wait"]["median"])),
         "growth": wording.tenths(max(0.0, shares["growth"]["median"])),
         "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
+        "input": ceilings_input.mark(found),
         "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
         "start": start(found["start_up"]),
     }

@@ -129,7 +129,10 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
         "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
     )
     assert "segments of 1 epoch each" in part
-    assert "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 input-bound" in part
+    assert (
+        "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 not told apart from end to end "
+        "input-bound" in part
+    )
     assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
     assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
     assert (

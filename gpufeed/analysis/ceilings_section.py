@@ -26,6 +26,7 @@ from gpufeed.analysis.tables import CELL_COLUMNS
 from gpufeed.ceilings import record, verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
 
+WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
 
 
@@ -49,7 +50,7 @@ def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.Data
             **{name: found["cell"][name] for name in ("dataset", "loader")},
             **{name: found[name] for name in ("status", "finished_at")},
             **machine_of(found["cell"], found["resolved"], found["environment"]),
-            "warmup": None,
+            "warmup": WARM_UP if found["status"] == "done" else None,
         }
         for found in read
     ]

@@ -176,6 +176,7 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     environment = text[text.rindex("Environment") :]
     assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
     assert commit in environment
+    assert "warm-up an epoch or more of each side before the pairs of ceilings, not counted" in environment
     assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
     assert "with OverlapLoader(request) as loader:" in text
     href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)

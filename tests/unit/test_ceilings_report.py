@@ -17,8 +17,8 @@ import record_fixtures as records
 import yaml
 from image_fixtures import write_dataset
 
-from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, publish, style
-from gpufeed.ceilings import plan
+from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, ceilings_words, publish, style
+from gpufeed.ceilings import plan, verdict
 from gpufeed.ceilings.record import read
 from gpufeed.ceilings.stages import difference
 from gpufeed.config import ROOT, planned
@@ -160,10 +160,61 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     )
     assert answer in top
     assert "No pipeline has a finished repeat yet." not in text
-    assert "0 finished · ceilings of 2 cells" in top
+    assert "This page has ceilings only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
     assert "input-bound" not in top
     assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
+
+
+def ceilings_page(tmp_path, *records_, missing=()):
+    """(HTML, text) of a page with ceilings and maybe records."""
+    cells = list(dict.fromkeys(record.cell_id for record in records_)) or ["never-measured"]
+    info = records.plan_info({"limits": cells}, repeats=2)
+    paths = [made.write(tmp_path, found) for found in several()]
+    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), *missing]
+    records.write(tmp_path, *records_)
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text(encoding="utf-8"), text_of(tmp_path / "report.html")
+
+
+def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
+    html, text = ceilings_page(tmp_path, missing=["to-come"])
+    assert "#cells" not in html.split("</style>")[-1]
+    assert 'id="cells"' not in html
+    assert "All cells" not in text
+    assert "finished ·" not in text
+    assert "missing: 1 measurement of ceilings ·" in text  # and not the repeats
+    assert "Not measured yet: 2 repeats of 1 cell and 1 measurement of ceilings." in text
+    assert "Wait of repeats" not in text
+    assert "Total less train" not in text
+
+
+def test_a_page_with_repeats_too_has_both(tmp_path):
+    html, text = ceilings_page(tmp_path, records.record(records.cell("overlap", "limits")))
+    assert 'id="cells"' in html
+    assert "1 finished · ceilings of 2 cells" in text
+    assert "missing: 1 repeat of 1 cell" in text
+    assert "Wait of repeats Total less train" in text
+    assert "Wait The gaps between training steps on the compute stream" in text
+
+
+def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
+    text = ceilings_page(tmp_path)[1]
+    words = text[text.rindex("AU Compute-only over end-to-end time") :]
+    for told in (
+        "compute-bound AU's 95 % interval lies at 97.1 % or above:",
+        "would be at most 1.03 times as fast.",
+        "balanced AU's interval lies between 90 and 97.1 %.",
+        "input-bound AU's interval lies below 90 %.",
+        "and has 50 % of the wait",
+        "start-up-bound The same, and the first batches of the epochs have more than 50 % of the wait",
+        "no verdict AU's interval holds 90 or 97.1 %, or there are fewer than 6 pairs",
+        "Verdicts tell it from 0.5 points on.",
+        "below 3.0 points untold",
+    ):
+        assert told in words, told
+    monkeypatch.setattr(verdict, "LOST", 0.8)
+    assert "lies between 80 and 97.1 %" in str(ceilings_words.definitions())
 
 
 def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):

@@ -3,6 +3,7 @@
 import base64
 import csv
 import io
+import itertools
 import re
 import runpy
 from html import unescape
@@ -100,6 +101,36 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     lone = made.document(made.pairs(0.01), input_s=0.5, cell={"batch_size": 512})
     assert len(au_figure.draw([*several(), lone]).axes) == 1  # compared with nothing
     assert len(au_figure.draw([lone]).axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("waits", "begin"),
+    [([1.63, 0.01], 0.3), ([0.06, 0.01, 0.0], 0.9), ([0.001], 0.9), ([0.1111], 0.8), ([5.0], 0.1)],
+)
+def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
+    figure = au_figure.draw([made.document(made.pairs(wait)) for wait in waits])
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    low, high = axis.get_xlim()
+    assert low == pytest.approx(begin)
+    assert 1 < high <= 1.05
+    labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert {"100%"} < {label.get_text() for label in labels}
+    boxes = [label.get_window_extent() for label in labels]
+    legend = axis.get_legend()
+    names = [text.get_window_extent() for text in legend.get_texts()]
+    for of_kind in (boxes, names):
+        assert not any(one.overlaps(next_) for one, next_ in itertools.pairwise(of_kind))
+    assert legend.get_window_extent().x0 > axis.get_window_extent().x1
+    assert [text.get_text().split(": ")[1] for text in legend.get_texts()] == [
+        f"{100 / (1 + wait):.1f} %" for wait in sorted(waits)
+    ]
+
+
+def test_an_interval_below_the_lowest_median_is_within_the_scale():
+    figure = au_figure.draw([made.document(made.pairs(0.1, jitter=0.06))])
+    (axis,) = figure.axes
+    assert axis.get_xlim()[0] == pytest.approx(0.8)
 
 
 def test_the_fastest_pipeline_lies_within_its_panel():

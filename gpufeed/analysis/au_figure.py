@@ -1,19 +1,22 @@
 """The figure of speed against AU: how fast each pipeline is, and how much of the device it keeps busy."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
-from gpufeed.analysis import style
+from gpufeed.analysis import style, wording
 from gpufeed.analysis.ceilings_rows import groups
 from gpufeed.ceilings.shares import END
 
 PANEL_IN, HEAD_IN, ROW_IN = 3.0, 0.9, 0.2
 ROOM = 1.08  # of the scale, so that the fastest lies below the edge of its panel
+TEN, RIM = 0.1, 0.01  # the scale of AU begins at a ten, and below the lowest by what keeps its marker whole
 CAPTION = (
-    "Images per second end to end against AU, with the 95 % intervals over the pairs. The dashed line is "
+    "Images per second end to end against AU, with the 95 % intervals over the pairs; the scale of AU begins "
+    "below the lowest, and the names have their AU, the highest first. The dashed line is "
     "an AU of 100 %: to its left the device is lost to the input. Of pipelines with the same AU the "
     "higher one has the cheaper work on the device, such as another augment. A task with one pipeline has no "
     "panel beside tasks with several."
@@ -41,17 +44,32 @@ def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
         au, rate = found["shares"]["au"], found["images_per_s"][END]
         axis.errorbar(
             [au["median"]], [rate["median"]], xerr=_reach(au), yerr=_reach(rate), capsize=3, lw=1.2, ms=7,
-            label=name, **style.point(number),
+            label=f"{name}: {wording.tenths(au['median'])}", **_point(number),
         )  # fmt: skip
     axis.axvline(1, color="black", lw=1, ls="--")
-    axis.set_xlim(0, max(1.05, *(found["shares"]["au"]["median"] * 1.05 for _, found in rows)))
+    axis.set_xlim(*_scale([found["shares"]["au"] for _, found in rows]))
     axis.set_ylim(0, ROOM * max(found["images_per_s"][END]["max"] for _, found in rows))
-    axis.xaxis.set_major_formatter(PercentFormatter(1))
+    axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10)))  # whole percents
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_xlabel("AU: compute-only over end-to-end time")
     axis.set_ylabel("images per second, end to end")
     axis.grid(color="#E4E4E4")
     axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
+
+
+def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:
+    """From a ten below the lowest AU or its interval to a little beyond 100 % or the highest."""
+    known = [value for au in shares for value in (au["median"], au["ci95_low"], au["ci95_high"]) if value]
+    low = min(1 - TEN, max(0.0, TEN * math.floor((min(known) - RIM) / TEN)))
+    high = max(1.0, *known)
+    return low, high + (high - low) / 20
+
+
+def _point(number: int) -> dict[str, str]:
+    """The look of a point; full ones have a white rim, which keeps those that overlap apart."""
+    point = style.point(number)
+    return point if point["mfc"] == "white" else {**point, "mec": "white"}
 
 
 def _reach(of: Mapping) -> list[list[float]] | None:

@@ -7,8 +7,17 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.analysis import au_figure, ceilings_figure, downloads, loader_call, style, wording
-from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, origin, table
+from gpufeed.analysis import (
+    au_figure,
+    ceilings_answer,
+    ceilings_figure,
+    ceilings_input,
+    downloads,
+    loader_call,
+    style,
+    wording,
+)
+from gpufeed.analysis.ceilings_rows import LIMITS, SIDES, groups, limits, table
 from gpufeed.analysis.comparison_text import piped
 from gpufeed.analysis.documents import documents
 from gpufeed.analysis.files import write_whole
@@ -17,6 +26,7 @@ from gpufeed.analysis.tables import CELL_COLUMNS
 from gpufeed.ceilings import record, verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
 
+WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
 
 
@@ -40,7 +50,7 @@ def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.Data
             **{name: found["cell"][name] for name in ("dataset", "loader")},
             **{name: found[name] for name in ("status", "finished_at")},
             **machine_of(found["cell"], found["resolved"], found["environment"]),
-            "warmup": None,
+            "warmup": WARM_UP if found["status"] == "done" else None,
         }
         for found in read
     ]
@@ -82,31 +92,15 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
     headline: the answer of an experiment whose ceilings are there before its repeats.
     """
     lines = [line(name, found) for name, found in rows]
-    first, of_several = lines[0], f"the highest AU of {len(lines)} pipelines; " if len(lines) > 1 else ""
-    headline = f"{first['name']}: {of_several}{first['kind']}. {first['evidence']}"
     return {
         "title": title,
         "how": how(rows),
         "rows": lines,
-        "headline": headline,
-        "mixed": mixed(rows),
+        "headline": ceilings_answer.headline(rows),
+        "mixed": ceilings_answer.mixed(rows),
         "markdown": markdown(lines),
         "calls": calls(rows),
     }
-
-
-def mixed(rows: Sequence[tuple[str, Mapping]]) -> str:
-    """That the rows of a table are of several GPUs or versions, and which; empty where they are not."""
-    origins: dict[tuple[str, str], list[str]] = {}
-    for name, found in rows:
-        origins.setdefault(origin(found), []).append(name)
-    if len(origins) < 2:
-        return ""
-    told = "; ".join(f"{commit} on {place}: {', '.join(names)}" for (place, commit), names in origins.items())
-    return (
-        "AU and what is lost are of one process each, on one GPU, and can be held against each other; "
-        f"images/s are of several GPUs or versions of gpufeed. {told}."
-    )
 
 
 def markdown(lines: Sequence[Mapping]) -> str:
@@ -115,7 +109,9 @@ def markdown(lines: Sequence[Mapping]) -> str:
         [
             line["name"],
             f"{line['au']} ({line['au_interval']})" if line["au_interval"] else line["au"],
-            *(line["wait"], line["growth"], *line["rates"], line["kind"]),
+            *(line["wait"], line["growth"], *line["rates"][:-1]),
+            f"{line['rates'][-1]} ({line['input']})" if line["input"] else line["rates"][-1],
+            line["kind"],
         ]
         for line in lines
     ]
@@ -150,12 +146,13 @@ def line(name: str, found: Mapping) -> dict:
     return {
         "name": name,
         "kind": kind,
-        "evidence": f"{evidence[:1].upper()}{evidence[1:]}",
+        "evidence": f"{evidence[:1].upper()}{evidence[1:]} {ceilings_input.sentence(found)}".rstrip(),
         "au": wording.tenths(shares["au"]["median"]),
         "au_interval": _interval(shares["au"]),
         "wait": wording.tenths(max(0.0, shares["wait"]["median"])),
         "growth": wording.tenths(max(0.0, shares["growth"]["median"])),
         "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
+        "input": ceilings_input.mark(found),
         "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
         "start": start(found["start_up"]),
     }
@@ -173,6 +170,8 @@ def stage(name: str, found: Mapping) -> str:
         return f"{name}: not measured. {found['reason']}"
     median, n = found["seconds"]["median"], found["seconds"]["n"]
     seconds = f"{wording.three_figures(max(0.0, median))} s an epoch of the loader alone"
+    if unsettled(found):
+        return f"{name}: not settled. {disagreement(found['seconds'])}"
     if not found["shown"]:
         told = seconds if median > 0 else "below zero"
         return f"{name}: not shown to take any time (in the median of {n} rounds {told})"
@@ -180,6 +179,22 @@ def stage(name: str, found: Mapping) -> str:
     of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
     points = verdict.points_of(found["points"])
     return f"{name}: {seconds}; without it at most {verdict.times(found['at_most'])}, {points} of {of}"
+
+
+def unsettled(found: Mapping) -> bool:
+    """Whether a stage's rounds disagree: worth noting in the median, and nothing in one of them at least."""
+    seconds = found["seconds"]
+    noted = seconds["median"] >= verdict.NOTED * found["end_to_end_s"]
+    return not found["shown"] and noted and seconds["min"] <= 0
+
+
+def disagreement(seconds: Mapping) -> str:
+    """What rounds that disagree say; a document has their ends and their median."""
+    median, most = (wording.three_figures(seconds[end]) for end in ("median", "max"))
+    return (
+        f"One or more of {seconds['n']} rounds say that it takes nothing or less, the median {median} s "
+        f"an epoch of the loader alone, the longest {most} s"
+    )
 
 
 def start(found: Mapping[str, float]) -> str:

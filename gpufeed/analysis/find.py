@@ -51,7 +51,17 @@ class Found:
     @property
     def measured(self) -> bool:
         """Whether anything was measured; a verdict of the gate is no measurement."""
-        of_cells = (self.paths, self.evaluations, self.inferences, self.ceilings)
+        return bool(self.ceilings) or self.beside_ceilings
+
+    @property
+    def ceilings_alone(self) -> bool:
+        """Whether ceilings are all that was measured."""
+        return bool(self.ceilings) and not self.beside_ceilings
+
+    @property
+    def beside_ceilings(self) -> bool:
+        """Whether anything but ceilings was measured."""
+        of_cells = (self.paths, self.evaluations, self.inferences)
         return any((*of_cells, self.builds, self.sweeps, self.kernels))
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup, escape
 from gpufeed.analysis import (
     builds,
     ceilings_section,
+    ceilings_words,
     claims,
     confusion,
     datasets,
@@ -75,6 +76,8 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     names = _shown_experiments(found, plan_info, table)
     limits = ceilings_section.measured(found.ceilings, names)
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
+    # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
+    alone = found.ceilings_alone
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -90,12 +93,14 @@ def page(found: find.Found, plan_info: Mapping) -> str:
         scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
         reference=found.reference,
         machines=machines.rows(everything),
-        counts=_counts(table) | {"ceilings": int((limits["status"] == "done").sum())},
-        missing=missing.told(found.missing),
+        counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
+        alone=alone,
+        missing=missing.told(part for part in found.missing if not (alone and part.kind == "records")),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
         gates=gates.rows(found.gates, everything),
         datasets=datasets.rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
+        words_of_ceilings=ceilings_words.definitions() if found.ceilings else {},
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
         newest=wording.minute(everything["finished_at"].dropna().max())

@@ -18,7 +18,8 @@ COMPUTE, INPUT, START, BALANCED, OPEN = (
 FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
 LOST = 0.9  # an AU below which the input is what to work on
 HALF = 0.5  # of the wait: what a stage must have to be named as its cause
-NOTED = 0.03  # of the epoch: what the steps' growth must have to be mentioned
+NOTED = 0.03  # of the epoch: what a stage, or the start of the epochs, must have to be mentioned
+GROWN = 0.005  # of the epoch: what the steps' growth must have to be mentioned; less is rounded away
 STEP = "step"  # not a stage of the loader: the steps themselves, which its work slows down
 
 
@@ -37,10 +38,15 @@ def of(found: Mapping[str, Any]) -> Verdict:
     if low is None or held(low, high):
         return Verdict(OPEN, undecided(found))
     if low >= FED:
-        return Verdict(COMPUTE, sentence(COMPUTE, [waits(found), limit(found)], found))
+        return Verdict(COMPUTE, sentence(COMPUTE, evidence(found), found))
     if low >= LOST:
-        return Verdict(BALANCED, sentence(BALANCED, [waits(found), growth(found), limit(found)], found))
+        return Verdict(BALANCED, sentence(BALANCED, evidence(found), found))
     return lost(found)
+
+
+def evidence(found: Mapping[str, Any]) -> list[str]:
+    """What a sentence says where no cause is looked for."""
+    return [waits(found), starts(found), growth(found), limit(found)]
 
 
 def lost(found: Mapping[str, Any]) -> Verdict:
@@ -48,7 +54,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
     shares = found["shares"]
     wait = shares["wait"]["median"]
     if shares["growth"]["median"] > wait:
-        parts = [grows(found), waits(found), lift(foremost(found), found)]
+        parts = [grows(found), waits(found), starts(found), lift(foremost(found), found)]
         return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
     if shares["start"]["ci95_low"] > HALF * wait:
         return Verdict(
@@ -59,7 +65,7 @@ def lost(found: Mapping[str, Any]) -> Verdict:
         parts = [waits(found), apart(found), growth(found), limit(found)]
         return Verdict(INPUT, sentence(INPUT, parts, found))
     points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
-    parts = [waits(found) + points, growth(found), lift(stage, found)]
+    parts = [waits(found) + points, starts(found, stage), growth(found), lift(stage, found)]
     return Verdict(INPUT, sentence(INPUT, parts, found), stage)
 
 
@@ -85,7 +91,7 @@ def lift(stage: str | None, found: Mapping[str, Any]) -> str:
     if stage is None:
         return limit(found)
     least = min(found["stages"][stage]["at_most"], most(found))
-    return f"removing {stage} would lift it to at most {times(least)}, {limit(found, '')}"
+    return f"removing {stage} would lift it to at most {times(least)}, {limit(found, verb='')}"
 
 
 def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
@@ -106,8 +112,9 @@ def undecided(found: Mapping[str, Any]) -> str:
         why = "there are too few pairs for an interval"
     else:
         why = f"AU may lie on either side of {wording.listing(map(wording.percent, held(low, high)))}"
+    known = "; ".join(part for part in (waits(found), starts(found), growth(found)) if part)
     return (
-        f"{OPEN}: {waits(found)}, but {why} ({au(found)}); more pairs, or a quieter machine, would tell."
+        f"{OPEN}: {known}, but {why} ({au(found)}); more pairs, or a quieter machine, would tell."
         f"{shared(found)}"
     )
 
@@ -132,6 +139,19 @@ def start(found: Mapping[str, Any]) -> str:
     )
 
 
+def starts(found: Mapping[str, Any], stage: str | None = None) -> str:
+    """What of the wait falls on the first batches, where it is worth noting; else empty.
+
+    stage: what the rest of the sentence says the wait is for. Its points have their part of the first batches
+    too, where the figure of ceilings draws that part with the start.
+    """
+    share = min(found["shares"]["start"]["median"], found["shares"]["wait"]["median"])
+    if share < NOTED:
+        return ""
+    included = f", {stage} included" if stage else ""
+    return f"{points_of(share)} of the wait fall on the first batch of each epoch{included}"
+
+
 def grows(found: Mapping[str, Any]) -> str:
     share = found["shares"]["growth"]["median"]
     return f"its steps take {points_of(share)} of the epoch longer beside the loader"
@@ -139,20 +159,18 @@ def grows(found: Mapping[str, Any]) -> str:
 
 def growth(found: Mapping[str, Any]) -> str:
     """The same where it is more than nothing; else empty."""
-    return grows(found) if found["shares"]["growth"]["median"] >= NOTED else ""
+    return grows(found) if found["shares"]["growth"]["median"] >= GROWN else ""
 
 
 def most(found: Mapping[str, Any]) -> float:
-    """What removing all waiting, or, where steps grow too, all input brings at most."""
-    share = found["shares"]["au"]["median"] if growth(found) else 1 - found["shares"]["wait"]["median"]
-    return max(1.0, 1 / share)
+    """What removing all input, waiting and growth alike, brings at most."""
+    return max(1.0, 1 / found["shares"]["au"]["median"])
 
 
 def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
-    what = "input" if growth(found) else "waiting"
     if most(found) < 1.005:
-        return f"removing all {what} would bring less than 0.5 %"
-    return f"removing all {what} {verb}to at most {times(most(found))}"
+        return "removing all input would bring less than 0.5 %"
+    return f"removing all input {verb}to at most {times(most(found))}"
 
 
 def apart(found: Mapping[str, Any]) -> str:

@@ -13,10 +13,15 @@ pytestmark = [
 ]
 
 
+# Two undisturbed trainings differ by rounding, which Adam magnifies. At this rate, on a CPU with gradients
+# that scatter by 0.1 %, by 0.3 % in any step; without Adam's moments by 10 % after one step, 90 % in the end.
+SLOW = ("trainer.schedule=constant", "trainer.learning_rate=0.00003")
+
+
 @pytest.mark.parametrize("axes", STEPS.values(), ids=STEPS)
 def test_a_repeat_that_was_interrupted_is_gone_on_with(tmp_path, monkeypatch, axes):
     dataset = made_dataset(tmp_path)
-    axes = {"batch_size": 128, "epochs": 3, **axes}  # 16 steps an epoch
+    axes = {"batch_size": 128, "epochs": 3, "overrides": SLOW, **axes}  # 16 steps an epoch
     whole, expected = measured(dataset, **axes)
     checkpoints = Checkpoints(tmp_path / "kept", 5, "this repeat")
     with monkeypatch.context() as until:
@@ -26,7 +31,7 @@ def test_a_repeat_that_was_interrupted_is_gone_on_with(tmp_path, monkeypatch, ax
     found, steps = measured(dataset, checkpoints, **axes)
     assert (whole.resumed, found.resumed) == (None, [20])
     assert found.throughput is None
-    assert steps["loss"].tolist() == pytest.approx(expected["loss"].tolist(), rel=0.05, abs=1e-4)
+    assert steps["loss"].tolist() == pytest.approx(expected["loss"].tolist(), rel=0.05)
 
 
 def ending(epoch_batches, after):

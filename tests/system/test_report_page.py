@@ -114,12 +114,25 @@ const tried = async board => {
 """
 
 
-def browse(folder: Path, page: Path) -> tuple[str, str, list[str]]:
+# Leaves, for each table with a caption, how far it and the caption reach beyond what is seen of it.
+CAPTIONS = """
+<pre id="probe"></pre>
+<script>
+document.getElementById("probe").textContent = JSON.stringify([...document.querySelectorAll("caption")]
+  .filter(caption => caption.checkVisibility()).map(caption => {
+    const frame = caption.closest(".scroll"), right = frame.getBoundingClientRect().left + frame.clientWidth;
+    return [caption.parentElement, caption].map(one => one.getBoundingClientRect().right - right);
+  }));
+</script>
+"""
+
+
+def browse(folder: Path, page: Path, width: int = 1440) -> tuple[str, str, list[str]]:
     """The DOM after the scripts ran, the browser's log, and the URLs that the page asked the network for."""
     log = folder / f"{page.stem}-net.json"
     command = [
         BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", f"--log-net-log={log}",
-        "--virtual-time-budget=20000", "--window-size=1440,2000", "--dump-dom", page.as_uri(),
+        "--virtual-time-budget=20000", f"--window-size={width},2000", "--dump-dom", page.as_uri(),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     return done.stdout, done.stderr, requests_of_pages(log)
@@ -178,16 +191,22 @@ def seen_real(real) -> dict:
 
 def probe(report: Path) -> dict:
     """What PROBE saw of a report, and what the browser logged."""
-    probed = report.with_name("probed.html")
-    probed.write_text(
-        report.read_text(encoding="utf-8").replace("</body>", PROBE + "</body>"), encoding="utf-8"
+    seen, log, asked = probed(report, PROBE)
+    console = [line for line in log.splitlines() if ":CONSOLE" in line]
+    return seen | {"console": console, "asked": asked}
+
+
+def probed(report: Path, script: str, width: int = 1440) -> tuple:
+    """What a script leaves in the page, in a window of so many pixels; the log; what was asked for."""
+    page = report.with_name("probed.html")
+    page.write_text(
+        report.read_text(encoding="utf-8").replace("</body>", script + "</body>"), encoding="utf-8"
     )
-    dom, log, asked = browse(report.parent, probed)
+    dom, log, asked = browse(report.parent, page, width)
     found = re.search(r'<pre id="probe">(.*?)</pre>', dom, re.DOTALL)
     assert found, log
     assert found.group(1), log
-    console = [line for line in log.splitlines() if ":CONSOLE" in line]
-    return json.loads(unescape(found.group(1))) | {"console": console, "asked": asked}
+    return json.loads(unescape(found.group(1))), log, asked
 
 
 def numbers(texts: list[str]) -> list[float]:
@@ -349,3 +368,11 @@ def test_on_paper_nothing_is_cut_off_or_tiny_and_no_control_is_printed(which, sh
     on_screen = measured(request.getfixturevalue(which), 1400)
     assert not on_screen["paper"]
     assert on_screen["controls"] > 10
+
+
+@pytest.mark.parametrize("width", [400, 1440])
+def test_captions_end_where_what_is_seen_of_their_tables_ends(real, width):
+    captions, _, _ = probed(real, CAPTIONS, width)
+    assert len(captions) > 3
+    assert any(table > 1 for table, _ in captions) == (width == 400)  # a table goes on to the right there
+    assert max(caption for _, caption in captions) < 1

@@ -78,7 +78,7 @@ def test_a_sleeping_decoder_is_input_bound_for_decode(measured):
     assert decode["at_most"] == pytest.approx(0.28 / 0.05, NEAR)
     assert verdict.sentence == (
         "input-bound: the CPU waits 82 % of the epoch, 82 points of it for decode; removing decode would "
-        "lift it to at most 5.6x, removing all waiting to at most 5.6x (AU 17.9 %, 95 % interval 17.86 to "
+        "lift it to at most 5.6x, removing all input to at most 5.6x (AU 17.9 %, 95 % interval 17.86 to "
         "17.86 %, 6 pairs). Training and loading share the CPU's cores: each would be faster without the "
         "other."
     )

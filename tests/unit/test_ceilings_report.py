@@ -1,9 +1,9 @@
 """What the report says, draws and tabulates of ceilings, what is planned, and what the scripts write."""
 
 import base64
-import copy
 import csv
 import io
+import itertools
 import re
 import runpy
 from html import unescape
@@ -18,9 +18,10 @@ import record_fixtures as records
 import yaml
 from image_fixtures import write_dataset
 
-from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, publish, style
-from gpufeed.ceilings import plan
+from gpufeed.analysis import au_figure, ceilings_rows, ceilings_section, ceilings_words, publish, style
+from gpufeed.ceilings import plan, verdict
 from gpufeed.ceilings.record import read
+from gpufeed.ceilings.stages import difference
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
 
@@ -102,6 +103,36 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     assert len(au_figure.draw([lone]).axes) == 1
 
 
+@pytest.mark.parametrize(
+    ("waits", "begin"),
+    [([1.63, 0.01], 0.3), ([0.06, 0.01, 0.0], 0.9), ([0.001], 0.9), ([0.1111], 0.8), ([5.0], 0.1)],
+)
+def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
+    figure = au_figure.draw([made.document(made.pairs(wait)) for wait in waits])
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    low, high = axis.get_xlim()
+    assert low == pytest.approx(begin)
+    assert 1 < high <= 1.05
+    labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert {"100%"} < {label.get_text() for label in labels}
+    boxes = [label.get_window_extent() for label in labels]
+    legend = axis.get_legend()
+    names = [text.get_window_extent() for text in legend.get_texts()]
+    for of_kind in (boxes, names):
+        assert not any(one.overlaps(next_) for one, next_ in itertools.pairwise(of_kind))
+    assert legend.get_window_extent().x0 > axis.get_window_extent().x1
+    assert [text.get_text().split(": ")[1] for text in legend.get_texts()] == [
+        f"{100 / (1 + wait):.1f} %" for wait in sorted(waits)
+    ]
+
+
+def test_an_interval_below_the_lowest_median_is_within_the_scale():
+    figure = au_figure.draw([made.document(made.pairs(0.1, jitter=0.06))])
+    (axis,) = figure.axes
+    assert axis.get_xlim()[0] == pytest.approx(0.8)
+
+
 def test_the_fastest_pipeline_lies_within_its_panel():
     for measurements in (several(), several()[1:2]):  # alone it would sit on the edge, cut in half
         figure = au_figure.draw(measurements)
@@ -129,7 +160,10 @@ def test_the_page_has_the_part_and_what_is_missing(tmp_path):
         "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
     )
     assert "segments of 1 epoch each" in part
-    assert "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 input-bound" in part
+    assert (
+        "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 not told apart from end to end "
+        "input-bound" in part
+    )
     assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
     assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
     assert (
@@ -151,13 +185,67 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     text = text_of(tmp_path / "report.html")
     top = text[: text.index("How far from the limit Each cell")]
     assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
-    answer = "overlap: the highest AU of 2 pipelines; compute-bound. The GPU waits 1.0 % of the epoch"
+    answer = (
+        "overlap: AU 99.0 %, 990 images/s, the highest AU of 2 pipelines; next overlap, 4 workers 38.0 %, "
+        "61 points below. Compute-bound: the GPU waits 1.0 % of the epoch"
+    )
     assert answer in top
     assert "No pipeline has a finished repeat yet." not in text
-    assert "0 finished · ceilings of 2 cells" in top
+    assert "This page has ceilings only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
     assert "input-bound" not in top
     assert "No loader was measured yet." not in text
     assert "overlap not judged" in text
+
+
+def ceilings_page(tmp_path, *records_, missing=()):
+    """(HTML, text) of a page with ceilings and maybe records."""
+    cells = list(dict.fromkeys(record.cell_id for record in records_)) or ["never-measured"]
+    info = records.plan_info({"limits": cells}, repeats=2)
+    paths = [made.write(tmp_path, found) for found in several()]
+    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), *missing]
+    records.write(tmp_path, *records_)
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text(encoding="utf-8"), text_of(tmp_path / "report.html")
+
+
+def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
+    html, text = ceilings_page(tmp_path, missing=["to-come"])
+    assert "#cells" not in html.split("</style>")[-1]
+    assert 'id="cells"' not in html
+    assert "All cells" not in text
+    assert "finished ·" not in text
+    assert "missing: 1 measurement of ceilings ·" in text  # and not the repeats
+    assert "Not measured yet: 2 repeats of 1 cell and 1 measurement of ceilings." in text
+    assert "Wait of repeats" not in text
+    assert "Total less train" not in text
+
+
+def test_a_page_with_repeats_too_has_both(tmp_path):
+    html, text = ceilings_page(tmp_path, records.record(records.cell("overlap", "limits")))
+    assert 'id="cells"' in html
+    assert "1 finished · ceilings of 2 cells" in text
+    assert "missing: 1 repeat of 1 cell" in text
+    assert "Wait of repeats Total less train" in text
+    assert "Wait The gaps between training steps on the compute stream" in text
+
+
+def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
+    text = ceilings_page(tmp_path)[1]
+    words = text[text.rindex("AU Compute-only over end-to-end time") :]
+    for told in (
+        "compute-bound AU's 95 % interval lies at 97.1 % or above:",
+        "would be at most 1.03 times as fast.",
+        "balanced AU's interval lies between 90 and 97.1 %.",
+        "input-bound AU's interval lies below 90 %.",
+        "and has 50 % of the wait",
+        "start-up-bound The same, and the first batches of the epochs have more than 50 % of the wait",
+        "no verdict AU's interval holds 90 or 97.1 %, or there are fewer than 6 pairs",
+        "Verdicts tell it from 0.5 points on.",
+        "below 3.0 points untold",
+    ):
+        assert told in words, told
+    monkeypatch.setattr(verdict, "LOST", 0.8)
+    assert "lies between 80 and 97.1 %" in str(ceilings_words.definitions())
 
 
 def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
@@ -170,6 +258,7 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     environment = text[text.rindex("Environment") :]
     assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
     assert commit in environment
+    assert "warm-up an epoch or more of each side before the pairs of ceilings, not counted" in environment
     assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
     assert "with OverlapLoader(request) as loader:" in text
     href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)
@@ -179,16 +268,6 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     assert 'download="limits-ceilings.parquet"' in html
 
 
-def test_rows_of_several_gpus_or_versions_say_so():
-    one, two = (("a", several()[0]), ("b", several()[1]))
-    assert ceilings_section.mixed([one, two]) == ""
-    other = copy.deepcopy(two[1])
-    other["environment"]["commit"] = "f" * 40
-    told = ceilings_section.mixed([one, ("b", other)])
-    assert "of several GPUs or versions" in told
-    assert told.endswith(f"; fffffffff on {ceilings_rows.origin(other)[0]}: b.")
-
-
 def test_a_stage_that_is_not_shown_takes_no_time():
     found = several()[0]["stages"]["decode"] | {"shown": False}
     assert ceilings_section.stage("decode", found) == (
@@ -196,6 +275,27 @@ def test_a_stage_that_is_not_shown_takes_no_time():
     )
     found["seconds"] = found["seconds"] | {"median": -0.1}
     assert ceilings_section.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (
+            [0.58, 0.6, -0.4, 0.65, 0.7, 0.79],
+            "fetch: not settled. One or more of 6 rounds say that it takes nothing or less, the median 0.625 "
+            "s an epoch of the loader alone, the longest 0.790 s",
+        ),
+        (
+            [0.01, 0.02, -0.4, 0.01, 0.02, 0.79],
+            "fetch: not shown to take any time (in the median of 6 rounds 0.0150 s an epoch of the loader "
+            "alone)",
+        ),
+    ],
+)
+def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
+    found = difference([1 + one for one in seconds], [1.0] * 6, 1000, 1.5, 1.0)
+    assert not found["shown"]
+    assert ceilings_section.stage("fetch", found) == said
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):

@@ -20,7 +20,7 @@ def test_the_sentence_names_the_wait_the_stage_and_what_their_removal_brings():
     assert found.stage == "decode"
     assert found.sentence == (
         "input-bound: the GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes; "
-        "removing decode would lift it to at most 1.9x, removing all waiting to at most 2.6x (AU 38.0 %, 95 "
+        "removing decode would lift it to at most 1.9x, removing all input to at most 2.6x (AU 38.0 %, 95 "
         "% interval 38.02 to 38.02 %, 8 pairs)."
     )
 
@@ -42,8 +42,8 @@ def test_kinds_by_what_the_input_costs(wait, kind):
 @pytest.mark.parametrize(
     ("wait", "said"),
     [
-        (0.003, "waits 0.3 % of the epoch; removing all waiting would bring less than 0.5 % (AU"),
-        (0.02, "waits 2.0 % of the epoch; removing all waiting would lift it to at most 1.02x (AU"),
+        (0.003, "waits 0.3 % of the epoch; removing all input would bring less than 0.5 % (AU"),
+        (0.02, "waits 2.0 % of the epoch; removing all input would lift it to at most 1.02x (AU"),
     ],
 )
 def test_next_to_nothing_is_said_to_be_that(wait, said):
@@ -82,6 +82,38 @@ def test_steps_that_grow_are_input_too_and_are_said_to():
     assert "removing all input to at most 2.2x" in found.sentence
 
 
+@pytest.mark.parametrize(
+    ("of_pairs", "kind", "said"),
+    [
+        ({"wait_s": 0.0, "growth_s": 0.028}, "compute-bound", "2.7 points of the epoch longer"),
+        ({"wait_s": 0.006, "growth_s": 0.006}, "compute-bound", "0.6 points of the epoch longer"),
+        ({"wait_s": 0.05, "growth_s": 0.02}, "balanced", "1.9 points of the epoch longer"),
+        ({"wait_s": 1.0, "growth_s": 0.02}, "input-bound", "1.0 points of the epoch longer"),
+        (
+            {"wait_s": 1.0, "growth_s": 0.02, "start_s": 0.9},
+            "start-up-bound",
+            "1.0 points of the epoch longer",
+        ),
+        ({"wait_s": 0.05, "growth_s": 0.02, "jitter": 0.1}, "no verdict", "1.8 points of the epoch longer"),
+        ({"wait_s": 0.02, "growth_s": 0.004}, "compute-bound", None),
+    ],
+)
+def test_growth_is_told_from_half_a_point_on_whatever_the_verdict(of_pairs, kind, said):
+    found = of(made.pairs(**of_pairs))
+    assert found.kind == kind
+    assert (said or "waits") in found.sentence
+    assert ("longer" in found.sentence) == (said is not None)
+
+
+def test_what_all_input_costs_adds_up_with_au():
+    found = of(made.pairs(0.0, growth_s=0.028))
+    assert found.sentence == (
+        "compute-bound: the GPU waits 0.0 % of the epoch; its steps take 2.7 points of the epoch longer "
+        "beside the loader; removing all input would lift it to at most 1.03x (AU 97.3 %, 95 % interval "
+        "97.28 to 97.28 %, 8 pairs)."
+    )
+
+
 def test_most_of_the_wait_for_the_first_batch_is_start_up():
     found = of(made.pairs(1.0, start_s=0.9), decode_s=0.9, input_s=2.0)
     assert found.kind == "start-up-bound"
@@ -92,6 +124,38 @@ def test_most_of_the_wait_for_the_first_batch_is_start_up():
     workers = of(made.pairs(1.0, start_s=0.9), cell={"workers": 2})
     assert "longer epochs (or persistent_workers) would have fewer" in workers.sentence
     assert of(made.pairs(1.0, start_s=0.4), decode_s=0.9, input_s=2.0).kind == "input-bound"
+
+
+@pytest.mark.parametrize(
+    ("of_wait", "changes", "said"),
+    [
+        (
+            {"wait_s": 1.0, "start_s": 0.4},
+            {"decode_s": 0.9},
+            "20 points of the wait fall on the first batch of each epoch, decode included; removing",
+        ),
+        (
+            {"wait_s": 1.0, "start_s": 0.4},
+            {"decode_s": 0.1, "transfer_s": 0.9},
+            "20 points of the wait fall on the first batch of each epoch, transfer included; removing",
+        ),
+        (
+            {"wait_s": 0.1, "growth_s": 0.9, "start_s": 0.08},
+            {},
+            "waits 5.0 % of the epoch; 4.0 points of the wait fall on the first batch of each epoch; rem",
+        ),
+        (
+            {"wait_s": 0.06, "start_s": 0.05},
+            {},
+            "waits 5.7 % of the epoch; 4.7 points of the wait fall on the first batch of each epoch; rem",
+        ),
+        ({"wait_s": 1.0, "start_s": 0.05}, {"decode_s": 0.9}, None),
+    ],
+)
+def test_what_falls_on_the_first_batches_is_said_beside_the_stage(of_wait, changes, said):
+    sentence = of(made.pairs(**of_wait), input_s=2.0, **changes).sentence
+    assert (said or "removing") in sentence
+    assert ("first batch" in sentence) == (said is not None)
 
 
 def test_no_stage_is_named_without_half_of_the_wait():

@@ -345,7 +345,7 @@ def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
         return none if len(ours) > 1 else ""
     base = _baseline_of(ours, best)
     if base is None:
-        return f"{BASELINE} was not measured on this task."
+        return ""
     against = f"{BASELINE} (augment {base['augment']}), which runs at {speed(base)}"
     found = standing(best, base)
     if found.how == FASTER:

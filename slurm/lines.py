@@ -81,7 +81,7 @@ def asked(asking, job, attempt: int) -> dict:
     found = {"resources": resources, "threads": job.threads}
     try:
         return found | {"line": asking.line(job)}
-    except WorkflowError as error:
+    except (WorkflowError, ValueError) as error:  # ValueError: a gres without a number
         return found | {"error": str(error)}
 
 

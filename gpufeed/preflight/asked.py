@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.gres import gpus_in
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Ask, Plan
 from gpufeed.preflight.site import Site
@@ -51,9 +52,9 @@ def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def asks_twice(ask: Ask) -> bool:
-    """Whether it asks for GPUs by gres and by gpu or gpu_model, too."""
-    by_name = ask.resources.get("gpu") or ask.resources.get("gpu_model")
-    return bool(ask.gpus and by_name) and "gpu" in str(ask.resources.get("gres", ""))
+    """Whether it asks for GPUs by gres and by gpu or gpu_model, too; with gpu: 0 the model alone does."""
+    by_name = ask.resources.get("gpu") or ask.resources.get("gpu_model") or ask.option("--gpus", "-G")
+    return bool(by_name and ask.gres) or "both 'gpu' and 'gres'" in ask.error
 
 
 def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -230,8 +231,20 @@ def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def gpu_in_line(ask: Ask) -> bool:
     """Whether the line asks for GPUs."""
-    gpus = ask.option("--gpus") or ""
-    return bool(gpus and not gpus.endswith(":0")) or "gpu" in (ask.option("--gres") or "")
+    gpus = ask.option("--gpus", "-G") or ""
+    return bool(gpus and gpus.split(":")[-1] != "0") or any(
+        number for _, number in gpus_in(ask.option("--gres"))
+    )
+
+
+def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    asking = [ask for ask in plan.first if ask.wants_gpu and not ask.gpus and not gpu_in_line(ask)]
+    if asking:
+        yield Finding(
+            f"rules that need a GPU ask for none: {rules_of(asking)}",
+            "the number of GPUs that the rules set",
+            "take gpu out of the profile: without a GPU the job measures the CPU or is skipped",
+        )
 
 
 def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -254,5 +267,5 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 CHECKS = (
     executor, profiles, set_resources, gpus_asked_once, submittable, account, partition, quality_of_service,
-    time, one_model, constraint, rules_without_gpu, one_node,
+    time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.errors import GpufeedError
+from gpufeed.preflight.gres import gpus_in
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
 
@@ -37,7 +38,7 @@ class Ask:
     def gpus(self) -> int:
         """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile."""
         given = int(self.resources.get("gpu") or 0)
-        return given or (self.nodes * int(self.gres[-1]) if self.on_several and self.gres else 0)
+        return given or self.nodes * sum(number for _, number in self.gres)
 
     @property
     def nodes(self) -> int:
@@ -49,15 +50,16 @@ class Ask:
         return self.nodes > 1 and bool(self.resources.get("mpi"))
 
     @property
-    def gres(self) -> list[str]:
-        """The GPUs of each node where they are asked for by gres: [model, number], [number], or none."""
-        kind, *rest = str(self.resources.get("gres") or "").split(":")
-        return rest if kind == "gpu" else []
+    def gres(self) -> list[tuple[str, int]]:
+        """(model, number) of the GPUs of each node that are asked for by gres."""
+        return gpus_in(self.resources.get("gres"))
 
     @property
     def model(self) -> str:
         """Of its GPUs; "" where any will do."""
-        return str(self.resources.get("gpu_model") or (self.gres[0] if len(self.gres) > 1 else ""))
+        by_gres = ",".join(sorted({model for model, _ in self.gres} - {""}))
+        by_name = str(self.resources.get("gpu_model") or "")
+        return by_name or by_gres if self.resources.get("gpu") else by_gres or by_name
 
     @property
     def hours(self) -> float:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight.__main__ import findings
+from gpufeed.preflight.gres import gpus_in
 from gpufeed.preflight.node import Node, answers, min_job_age
 from gpufeed.preflight.plan import Ask, Plan, reason
 from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
@@ -33,6 +34,20 @@ def gpu_job(rule="measure_cell", model="H200", gpus=1, minutes=60, qos="coc-ice"
 def cpu_job(rule="tabulate", minutes=30, qos="coc-ice", rest="--ntasks=1", **resources) -> Ask:
     line = LINE.format(rule=rule, where="ice-cpu", minutes=minutes, qos=qos, rest=rest)
     return Ask(rule, line, {"runtime": minutes, "nodes": 1, **resources})
+
+
+def by_gres(rule, gres, more="", minutes=60, **resources) -> Ask:
+    """A job of a rule that wants a GPU, whose profile has gpu: 0 and a gres."""
+    rest = f"--gres={gres} {more}".strip()
+    line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
+    given = {"gpu": 0, "gres": gres, "runtime": minutes, "nodes": 1, **resources}
+    return Ask(rule, line, given, wants_gpu=True)
+
+
+def no_gpu(rule) -> Ask:
+    """A job of a rule that wants a GPU, whose profile has gpu: 0."""
+    resources = {"gpu": 0, "gpu_model": "H200"}
+    return replace(cpu_job(rule, rest="--ntasks=1 --gpus=H200:0", **resources), wants_gpu=True)
 
 
 @pytest.fixture
@@ -92,14 +107,18 @@ WRONG = {  # one sentence of each check, in its order
     "profiles": "set-resource in mine.yaml",
     "set_resources": "lost by a later set-resources: gate",
     "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
+    "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
     "submittable": "Slurm's executor refuses plot: no",
     "account": "no account",
     "partition": "no partition for",
     "quality_of_service": "qos embers",
     "time": "no time limit: gate",
+    "time: gres": "predict: 8 GPUs for 15 h are 120 GPU-hours",
     "one_model": "several models of GPU in one sweep",
+    "one_model: gres": "A100: quantise_model",
     "constraint": "constraint A100-80GB with GPU V100",
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
+    "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
     "one_node": "tasks for jobs with GPUs: train_model",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
@@ -127,6 +146,9 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         gpu_job("gate", minutes=0),
         replace(cpu_job("plot"), line="", error="no"),
         cpu_job(rest="--gpus=1"),
+        by_gres("predict", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200"),
+        by_gres("quantise_model", "gpu:A100:4"),
+        no_gpu("evaluate_model"),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -144,6 +166,47 @@ def test_gpus_asked_twice(found):
     said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
     assert "take gres out of the profile" in said
+
+
+def test_gpus_asked_twice_by_a_gpu_of_0(found):
+    """The executor writes --gpus wherever there is a model."""
+    job = by_gres("measure_cell", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200")
+    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, job)
+    assert "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h" in found(asked.time, job)
+    refused = replace(job, line="", error="GPU resource specified in both 'gpu' and 'gres'. These are ...")
+    refused = replace(refused, resources={})
+    assert "by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, refused)
+    assert found(asked.submittable, refused) == ""
+
+
+def test_gpus_by_gres_alone_count(found):
+    job = by_gres("gate", "gpu:A100:4", gpu_model="")
+    assert found(asked.gpus_asked_once, job) == ""
+    assert "A100: gate; H200: measure_cell" in found(asked.one_model, job, gpu_job())
+    assert found(asked.rules_with_gpu, job) == ""
+
+
+def test_a_rule_that_wants_a_gpu_and_asks_for_none(found):
+    said = found(asked.rules_with_gpu, no_gpu("measure_cell"), cpu_job(), gpu_job("gate"))
+    assert "rules that need a GPU ask for none: measure_cell\n" in said
+    assert "take gpu out of" in said
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu", [("", 1)]),
+        ("gpu:2", [("", 2)]),
+        ("gpu:H200", [("H200", 1)]),
+        ("gpu:H200:8", [("H200", 8)]),
+        ("gpu:A100:1,shard:3, gpu:H200:2", [("A100", 1), ("H200", 2)]),
+        ("tmp:100G", []),
+        (None, []),
+    ],
+)
+def test_gpus_in_a_gres(gres, gpus):
+    assert gpus_in(gres) == gpus
+    assert Ask("a", "", {"gres": gres, "nodes": 2}).gpus == 2 * sum(number for _, number in gpus)
 
 
 @pytest.mark.parametrize("given", ["", "-A '$SBATCH_ACCOUNT'"])

@@ -139,6 +139,32 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         assert sentence in said, said
 
 
+@pytest.mark.long
+def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
+    """All by lines that the executor makes without a word, but for a gres that it cannot read."""
+    planted = {
+        "measure_kernel": {"gpu": 0, "gres": "gpu:H200:8", "runtime": 900, "mem_mb": 8000},
+        "gate": {"gpu": 0, "gpu_model": "", "gres": "gpu:A100:4", "runtime": 60},
+        "measure_ceilings": {"gpu": 0, "runtime": 60},
+        "predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200", "runtime": 30},
+        "measure_inference": {"gres": "gpu:H200:1"},
+    }
+    profile = preflight.folder / "gpus/config.yaml"
+    profile.parent.mkdir()
+    profile.write_text(yaml.safe_dump({"set-resources": planted}))
+    status, said = preflight("--site", "pace-ice", "--profile", "gpus", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    for sentence in (
+        "--gres=gpu:H200:8 --gpus=H200:0",
+        "GPUs asked for twice, by gpu and by gres: measure_inference, measure_kernel",
+        "measure_kernel: 8 GPUs for 15 h are 120 GPU-hours",
+        "several models of GPU in one sweep: A100: gate; H200: ",
+        "rules that need a GPU ask for none: measure_ceilings",
+        "Slurm's executor refuses predict: ",
+    ):
+        assert sentence in said, said
+
+
 def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight):
     given = ("gate:runtime=600", "gate:mem_mb=64000", "measure_cell:mem_mb=64000")
     _, said = preflight("--site", "pace-ice", "--set-resources", *given)

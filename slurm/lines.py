@@ -9,18 +9,16 @@ OUT: `jobs` (rule, line or error, how many with it, whether the rule itself want
 for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`,
 `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what a profile
 says and Snakemake passes over without a word), `erased` (file and rules whose resources there a later
-set-resources took away).
+set-resources took away), `written` (the profile in which each key and resource stands).
 """
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
-import yaml
+from profile_keys import erased, unheard, written
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.partitions import read_partition_file
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
@@ -28,7 +26,6 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from snakemake_interface_common.exceptions import WorkflowError
 
-OF_RULES = ("set-resources", "set-threads")
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
 
 
@@ -92,49 +89,6 @@ def wants_gpu(job) -> bool:
     return any(values)
 
 
-def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Keys of the profiles that are no option of Snakemake's, and rules in them that the workflow has not."""
-    parser, args = snakemake.cli.parse_args(arguments)
-    options = {name.lstrip("-") for action in parser._actions for name in action.option_strings}
-    rules = {rule.name for rule in workflow.rules}
-    for file, keys in profiles_of(args):
-        wrong = [(key, options) for key in keys if key not in options]
-        wrong += [
-            (f"{key}: {rule}", [f"{key}: {name}" for name in rules])
-            for key in OF_RULES
-            for rule in (keys[key] if isinstance(keys.get(key), dict) else ())
-            if rule not in rules
-        ]
-        yield from ((str(file), key, nearest(key, choices)) for key, choices in wrong)
-
-
-def profiles_of(args) -> Iterator[tuple[Path, dict]]:
-    """File and content of every profile, in Snakemake's order."""
-    for profile in (*(args.profile or ()), args.workflow_profile or "profiles/default"):
-        if found := snakemake.cli.get_profile_dir(profile):
-            yield found[1], yaml.safe_load(found[1].read_text()) or {}
-
-
-def erased(workflow, arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Rules whose resources in a profile are lost, all or some: the last set-resources counts alone."""
-    _, args = snakemake.cli.parse_args(arguments)
-    kept, rules = args.set_resources or {}, {rule.name for rule in workflow.rules}
-    for file, keys in profiles_of(args):
-        given = keys.get("set-resources")
-        lost = [
-            rule
-            for rule, resources in (given.items() if isinstance(given, dict) else ())
-            if rule in rules and isinstance(resources, dict) and set(resources) - set(kept.get(rule, ()))
-        ]
-        if lost:
-            yield str(file), lost
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """The choice that looks most like a name; "" where none does."""
-    return next(iter(get_close_matches(name, list(choices), n=1)), "")
-
-
 def lines(workflow, arguments: list[str]) -> dict:
     """What OUT holds."""
     asking, retries = Asking(workflow), workflow.execution_settings.retries or 0
@@ -153,6 +107,7 @@ def lines(workflow, arguments: list[str]) -> dict:
         "executor": workflow.executor_plugin.name,
         "unheard": list(unheard(workflow, arguments)),
         "erased": list(erased(workflow, arguments)),
+        "written": written(arguments),
         "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
         "local": sorted(local),
         "datasets": sorted(datasets),

@@ -27,7 +27,7 @@ def profiles(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for file, key, near in plan.unheard:
         yield Finding(
             f"{key} in {file}, which Snakemake passes over without a word",
-            "options of Snakemake, and rules of this workflow",
+            "options of Snakemake, rules of this workflow, and resources that it or Slurm's executor reads",
             f"write {near} instead" if near else "correct it, or take it out",
         )
 

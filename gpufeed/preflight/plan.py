@@ -81,7 +81,8 @@ class Plan:
 
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
-    profile that a later set-resources took away. given: what --config set, as Snakemake read it.
+    profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
+    where each key and resource of the profiles stands; "" for what stands nowhere.
     """
 
     executor: str
@@ -93,6 +94,12 @@ class Plan:
     unheard: tuple[tuple[str, str, str], ...] = ()
     erased: tuple[tuple[str, list[str]], ...] = ()
     given: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+
+    def file(self, *names: str) -> str:
+        """Where to write or change the first of these keys or resources that stands anywhere."""
+        found = (self.written[name] for name in (*names, "default-resources", "") if name in self.written)
+        return next(found, "slurm/config.yaml")
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:
@@ -111,6 +118,7 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         unheard=tuple(map(tuple, raw["unheard"])),
         erased=tuple(map(tuple, raw["erased"])),
         given=raw["given"],
+        written=raw["written"],
     )
 
 

@@ -144,7 +144,7 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
     """All by lines that the executor makes without a word, but for a gres that it cannot read."""
     planted = {
         "measure_kernel": {"gpu": 0, "gres": "gpu:H200:8", "runtime": 900, "mem_mb": 8000},
-        "gate": {"gpu": 0, "gpu_model": "", "gres": "gpu:A100:4", "runtime": 60},
+        "gate": {"gpu": 0, "gpu_model": "", "gres": "gpu:A100:4", "runtime": 60, "men_mb": 32000},
         "measure_ceilings": {"gpu": 0, "runtime": 60},
         "predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200", "runtime": 30},
         "measure_inference": {"gres": "gpu:H200:1"},
@@ -161,6 +161,8 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
         "several models of GPU in one sweep: A100: gate; H200: ",
         "rules that need a GPU ask for none: measure_ceilings",
         "Slurm's executor refuses predict: ",
+        "set-resources: gate: men_mb in gpus/config.yaml, which Snakemake passes over",
+        "write set-resources: gate: mem_mb instead",
     ):
         assert sentence in said, said
 

@@ -19,6 +19,7 @@ from pathlib import Path
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
 from profile_keys import erased, unheard, written
+from snakemake.common.tbdstring import TBDString
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.partitions import read_partition_file
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
@@ -68,14 +69,21 @@ class Asking:
 
 
 def asked(asking, job, attempt: int) -> dict:
-    """Line and resources of a job at its n-th attempt, or why there is no line."""
+    """Line and resources of a job at its n-th attempt, or why there is no line.
+
+    unknown: resources that follow from the size of files which are not there yet, as Snakemake's own mem_mb.
+    """
     job.attempt = attempt
+    given = {name: value for name, value in job.resources.items() if name not in NOT_ASKED}
+    unknown = [name for name, value in given.items() if isinstance(value, TBDString)]
     resources = {
         name: value if isinstance(value, (int, str)) else str(value)
-        for name, value in job.resources.items()
-        if name not in NOT_ASKED
+        for name, value in given.items()
+        if name not in unknown
     }
-    found = {"resources": resources, "threads": job.threads}
+    found = {"resources": resources, "threads": job.threads, "unknown": unknown}
+    if unknown:
+        return found
     try:
         return found | {"line": asking.line(job)}
     except (WorkflowError, ValueError) as error:  # ValueError: a gres without a number

@@ -61,7 +61,7 @@ def show(plan: Plan) -> None:
     """Every line with its rule and number of jobs."""
     for ask in plan.first:
         print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
-        print(f"  {ask.line or 'no line: ' + ask.error}")
+        print(f"  {ask.line or 'no line: ' + (ask.error or 'no ' + ', '.join(ask.unknown))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

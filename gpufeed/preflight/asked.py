@@ -70,6 +70,16 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
+def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for name in sorted({name for ask in plan.first for name in ask.unknown}):
+        yield Finding(
+            f"no {name}, where Snakemake would go by the size of input files: "
+            + rules_of(ask for ask in plan.first if name in ask.unknown),
+            "a number, by which there are a line and a partition before the files are there",
+            f"write {name} under default-resources of {plan.file('default-resources')}",
+        )
+
+
 def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     given = {ask.option("-A", "--account") for ask in plan.first if ask.line}
     if None in given or any(name.startswith("$") for name in given if name):
@@ -117,6 +127,7 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"one of {site.name}'s: {', '.join(site.qos)}",
             "write qos into the profile",
         )
+    yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):
         after = site.qos[name].preempted_after_hours
         stays = [
@@ -127,6 +138,20 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
                 f"no --requeue under qos {name}, which may preempt after {after:g} h: {rules_of(stays)}",
                 "jobs that Slurm starts again",
                 "slurm-requeue: true in the profile",
+            )
+
+
+def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """Those of the site that Slurm refuses to an account."""
+    lines = [ask for ask in plan.first if ask.line]
+    asked = {(ask.option("-A", "--account") or "", ask.option("--qos", "-q") or "") for ask in lines}
+    for account, name in sorted(asked):
+        may = node.qos.get(account.lower())
+        if may and name in site.qos and name not in may:
+            yield Finding(
+                f"qos {name}, which account {account} may not use",
+                f"one of: {', '.join(sorted(may))}",
+                f"write one of them as qos into {plan.file('qos')}, or take another account",
             )
 
 
@@ -266,6 +291,6 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 CHECKS = (
-    executor, profiles, set_resources, gpus_asked_once, submittable, account, partition, quality_of_service,
-    time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
+    executor, profiles, set_resources, gpus_asked_once, submittable, unknown, account, partition,
+    quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
 )  # fmt: skip

@@ -22,7 +22,8 @@ class Ask:
     """One job's request.
 
     wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
-    line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
+    line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
+    where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
     """
 
@@ -33,6 +34,7 @@ class Ask:
     error: str = ""
     retry: bool = False
     wants_gpu: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -105,13 +107,14 @@ class Plan:
 def read_plan(raw: dict[str, Any]) -> Plan:
     """A Plan of what slurm/lines.py wrote."""
 
-    def ask(row: dict, rule: str, count: int, wants_gpu: bool, retry: bool) -> Ask:
-        return Ask(rule, row.get("line", ""), row["resources"], count, row.get("error", ""), retry, wants_gpu)
+    def ask(row: dict, whole: dict, retry: bool) -> Ask:
+        said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
+        return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
 
     return Plan(
         executor=raw["executor"],
-        first=[ask(row, row["rule"], row["count"], row["wants_gpu"], False) for row in raw["jobs"]],
-        last=[ask(row["last"], row["rule"], row["count"], row["wants_gpu"], True) for row in raw["jobs"]],
+        first=[ask(row, row, False) for row in raw["jobs"]],
+        last=[ask(row["last"], row, True) for row in raw["jobs"]],
         config=raw["config"],
         datasets=raw["datasets"],
         retries=raw["retries"],

@@ -15,6 +15,7 @@ LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"
 TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
 ASKS_EVERY_S = 180  # at the latest
 ERASING = ("resources", "default-resources", "set-resources", "set-threads", "executor", "jobs", "retries")
+UNCHECKED = {"sacctmgr": "accounts and their qos", "sinfo": "partitions"}
 
 
 def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -23,6 +24,14 @@ def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"no {', '.join(node.missing_commands)}: accounts and partitions are unchecked",
             f"a login node of {site.name}",
             f"run preflight, and snakemake, on {site.login}",
+            note=True,
+        )
+    if node.silent:
+        unchecked = " and ".join(UNCHECKED[name] for name in node.silent)
+        yield Finding(
+            f"{unchecked} are unchecked: no answer of {', '.join(node.silent)}",
+            f"Slurm's answers, on a login node of {site.name}",
+            f"see what {' and '.join(node.silent)} say there ({site.login}), and run preflight again",
             note=True,
         )
     if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:

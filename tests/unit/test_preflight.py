@@ -1,5 +1,6 @@
 """Planted mistakes, each found with its sentence, and what is right passing without one."""
 
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
+from gpufeed.preflight import node as preflight_node
 from gpufeed.preflight.__main__ import findings
 from gpufeed.preflight.gres import gpus_in
-from gpufeed.preflight.node import Node, answers, min_job_age
+from gpufeed.preflight.node import COMMANDS, Node, answers, look, min_job_age, qos_by_account
 from gpufeed.preflight.plan import Ask, Plan, reason
 from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
 
@@ -83,6 +85,7 @@ def found(site):
             1,
             unheard,
             erased,
+            written={"": "slurm/pace-ice/config.yaml", "default-resources": "slurm/pace-ice/config.yaml"},
         )
         return "\n".join(str(finding) for finding in check(plan, site, node))
 
@@ -109,6 +112,7 @@ WRONG = {  # one sentence of each check, in its order
     "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
     "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
     "submittable": "Slurm's executor refuses plot: no",
+    "unknown": "no mem_mb, where Snakemake would go by the size of input files: tabulate",
     "account": "no account",
     "partition": "no partition for",
     "quality_of_service": "qos embers",
@@ -149,6 +153,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         by_gres("predict", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200"),
         by_gres("quantise_model", "gpu:A100:4"),
         no_gpu("evaluate_model"),
+        replace(cpu_job(), line="", unknown=("mem_mb",)),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -229,6 +234,15 @@ def test_no_partition_takes_the_job(found):
     assert "no partition for measure_cell (such as 16 x A40, 1 h)" in said
 
 
+def test_a_resource_that_follows_from_files_that_are_not_there(found):
+    job = replace(gpu_job(), line="", unknown=("mem_mb",))
+    said = found(asked.unknown, job, cpu_job())
+    assert "no mem_mb, where Snakemake would go by the size of input files: measure_cell\n" in said
+    assert "write mem_mb under default-resources of slurm/pace-ice/config.yaml" in said
+    for check in asked.CHECKS:
+        assert check is asked.unknown or found(check, job) == ""
+
+
 def test_a_partition_that_the_cluster_lacks(found):
     node = replace(NODE, partitions=frozenset({"cpu", "gpu"}))
     said = found(asked.partition, gpu_job(), node=node)
@@ -240,6 +254,36 @@ def test_a_quality_of_service_of_another_site(found):
     said = found(asked.quality_of_service, gpu_job(qos="embers"))
     assert "qos embers" in said
     assert "one of PACE ICE's: coc-ice, pace-ice" in said
+
+
+def test_a_quality_of_service_that_the_account_may_not_use(found):
+    may = replace(NODE, qos={"coc": frozenset({"pace-ice", "normal"})})
+    said = found(asked.quality_of_service, gpu_job(), node=may)
+    assert "qos coc-ice, which account coc may not use" in said
+    assert "one of: normal, pace-ice" in said
+    assert found(asked.quality_of_service, gpu_job(qos="pace-ice"), node=may) == ""
+    assert found(asked.quality_of_service, gpu_job(), node=replace(NODE, qos={"coc": frozenset()})) == ""
+    assert "may not use" not in found(asked.quality_of_service, gpu_job(qos="embers"), node=may)
+
+
+def test_what_slurm_lets_accounts_use():
+    lines = frozenset({"CoC|coc-ice,pace-ice", "CoC|grade", "other|", "|normal"})
+    assert qos_by_account(lines) == {"CoC": {"coc-ice", "pace-ice", "grade"}, "other": set()}
+
+
+def test_slurms_commands_are_there_and_nobody_answers(found, tmp_path, monkeypatch):
+    for name in COMMANDS:
+        (tmp_path / name).write_text("#!/bin/sh\necho no daemon >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(preflight_node, "ask_torch", lambda: ("", (), ""))
+    here = look()
+    assert here.silent == ("sacctmgr", "sinfo")
+    said = found(software.slurm_commands, node=replace(NODE, silent=here.silent))
+    assert "note: accounts and their qos and partitions are unchecked: no answer of sacctmgr, sinfo" in said
+    (tmp_path / "sacctmgr").write_text("#!/bin/sh\necho 'CoC|coc-ice'\n")
+    here = look()
+    assert (here.silent, here.accounts, here.qos) == (("sinfo",), {"CoC"}, {"coc": {"coc-ice"}})
 
 
 def test_a_preemptible_job_that_nobody_starts_again(found):

@@ -179,6 +179,17 @@ def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight)
     assert "gate" not in lost[2].split(", ")  # repeated as a whole
 
 
+def test_default_resources_without_memory_are_told(preflight):
+    """Snakemake's own mem_mb follows from files that are not there yet."""
+    status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")
+    assert status == 1, said
+    found = re.search(r"^found: no mem_mb, where .* input files: (.*)$", said, re.MULTILINE)
+    assert {"plot", "tabulate"} <= set(found[1].split(", ")), said
+    assert "measure_cell" not in found[1].split(", ")  # set-resources has it
+    assert "write mem_mb under default-resources of the command line" in said
+    assert "no line: no mem_mb" in said
+
+
 def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
     file = preflight.folder / "misspelt.yaml"
     file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")

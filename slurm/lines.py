@@ -18,6 +18,7 @@ from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
+import yaml
 from profile_keys import erased, unheard, written
 from snakemake.common.tbdstring import TBDString
 from snakemake_executor_plugin_slurm import Executor
@@ -125,6 +126,29 @@ def lines(workflow, arguments: list[str]) -> dict:
     }
 
 
+def check_configs(arguments: list[str]) -> None:
+    """Raises WorkflowError for a config that is no YAML, with file and line: Snakemake names neither."""
+    _, args = snakemake.cli.parse_args(arguments)
+    for path in (Path("config/config.yaml"), *(args.configfile or ())):
+        try:
+            with open(path, encoding="utf-8") as file:
+                yaml.compose(file, yaml.SafeLoader)
+        except OSError:
+            continue  # Snakemake says it
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            if not is_json(path):
+                raise WorkflowError(f"{path} is no YAML: {error}") from error
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is JSON, which may have tabs where YAML has none."""
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return True
+
+
 def run(out: Path, arguments: list[str]) -> None:
     """Snakemake, up to the point where it would start its first job."""
 
@@ -139,4 +163,8 @@ def run(out: Path, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    try:
+        check_configs(sys.argv[3:])
+    except WorkflowError as error:
+        sys.exit(str(error))
     run(Path(sys.argv[1]), sys.argv[3:])

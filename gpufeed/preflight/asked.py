@@ -1,6 +1,7 @@
 """Checks of what the jobs ask Slurm for. Each names a rule once, however many jobs of it are wrong."""
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.gres import gpus_in
@@ -14,12 +15,19 @@ def rules_of(asks: Iterable[Ask]) -> str:
     return ", ".join(sorted({ask.rule for ask in asks}))
 
 
+def near(name: str, choices: Iterable[str]) -> str:
+    """The choice that looks most like a name, or the first."""
+    return next(iter([*get_close_matches(name, list(choices), n=1), *choices]))
+
+
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     if plan.executor != "slurm":
         yield Finding(
             f"an executor other than Slurm's: {plan.executor}",
             "executor: slurm",
-            "give --profile slurm before the site's profile, and no --executor",
+            "leave out -n: preflight starts nothing"
+            if plan.executor == "dryrun"
+            else "give --profile slurm before the site's profile, and no --executor",
         )
 
 
@@ -47,7 +55,9 @@ def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"GPUs asked for twice, by gpu and by gres: {rules_of(twice)}",
             "gpu alone, which the rules set: Slurm adds up or refuses --gpus beside --gres",
-            "take gres out of the profile; the model goes into sweep_gpu_model",
+            f"take gpu and gpu_model out of {plan.file('gpu_model', 'gpu')}: several nodes ask by gres"
+            if all(ask.on_several for ask in twice)
+            else f"take gres out of {plan.file('gres')}; the model goes into sweep_gpu_model",
         )
 
 
@@ -66,7 +76,7 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"Slurm's executor refuses {rules_of(asks)}: {error}",
             "resources that it turns into an sbatch line",
-            "correct them in the profile",
+            f"correct them in {plan.file('set-resources', 'default-resources')}",
         )
 
 
@@ -76,7 +86,7 @@ def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"no {name}, where Snakemake would go by the size of input files: "
             + rules_of(ask for ask in plan.first if name in ask.unknown),
             "a number, by which there are a line and a partition before the files are there",
-            f"write {name} under default-resources of {plan.file('default-resources')}",
+            f"write {name} under {plan.defaults}",
         )
 
 
@@ -88,7 +98,7 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
             if node.accounts
             else site.account,
-            "export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account into the profile",
+            f"export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under {plan.defaults}",
         )
     elif node.accounts:
         for name in sorted(given - {account.lower() for account in node.accounts} - node.accounts):
@@ -100,14 +110,19 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    without = [ask for ask in plan.first if ask.line and not ask.option("-p", "--partition")]
+    partitions = f"the file that slurm-partition-config in {plan.file('slurm-partition-config')} names"
+    without = [
+        ask
+        for ask in plan.first
+        if ask.line and not ask.option("-p", "--partition") and not unknown_model(ask, site)
+    ]
     if without:
         example = max(without, key=lambda ask: ask.gpus)
         asked = f"{example.gpus} x {example.model or 'GPU'}, {example.hours:g} h"
         yield Finding(
             f"no partition for {rules_of(without)} (such as {asked})",
             "a partition that takes them",
-            "write slurm_partition into the profile, or correct its partitions.yaml",
+            f"write slurm_partition under {plan.defaults}, or correct {partitions}",
         )
     if node.partitions:
         names = {ask.option("-p", "--partition") for ask in plan.first} - {None, ""}
@@ -115,7 +130,7 @@ def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"partition {name}, which this cluster does not have",
                 f"one of: {', '.join(sorted(node.partitions))}",
-                "correct partitions.yaml of the profile, or name another as slurm_partition",
+                f"correct {partitions}, or name another as slurm_partition",
             )
 
 
@@ -125,7 +140,7 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"qos {name}" if name else "no qos",
             f"one of {site.name}'s: {', '.join(site.qos)}",
-            "write qos into the profile",
+            f"write qos: {near(name, site.qos)} into {plan.file('qos', 'default-resources')}",
         )
     yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):
@@ -137,7 +152,7 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"no --requeue under qos {name}, which may preempt after {after:g} h: {rules_of(stays)}",
                 "jobs that Slurm starts again",
-                "slurm-requeue: true in the profile",
+                f"slurm-requeue: true in {plan.file('slurm-requeue')}",
             )
 
 
@@ -151,7 +166,8 @@ def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"qos {name}, which account {account} may not use",
                 f"one of: {', '.join(sorted(may))}",
-                f"write one of them as qos into {plan.file('qos')}, or take another account",
+                f"write qos: {near(name, sorted(may))} into {plan.file('qos', 'default-resources')}, or take "
+                "another account",
             )
 
 
@@ -161,7 +177,7 @@ def time(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"no time limit: {rules_of(endless)}",
             "runtime in minutes: Slurm's default may be an hour, or the partition's longest",
-            "write runtime into the profile's default-resources",
+            f"write runtime under {plan.defaults}",
         )
     for asks in (plan.first, plan.last):
         over = [(ask, reason) for ask in asks if (reason := too_long(ask, site))]
@@ -191,6 +207,11 @@ def too_long(ask: Ask, site: Site) -> str:
     return ""
 
 
+def unknown_model(ask: Ask, site: Site) -> bool:
+    """Whether it asks for a GPU that the site has not: no partition takes it, and `one_model` tells why."""
+    return bool(ask.gpus and ask.model and ask.model not in site.gpus)
+
+
 def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = [ask for ask in plan.first if ask.gpus and ask.wants_gpu]
     models = {ask.model for ask in asking}
@@ -198,7 +219,8 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"GPU {model}",
             f"one of {site.name}'s: {', '.join(site.gpus)}",
-            "write one of them as sweep_gpu_model into the profile",
+            f"write sweep_gpu_model: {near(model, site.gpus)} into "
+            + plan.file("gpu_model", "sweep_gpu_model", "default-resources"),
         )
     if len(models) > 1:
         by = {
@@ -208,13 +230,14 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             "several models of GPU in one sweep: "
             + "; ".join(f"{model}: {rules}" for model, rules in by.items()),
             "one model: numbers of different GPUs do not compare",
-            "take gpu_model out of set-resources, and name one as sweep_gpu_model",
+            f"take gpu_model and gres out of set-resources in {plan.file('set-resources')}, and name one as "
+            f"sweep_gpu_model under {plan.defaults}",
         )
     elif models == {""}:
         yield Finding(
             f"no model of GPU: {rules_of(asking)}",
             "one model for the whole sweep: numbers of different GPUs do not compare",
-            f"write sweep_gpu_model into the profile's default-resources: {', '.join(site.gpus)}",
+            f"write sweep_gpu_model under {plan.defaults}: {', '.join(site.gpus)}",
         )
 
 
@@ -234,13 +257,14 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"constraint {feature} with GPU {model}: no node has both",
                 f"sweep_gpu_model: {site.constraints[feature]}",
-                "change sweep_gpu_model or sweep_constraint in the profile",
+                "change sweep_gpu_model or sweep_constraint in "
+                + plan.file("sweep_constraint", "constraint", "default-resources"),
             )
     if len({feature for feature, _ in asking}) > 1:
         yield Finding(
             f"several constraints in one sweep: {', '.join(sorted({feature for feature, _ in asking}))}",
             "one: numbers of different GPUs do not compare",
-            "name one as sweep_constraint",
+            f"name one as sweep_constraint under {plan.defaults}",
         )
 
 
@@ -250,7 +274,8 @@ def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"rules that need no GPU ask for one: {rules_of(asking)}",
             "no gpu, gpu_model or gres in default-resources, which reach every rule, or set-resources",
-            "take gpu and gres out; call gpu_model sweep_gpu_model: rules give it to jobs with a GPU alone",
+            f"take gpu and gres out of {plan.file('gpu', 'gres', 'gpu_model')}; call gpu_model "
+            "sweep_gpu_model: rules give it to jobs with a GPU alone",
         )
 
 
@@ -268,7 +293,7 @@ def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"rules that need a GPU ask for none: {rules_of(asking)}",
             "the number of GPUs that the rules set",
-            "take gpu out of the profile: without a GPU the job measures the CPU or is skipped",
+            f"take gpu out of {plan.file('gpu')}: without a GPU the job measures the CPU or is skipped",
         )
 
 
@@ -279,14 +304,14 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"several GPUs without --nodes=1: {rules_of(spread)}",
             "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
-            "no nodes under set-resources, and nodes: 1 under default-resources",
+            f"no nodes under set-resources, and nodes: 1 under {plan.defaults}",
         )
     tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]
     if tasks:
         yield Finding(
             f"tasks for jobs with GPUs: {rules_of(tasks)}",
             "one task, which starts the processes of all GPUs of its node itself",
-            "take tasks and tasks_per_gpu out of the profile",
+            f"take tasks and tasks_per_gpu out of {plan.file('tasks_per_gpu', 'tasks')}",
         )
 
 

@@ -99,9 +99,14 @@ class Plan:
     written: dict[str, str] = field(default_factory=dict)
 
     def file(self, *names: str) -> str:
-        """Where to write or change the first of these keys or resources that stands anywhere."""
-        found = (self.written[name] for name in (*names, "default-resources", "") if name in self.written)
+        """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
+        found = (self.written[name] for name in (*names, "") if name in self.written)
         return next(found, "slurm/config.yaml")
+
+    @property
+    def defaults(self) -> str:
+        """Where a resource of every rule is to be written."""
+        return f"default-resources of {self.file('default-resources')}"
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:

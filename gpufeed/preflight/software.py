@@ -38,7 +38,7 @@ def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"squeue here forgets a job {node.min_job_age} s after its end",
             f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
-            "slurm-status-command: sacct in the profile",
+            f"slurm-status-command: sacct in {plan.file('slurm-status-command')}",
         )
     if node.inside_job:
         yield Finding(
@@ -182,5 +182,5 @@ def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"{', '.join(found)} in profiles/default/config.yaml",
             "cores and display alone: keys there override or erase those of the cluster's profile",
-            "move them into the profile of the cluster",
+            f"move them into {plan.file('')}",
         )

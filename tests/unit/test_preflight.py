@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight import node as preflight_node
-from gpufeed.preflight.__main__ import findings
+from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
 from gpufeed.preflight.gres import gpus_in
 from gpufeed.preflight.node import COMMANDS, Node, answers, look, min_job_age, qos_by_account
 from gpufeed.preflight.plan import Ask, Plan, reason
@@ -165,12 +165,22 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     said = [str(one) for one in findings(plan, site, replace(node, python=Path("/tmp/env/bin/python")))]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
+    assert not any("the profile" in one for one in said)  # but for its path
+
+
+def test_remedies_name_the_file_in_which_a_key_stands():
+    written = {"": "mine.yaml", "default-resources": "b.yaml", "qos": "b.yaml", "set-resources": "a.yaml"}
+    plan = Plan("slurm", [], [], {}, [], 0, written=written)
+    assert plan.file("qos", "default-resources") == "b.yaml"
+    assert plan.file("gres", "set-resources") == "a.yaml"
+    assert plan.file("slurm-requeue") == "mine.yaml"
+    assert plan.defaults == "default-resources of b.yaml"
 
 
 def test_gpus_asked_twice(found):
     said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
-    assert "take gres out of the profile" in said
+    assert "take gres out of slurm/pace-ice/config.yaml;" in said
 
 
 def test_gpus_asked_twice_by_a_gpu_of_0(found):
@@ -234,6 +244,15 @@ def test_no_partition_takes_the_job(found):
     assert "no partition for measure_cell (such as 16 x A40, 1 h)" in said
 
 
+def test_a_gpu_that_the_site_lacks_is_told_once(found):
+    """And not first as a partition that nobody can name."""
+    job = gpu_job(model="H2000")
+    job = replace(job, line=job.line.replace("-p ice-gpu", ""))
+    assert found(asked.partition, job) == ""
+    assert "GPU H2000" in found(asked.one_model, job)
+    assert "write sweep_gpu_model: H200 into slurm/pace-ice/config.yaml" in found(asked.one_model, job)
+
+
 def test_a_resource_that_follows_from_files_that_are_not_there(found):
     job = replace(gpu_job(), line="", unknown=("mem_mb",))
     said = found(asked.unknown, job, cpu_job())
@@ -254,6 +273,8 @@ def test_a_quality_of_service_of_another_site(found):
     said = found(asked.quality_of_service, gpu_job(qos="embers"))
     assert "qos embers" in said
     assert "one of PACE ICE's: coc-ice, pace-ice" in said
+    said = found(asked.quality_of_service, gpu_job(qos="pace_ice"))
+    assert "write qos: pace-ice into slurm/pace-ice/config.yaml" in said
 
 
 def test_a_quality_of_service_that_the_account_may_not_use(found):
@@ -327,6 +348,7 @@ def test_gpus_of_all_nodes_count(found):
     assert "A100: train_model; H200: measure_cell" in said
     said = found(asked.gpus_asked_once, two_nodes(gpu_model="H200"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
+    assert "take gpu and gpu_model out of slurm/pace-ice/config.yaml: several nodes" in said
     assert "GPU B200" in found(asked.one_model, two_nodes(gres="gpu:B200:2"))
     said = found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
     assert "tasks for jobs with GPUs: measure_cell" in said
@@ -400,6 +422,7 @@ def test_what_the_executor_refuses(found):
 
 def test_another_executor(found):
     assert "an executor other than Slurm's: local" in found(asked.executor, cpu_job(), executor="local")
+    assert "leave out -n" in found(asked.executor, cpu_job(), executor="dryrun")
 
 
 def test_what_snakemake_passes_over_in_a_profile(found):
@@ -412,6 +435,27 @@ def test_set_resources_that_erase_others(found):
     said = found(asked.set_resources, erased=[("slurm/config.yaml", ["measure_cell", "gate"])])
     assert "resources in slurm/config.yaml lost by a later set-resources: gate, measure_cell" in said
     assert "put the lines of the later one into slurm/config.yaml" in said
+
+
+def test_a_misspelt_site_is_told_with_the_nearest(capsys):
+    assert main(["--site", "pace-icy"]) == 2
+    said = capsys.readouterr().err
+    assert "found: site 'pace-icy'" in said
+    assert "write 'pace-ice' instead" in said
+
+
+@pytest.mark.parametrize("option", ["-n", "--dry-run", "--dryrun"])
+def test_preflight_is_a_dry_run_by_itself(option):
+    said = snakemake_arguments("pace-ice", ["--cores", "2", option])
+    assert said == ["--profile", "slurm", "--profile", "slurm/pace-ice", "--cores", "2"]
+
+
+def test_outside_of_the_checkout(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--site", "pace-ice"]) == 2
+    said = capsys.readouterr().err
+    assert f"found: no Snakefile in {tmp_path}" in said
+    assert "cd into the checkout, and run it in there" in said
 
 
 def test_snakemakes_words_come_without_frames_and_options():

@@ -206,6 +206,21 @@ def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
     assert "tpu" in said
 
 
+def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
+    file = preflight.folder / "broken.yaml"
+    file.write_text("run: [golden]\ndevice: [cuda\nrepeats: 1\n")
+    status, said = preflight("--site", "pace-ice", "--configfile", str(file))
+    assert status == 2
+    assert f"{file} is no YAML: " in said
+    assert f'in "{file}", line 3, column 8' in said
+
+
+def test_a_dry_run_is_no_other_executor(preflight):
+    _, said = preflight("--site", "pace-ice", "-n", SBATCH_ACCOUNT="coc")
+    assert "build_extension (1 job)\n  sbatch " in said
+    assert "an executor other than" not in said
+
+
 def test_a_remedy_repeats_the_config_that_was_given(preflight):
     _, said = preflight("--site", "pace-ice", "--config", "data=/dev/shm/none", "cores_per_job=4")
     options = set(re.findall(r"--config (.*) \(all in one", said))

@@ -260,12 +260,28 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
                 "change sweep_gpu_model or sweep_constraint in "
                 + plan.file("sweep_constraint", "constraint", "default-resources"),
             )
+    yield from forms(plan, site)
     if len({feature for feature, _ in asking}) > 1:
         yield Finding(
             f"several constraints in one sweep: {', '.join(sorted({feature for feature, _ in asking}))}",
             "one: numbers of different GPUs do not compare",
             f"name one as sweep_constraint under {plan.defaults}",
         )
+
+
+def forms(plan: Plan, site: Site) -> Iterator[Finding]:
+    """A model that the site has in several forms, where no constraint picks one."""
+    open_to_all = [ask for ask in plan.first if ask.gpus and not ask.resources.get("constraint")]
+    for model in sorted({ask.model for ask in open_to_all}):
+        features = [feature for feature, of in site.constraints.items() if of == model]
+        if len(features) > 1:
+            rules = rules_of(ask for ask in open_to_all if ask.model == model)
+            yield Finding(
+                f"GPU {model} in any of its forms: {rules}",
+                f"one of {', '.join(features)} for the whole sweep: their numbers do not compare",
+                f"write sweep_constraint: {features[-1]} under {plan.defaults}",
+                note=True,
+            )
 
 
 def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

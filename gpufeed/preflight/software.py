@@ -14,7 +14,10 @@ from gpufeed.preflight.site import ROOT, Site
 LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
 TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
 ASKS_EVERY_S = 180  # at the latest
-ERASING = ("resources", "default-resources", "set-resources", "set-threads", "executor", "jobs", "retries")
+ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
+    "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
+    "|executor|jobs|retries|restart-times|(slurm|cluster).*"
+)
 UNCHECKED = {"sacctmgr": "accounts and their qos", "sinfo": "partitions"}
 
 
@@ -177,7 +180,7 @@ def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     path = ROOT / "profiles/default/config.yaml"
     if not path.exists():
         return
-    found = [key for key in yaml.safe_load(path.read_text()) or {} if key in ERASING]
+    found = [key for key in yaml.safe_load(path.read_text()) or {} if ERASING.fullmatch(key)]
     if found:
         yield Finding(
             f"{', '.join(found)} in profiles/default/config.yaml",

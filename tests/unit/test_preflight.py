@@ -121,6 +121,7 @@ WRONG = {  # one sentence of each check, in its order
     "one_model": "several models of GPU in one sweep",
     "one_model: gres": "A100: quantise_model",
     "constraint": "constraint A100-80GB with GPU V100",
+    "constraint: forms": "GPU A100 in any of its forms: quantise_model",
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
     "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
     "one_node": "tasks for jobs with GPUs: train_model",
@@ -392,6 +393,13 @@ def test_a_constraint_of_another_model(found):
     assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
 
 
+def test_a_model_in_two_forms_without_a_constraint(found):
+    said = found(asked.constraint, gpu_job(model="A100"), cpu_job())
+    assert "note: GPU A100 in any of its forms: measure_cell\n  expected: one of A100-40GB, A100-80GB" in said
+    assert "write sweep_constraint: A100-80GB under default-resources of slurm/pace-ice/config.yaml" in said
+    assert found(asked.constraint, gpu_job(model="H200")) == ""
+
+
 def test_a_gpu_for_a_rule_that_needs_none(found):
     said = found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:1"), gpu_job())
     assert "rules that need no GPU ask for one: tabulate" in said
@@ -546,6 +554,20 @@ def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):
     monkeypatch.setattr(software, "ROOT", tmp_path)
     said = found(software.default_profile)
     assert "resources, default-resources in profiles/default/config.yaml" in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["slurm-requeue", "slurm-status-command", "default-threads", "cluster-generic-submit-cmd", "retries"],
+)
+def test_keys_of_the_default_profile_that_override_a_clusters(found, tmp_path, monkeypatch, key):
+    profile = tmp_path / "profiles/default/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(f"cores: all\n{key}: 1\n")
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    said = found(software.default_profile)
+    assert f"found: {key} in profiles/default/config.yaml" in said
+    assert "move them into slurm/pace-ice/config.yaml" in said
 
 
 def test_folders_that_compute_nodes_do_not_see(found, tmp_path):

@@ -179,6 +179,21 @@ def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight)
     assert "gate" not in lost[2].split(", ")  # repeated as a whole
 
 
+def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    defaults = profile["default-resources"] | {"sweep_gpu_model": "A100", "sweep_constraint": "A100-80GB"}
+    (preflight.folder / "constrained").mkdir()
+    (preflight.folder / "constrained/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
+    _, said = preflight("--site", "pace-ice", "--profile", "constrained", SBATCH_ACCOUNT="coc")
+    lines = re.findall(r"^  (sbatch .*)$", said, re.MULTILINE)
+    with_gpu = [line for line in lines if "--gpus=A100:" in line or "--gres=gpu:A100:" in line]
+    assert any("--gres=" in line for line in with_gpu)  # on several nodes, too
+    assert 0 < len(with_gpu) < len(lines)
+    for line in lines:
+        assert line.count(" -C A100-80GB") == (line in with_gpu), line
+    assert "constraint" not in said.partition("\n\n")[2]
+
+
 def test_default_resources_without_memory_are_told(preflight):
     """Snakemake's own mem_mb follows from files that are not there yet."""
     status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")

@@ -87,8 +87,10 @@ def asked(asking, job, attempt: int) -> dict:
         return found
     try:
         return found | {"line": asking.line(job)}
-    except (WorkflowError, ValueError) as error:  # ValueError: a gres without a number
+    except WorkflowError as error:
         return found | {"error": str(error)}
+    except ValueError as error:
+        return found | {"error": f"a number is missing, such as that of a gres: {error}"}
 
 
 def wants_gpu(job) -> bool:

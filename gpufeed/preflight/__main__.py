@@ -86,7 +86,7 @@ def in_checkout(folder: Path, rest: Sequence[str]) -> None:
         raise GpufeedError(
             f"no Snakefile in {folder}",
             "the checkout of gpufeed",
-            "cd into the checkout, and run it in there",
+            "run it in the checkout",
         )
 
 

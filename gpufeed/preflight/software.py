@@ -18,7 +18,7 @@ ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
     "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
     "|executor|jobs|retries|restart-times|(slurm|cluster).*"
 )
-UNCHECKED = {"sacctmgr": "accounts and their qos", "sinfo": "partitions"}
+UNCHECKED = {"sacctmgr": ("accounts", "qos"), "sinfo": ("partitions",)}
 
 
 def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             note=True,
         )
     if node.silent:
-        unchecked = " and ".join(UNCHECKED[name] for name in node.silent)
+        unchecked = ", ".join(what for name in node.silent for what in UNCHECKED[name])
         yield Finding(
             f"{unchecked} are unchecked: no answer of {', '.join(node.silent)}",
             f"Slurm's answers, on a login node of {site.name}",

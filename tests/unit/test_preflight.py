@@ -302,7 +302,7 @@ def test_slurms_commands_are_there_and_nobody_answers(found, tmp_path, monkeypat
     here = look()
     assert here.silent == ("sacctmgr", "sinfo")
     said = found(software.slurm_commands, node=replace(NODE, silent=here.silent))
-    assert "note: accounts and their qos and partitions are unchecked: no answer of sacctmgr, sinfo" in said
+    assert "note: accounts, qos, partitions are unchecked: no answer of sacctmgr, sinfo" in said
     (tmp_path / "sacctmgr").write_text("#!/bin/sh\necho 'CoC|coc-ice'\n")
     here = look()
     assert (here.silent, here.accounts, here.qos) == (("sinfo",), {"CoC"}, {"coc": {"coc-ice"}})
@@ -463,7 +463,7 @@ def test_outside_of_the_checkout(capsys, tmp_path, monkeypatch):
     assert main(["--site", "pace-ice"]) == 2
     said = capsys.readouterr().err
     assert f"found: no Snakefile in {tmp_path}" in said
-    assert "cd into the checkout, and run it in there" in said
+    assert "what to do: run it in the checkout" in said
 
 
 def test_snakemakes_words_come_without_frames_and_options():

@@ -200,6 +200,7 @@ def test_gpus_by_gres_alone_count(found):
     assert found(asked.gpus_asked_once, job) == ""
     assert "A100: gate; H200: measure_cell" in found(asked.one_model, job, gpu_job())
     assert found(asked.rules_with_gpu, job) == ""
+    assert replace(job, resources=job.resources | {"gpu_model": "H200"}).model == "A100"  # 0 of the H200
 
 
 def test_a_rule_that_wants_a_gpu_and_asks_for_none(found):

@@ -9,18 +9,18 @@ OUT: `jobs` (rule, line or error, how many with it, whether the rule itself want
 for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`,
 `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what a profile
 says and Snakemake passes over without a word), `erased` (file and rules whose resources there a later
-set-resources took away).
+set-resources took away), `written` (the profile in which each key and resource stands).
 """
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
 from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
 import yaml
+from profile_keys import erased, unheard, written
+from snakemake.common.tbdstring import TBDString
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.partitions import read_partition_file
 from snakemake_executor_plugin_slurm.submit_string import get_submit_command
@@ -28,7 +28,6 @@ from snakemake_executor_plugin_slurm.utils import set_gres_string
 from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from snakemake_interface_common.exceptions import WorkflowError
 
-OF_RULES = ("set-resources", "set-threads")
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
 
 
@@ -71,18 +70,27 @@ class Asking:
 
 
 def asked(asking, job, attempt: int) -> dict:
-    """Line and resources of a job at its n-th attempt, or why there is no line."""
+    """Line and resources of a job at its n-th attempt, or why there is no line.
+
+    unknown: resources that follow from the size of files which are not there yet, as Snakemake's own mem_mb.
+    """
     job.attempt = attempt
+    given = {name: value for name, value in job.resources.items() if name not in NOT_ASKED}
+    unknown = [name for name, value in given.items() if isinstance(value, TBDString)]
     resources = {
         name: value if isinstance(value, (int, str)) else str(value)
-        for name, value in job.resources.items()
-        if name not in NOT_ASKED
+        for name, value in given.items()
+        if name not in unknown
     }
-    found = {"resources": resources, "threads": job.threads}
+    found = {"resources": resources, "threads": job.threads, "unknown": unknown}
+    if unknown:
+        return found
     try:
         return found | {"line": asking.line(job)}
     except WorkflowError as error:
         return found | {"error": str(error)}
+    except ValueError as error:
+        return found | {"error": f"a number is missing, such as that of a gres: {error}"}
 
 
 def wants_gpu(job) -> bool:
@@ -90,49 +98,6 @@ def wants_gpu(job) -> bool:
     own = job.rule.ruleinfo.resources[1] if job.rule.ruleinfo.resources else {}
     values = [value(job.wildcards) if callable(value) else value for value in map(own.get, ("gpu", "gres"))]
     return any(values)
-
-
-def unheard(workflow, arguments: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Keys of the profiles that are no option of Snakemake's, and rules in them that the workflow has not."""
-    parser, args = snakemake.cli.parse_args(arguments)
-    options = {name.lstrip("-") for action in parser._actions for name in action.option_strings}
-    rules = {rule.name for rule in workflow.rules}
-    for file, keys in profiles_of(args):
-        wrong = [(key, options) for key in keys if key not in options]
-        wrong += [
-            (f"{key}: {rule}", [f"{key}: {name}" for name in rules])
-            for key in OF_RULES
-            for rule in (keys[key] if isinstance(keys.get(key), dict) else ())
-            if rule not in rules
-        ]
-        yield from ((str(file), key, nearest(key, choices)) for key, choices in wrong)
-
-
-def profiles_of(args) -> Iterator[tuple[Path, dict]]:
-    """File and content of every profile, in Snakemake's order."""
-    for profile in (*(args.profile or ()), args.workflow_profile or "profiles/default"):
-        if found := snakemake.cli.get_profile_dir(profile):
-            yield found[1], yaml.safe_load(found[1].read_text()) or {}
-
-
-def erased(workflow, arguments: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Rules whose resources in a profile are lost, all or some: the last set-resources counts alone."""
-    _, args = snakemake.cli.parse_args(arguments)
-    kept, rules = args.set_resources or {}, {rule.name for rule in workflow.rules}
-    for file, keys in profiles_of(args):
-        given = keys.get("set-resources")
-        lost = [
-            rule
-            for rule, resources in (given.items() if isinstance(given, dict) else ())
-            if rule in rules and isinstance(resources, dict) and set(resources) - set(kept.get(rule, ()))
-        ]
-        if lost:
-            yield str(file), lost
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """The choice that looks most like a name; "" where none does."""
-    return next(iter(get_close_matches(name, list(choices), n=1)), "")
 
 
 def lines(workflow, arguments: list[str]) -> dict:
@@ -153,6 +118,7 @@ def lines(workflow, arguments: list[str]) -> dict:
         "executor": workflow.executor_plugin.name,
         "unheard": list(unheard(workflow, arguments)),
         "erased": list(erased(workflow, arguments)),
+        "written": written(arguments),
         "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
         "local": sorted(local),
         "datasets": sorted(datasets),
@@ -160,6 +126,29 @@ def lines(workflow, arguments: list[str]) -> dict:
         "given": dict(workflow.config_settings.config),
         "retries": retries,
     }
+
+
+def check_configs(arguments: list[str]) -> None:
+    """Raises WorkflowError for a config that is no YAML, with file and line: Snakemake names neither."""
+    _, args = snakemake.cli.parse_args(arguments)
+    for path in (Path("config/config.yaml"), *(args.configfile or ())):
+        try:
+            with open(path, encoding="utf-8") as file:
+                yaml.compose(file, yaml.SafeLoader)
+        except OSError:
+            continue  # Snakemake says it
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            if not is_json(path):
+                raise WorkflowError(f"{path} is no YAML: {error}") from error
+
+
+def is_json(path: Path) -> bool:
+    """Whether a file is JSON, which may have tabs where YAML has none."""
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return False
+    return True
 
 
 def run(out: Path, arguments: list[str]) -> None:
@@ -176,4 +165,8 @@ def run(out: Path, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    try:
+        check_configs(sys.argv[3:])
+    except WorkflowError as error:
+        sys.exit(str(error))
     run(Path(sys.argv[1]), sys.argv[3:])

@@ -21,6 +21,8 @@ from gpufeed.preflight.plan import Plan, plan_of
 from gpufeed.preflight.site import Site, read_site, sites
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
+DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
+SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,7 +35,9 @@ def parser() -> argparse.ArgumentParser:
         "nothing was found (notes do not count), 1 if something was, 2 if the run cannot be planned.",
         allow_abbrev=False,
     )
-    found.add_argument("--site", required=True, choices=sites(), help="whose profile is added to slurm's")
+    found.add_argument(
+        "--site", required=True, help=f"whose profile is added to slurm's: {', '.join(sites())}"
+    )
     found.add_argument(
         "--sdm", choices=("none", "conda", "apptainer"), default="none", help="what the jobs will run in"
     )
@@ -61,7 +65,29 @@ def show(plan: Plan) -> None:
     """Every line with its rule and number of jobs."""
     for ask in plan.first:
         print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
-        print(f"  {ask.line or 'no line: ' + ask.error}")
+        print(f"  {ask.line or 'no line: ' + (ask.error or 'no ' + ', '.join(ask.unknown))}")
+
+
+def snakemake_arguments(site: str, rest: Sequence[str]) -> list[str]:
+    """What Snakemake is told: the profiles, and all but --dry-run."""
+    return [
+        "--profile",
+        "slurm",
+        "--profile",
+        f"slurm/{site}",
+        *(word for word in rest if word not in DRY_RUN),
+    ]
+
+
+def in_checkout(folder: Path, rest: Sequence[str]) -> None:
+    """Raises GpufeedError where there is no Snakefile and none was given."""
+    given = any(word in ("-s", "--snakefile") or word.startswith("--snakefile=") for word in rest)
+    if not given and not any((folder / name).exists() for name in SNAKEFILES):
+        raise GpufeedError(
+            f"no Snakefile in {folder}",
+            "the checkout of gpufeed",
+            "run it in the checkout",
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = parser().parse_known_args(arguments)
     try:
         site = read_site(options.site)
-        plan = plan_of(["--profile", "slurm", "--profile", f"slurm/{options.site}", *rest], Path.cwd())
+        in_checkout(Path.cwd(), rest)
+        plan = plan_of(snakemake_arguments(options.site, rest), Path.cwd())
     except GpufeedError as error:
         print(error, file=sys.stderr)
         return NO_PLAN

@@ -1,16 +1,21 @@
 """Checks of what the jobs ask Slurm for. Each names a rule once, however many jobs of it are wrong."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
+from gpufeed.preflight.asked_gpus import (
+    asks_twice,
+    constraint,
+    gpus_asked_once,
+    one_model,
+    one_node,
+    rules_with_gpu,
+    rules_without_gpu,
+)
 from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.naming import near, rules_of
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Ask, Plan
 from gpufeed.preflight.site import Site
-
-
-def rules_of(asks: Iterable[Ask]) -> str:
-    """The rules, each once: `gate, measure_cell`."""
-    return ", ".join(sorted({ask.rule for ask in asks}))
 
 
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -18,16 +23,18 @@ def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"an executor other than Slurm's: {plan.executor}",
             "executor: slurm",
-            "give --profile slurm before the site's profile, and no --executor",
+            "leave out -n: preflight starts nothing"
+            if plan.executor == "dryrun"
+            else "give --profile slurm before the site's profile, and no --executor",
         )
 
 
 def profiles(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    for file, key, near in plan.unheard:
+    for file, key, nearest in plan.unheard:
         yield Finding(
             f"{key} in {file}, which Snakemake passes over without a word",
-            "options of Snakemake, and rules of this workflow",
-            f"write {near} instead" if near else "correct it, or take it out",
+            "options of Snakemake, rules of this workflow, and resources that it or Slurm's executor reads",
+            f"write {nearest} instead" if nearest else "correct it, or take it out",
         )
 
 
@@ -40,22 +47,6 @@ def set_resources(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
-def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    twice = [ask for ask in plan.first if asks_twice(ask)]
-    if twice:
-        yield Finding(
-            f"GPUs asked for twice, by gpu and by gres: {rules_of(twice)}",
-            "gpu alone, which the rules set: Slurm adds up or refuses --gpus beside --gres",
-            "take gres out of the profile; the model goes into sweep_gpu_model",
-        )
-
-
-def asks_twice(ask: Ask) -> bool:
-    """Whether it asks for GPUs by gres and by gpu or gpu_model, too."""
-    by_name = ask.resources.get("gpu") or ask.resources.get("gpu_model")
-    return bool(ask.gpus and by_name) and "gpu" in str(ask.resources.get("gres", ""))
-
-
 def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     by_error: dict[str, list[Ask]] = {}
     for ask in plan.first:
@@ -65,7 +56,17 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"Slurm's executor refuses {rules_of(asks)}: {error}",
             "resources that it turns into an sbatch line",
-            "correct them in the profile",
+            f"correct them in {plan.file('set-resources', 'default-resources')}",
+        )
+
+
+def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for name in sorted({name for ask in plan.first for name in ask.unknown}):
+        yield Finding(
+            f"no {name}, where Snakemake would go by the size of input files: "
+            + rules_of(ask for ask in plan.first if name in ask.unknown),
+            "a number, by which there are a line and a partition before the files are there",
+            f"write {name} under {plan.defaults}",
         )
 
 
@@ -77,7 +78,7 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
             if node.accounts
             else site.account,
-            "export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account into the profile",
+            f"export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under {plan.defaults}",
         )
     elif node.accounts:
         for name in sorted(given - {account.lower() for account in node.accounts} - node.accounts):
@@ -89,14 +90,19 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    without = [ask for ask in plan.first if ask.line and not ask.option("-p", "--partition")]
+    partitions = f"the file that slurm-partition-config in {plan.file('slurm-partition-config')} names"
+    without = [
+        ask
+        for ask in plan.first
+        if ask.line and not ask.option("-p", "--partition") and not unknown_model(ask, site)
+    ]
     if without:
         example = max(without, key=lambda ask: ask.gpus)
         asked = f"{example.gpus} x {example.model or 'GPU'}, {example.hours:g} h"
         yield Finding(
             f"no partition for {rules_of(without)} (such as {asked})",
             "a partition that takes them",
-            "write slurm_partition into the profile, or correct its partitions.yaml",
+            f"write slurm_partition under {plan.defaults}, or correct {partitions}",
         )
     if node.partitions:
         names = {ask.option("-p", "--partition") for ask in plan.first} - {None, ""}
@@ -104,7 +110,7 @@ def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"partition {name}, which this cluster does not have",
                 f"one of: {', '.join(sorted(node.partitions))}",
-                "correct partitions.yaml of the profile, or name another as slurm_partition",
+                f"correct {partitions}, or name another as slurm_partition",
             )
 
 
@@ -114,8 +120,9 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"qos {name}" if name else "no qos",
             f"one of {site.name}'s: {', '.join(site.qos)}",
-            "write qos into the profile",
+            f"write qos: {near(name, site.qos)} into {plan.file('qos', 'default-resources')}",
         )
+    yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):
         after = site.qos[name].preempted_after_hours
         stays = [
@@ -125,7 +132,22 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"no --requeue under qos {name}, which may preempt after {after:g} h: {rules_of(stays)}",
                 "jobs that Slurm starts again",
-                "slurm-requeue: true in the profile",
+                f"slurm-requeue: true in {plan.file('slurm-requeue')}",
+            )
+
+
+def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """Those of the site that Slurm refuses to an account."""
+    lines = [ask for ask in plan.first if ask.line]
+    asked = {(ask.option("-A", "--account") or "", ask.option("--qos", "-q") or "") for ask in lines}
+    for account, name in sorted(asked):
+        may = node.qos.get(account.lower())
+        if may and name in site.qos and name not in may:
+            yield Finding(
+                f"qos {name}, which account {account} may not use",
+                f"one of: {', '.join(sorted(may))}",
+                f"write qos: {near(name, sorted(may))} into {plan.file('qos', 'default-resources')}, or take "
+                "another account",
             )
 
 
@@ -135,7 +157,7 @@ def time(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"no time limit: {rules_of(endless)}",
             "runtime in minutes: Slurm's default may be an hour, or the partition's longest",
-            "write runtime into the profile's default-resources",
+            f"write runtime under {plan.defaults}",
         )
     for asks in (plan.first, plan.last):
         over = [(ask, reason) for ask in asks if (reason := too_long(ask, site))]
@@ -165,94 +187,12 @@ def too_long(ask: Ask, site: Site) -> str:
     return ""
 
 
-def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if ask.gpus and ask.wants_gpu]
-    models = {ask.model for ask in asking}
-    for model in sorted(models - set(site.gpus) - {""}):
-        yield Finding(
-            f"GPU {model}",
-            f"one of {site.name}'s: {', '.join(site.gpus)}",
-            "write one of them as sweep_gpu_model into the profile",
-        )
-    if len(models) > 1:
-        by = {
-            model or "any": rules_of(ask for ask in asking if ask.model == model) for model in sorted(models)
-        }
-        yield Finding(
-            "several models of GPU in one sweep: "
-            + "; ".join(f"{model}: {rules}" for model, rules in by.items()),
-            "one model: numbers of different GPUs do not compare",
-            "take gpu_model out of set-resources, and name one as sweep_gpu_model",
-        )
-    elif models == {""}:
-        yield Finding(
-            f"no model of GPU: {rules_of(asking)}",
-            "one model for the whole sweep: numbers of different GPUs do not compare",
-            f"write sweep_gpu_model into the profile's default-resources: {', '.join(site.gpus)}",
-        )
-
-
-def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = {
-        (str(ask.resources["constraint"]), ask.model) for ask in plan.first if ask.resources.get("constraint")
-    }
-    for feature, model in sorted(asking):
-        if feature not in site.constraints:
-            yield Finding(
-                f"constraint {feature}",
-                f"one that preflight knows of {site.name}: {', '.join(site.constraints)}",
-                'see `sinfo -o "%P %f"` on the login node; add it to site.yaml if it is there',
-                note=True,
-            )
-        elif model and site.constraints[feature] != model:
-            yield Finding(
-                f"constraint {feature} with GPU {model}: no node has both",
-                f"sweep_gpu_model: {site.constraints[feature]}",
-                "change sweep_gpu_model or sweep_constraint in the profile",
-            )
-    if len({feature for feature, _ in asking}) > 1:
-        yield Finding(
-            f"several constraints in one sweep: {', '.join(sorted({feature for feature, _ in asking}))}",
-            "one: numbers of different GPUs do not compare",
-            "name one as sweep_constraint",
-        )
-
-
-def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if not ask.wants_gpu and gpu_in_line(ask)]
-    if asking:
-        yield Finding(
-            f"rules that need no GPU ask for one: {rules_of(asking)}",
-            "no gpu, gpu_model or gres in default-resources, which reach every rule, or set-resources",
-            "take gpu and gres out; call gpu_model sweep_gpu_model: rules give it to jobs with a GPU alone",
-        )
-
-
-def gpu_in_line(ask: Ask) -> bool:
-    """Whether the line asks for GPUs."""
-    gpus = ask.option("--gpus") or ""
-    return bool(gpus and not gpus.endswith(":0")) or "gpu" in (ask.option("--gres") or "")
-
-
-def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    here = [ask for ask in plan.first if ask.gpus > 1 and ask.line and not ask.on_several]
-    spread = [ask for ask in here if ask.option("--nodes", "-N") != "1"]
-    if spread:
-        yield Finding(
-            f"several GPUs without --nodes=1: {rules_of(spread)}",
-            "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
-            "no nodes under set-resources, and nodes: 1 under default-resources",
-        )
-    tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]
-    if tasks:
-        yield Finding(
-            f"tasks for jobs with GPUs: {rules_of(tasks)}",
-            "one task, which starts the processes of all GPUs of its node itself",
-            "take tasks and tasks_per_gpu out of the profile",
-        )
+def unknown_model(ask: Ask, site: Site) -> bool:
+    """Whether it asks for a GPU that the site has not: no partition takes it, and `one_model` tells why."""
+    return bool(ask.gpus and ask.model and ask.model not in site.gpus)
 
 
 CHECKS = (
-    executor, profiles, set_resources, gpus_asked_once, submittable, account, partition, quality_of_service,
-    time, one_model, constraint, rules_without_gpu, one_node,
+    executor, profiles, set_resources, gpus_asked_once, submittable, unknown, account, partition,
+    quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
 )  # fmt: skip

@@ -18,14 +18,17 @@ ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getAr
 class Node:
     """A node. accounts, partitions: names that Slurm knows for this user; empty where it does not say.
 
+    silent: commands that are there and give no answer. qos: which each account, in lower case, may use.
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
     """
 
     missing_commands: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
     accounts: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
+    qos: Mapping[str, frozenset[str]] = field(default_factory=dict)
     inside_job: str | None = None
     min_job_age: int | None = None
     modules: tuple[str, ...] = ()
@@ -39,12 +42,18 @@ class Node:
 def look() -> Node:
     """This node."""
     cuda, architectures, no_torch = ask_torch()
+    user = f"user={getpass.getuser()}"
+    associations = answers("sacctmgr", "-n", "-P", "list", "associations", user, "format=account,qos")
+    partitions = answers("sinfo", "-h", "-o", "%R")
+    missing = tuple(name for name in COMMANDS if not shutil.which(name))
+    said = {"sacctmgr": associations, "sinfo": partitions}
+    qos = qos_by_account(associations)
     return Node(
-        missing_commands=tuple(name for name in COMMANDS if not shutil.which(name)),
-        accounts=answers(
-            "sacctmgr", "-n", "-P", "list", "associations", f"user={getpass.getuser()}", "format=account"
-        ),
-        partitions=answers("sinfo", "-h", "-o", "%R"),
+        missing_commands=missing,
+        silent=tuple(name for name in said if not said[name] and name not in missing),
+        accounts=frozenset(qos),
+        partitions=partitions,
+        qos={account.lower(): names for account, names in qos.items()},
         inside_job=os.environ.get("SLURM_JOB_ID"),
         min_job_age=min_job_age(answers("scontrol", "show", "config")),
         modules=tuple(filter(None, os.environ.get("LOADEDMODULES", "").split(":"))),
@@ -53,6 +62,18 @@ def look() -> Node:
         no_torch=no_torch,
         commands={name: shutil.which(name) for name in ("apptainer", "singularity", "conda", "mamba")},
     )
+
+
+def qos_by_account(associations: frozenset[str]) -> dict[str, frozenset[str]]:
+    """What each account may use, of lines such as `coc|coc-ice,pace-ice`; an account may stand in several."""
+    found: dict[str, frozenset[str]] = {}
+    for line in associations:
+        account, _, names = line.partition("|")
+        if not account:
+            continue
+        own = frozenset(name.strip() for name in names.split(",") if name.strip())
+        found[account] = found.get(account, frozenset()) | own
+    return found
 
 
 def answers(*command: str) -> frozenset[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.errors import GpufeedError
+from gpufeed.preflight.gres import gpus_in
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
 
@@ -21,7 +22,8 @@ class Ask:
     """One job's request.
 
     wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
-    line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
+    line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
+    where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
     """
 
@@ -32,12 +34,13 @@ class Ask:
     error: str = ""
     retry: bool = False
     wants_gpu: bool = False
+    unknown: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
         """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile."""
         given = int(self.resources.get("gpu") or 0)
-        return given or (self.nodes * int(self.gres[-1]) if self.on_several and self.gres else 0)
+        return given or self.nodes * sum(number for _, number in self.gres)
 
     @property
     def nodes(self) -> int:
@@ -49,15 +52,16 @@ class Ask:
         return self.nodes > 1 and bool(self.resources.get("mpi"))
 
     @property
-    def gres(self) -> list[str]:
-        """The GPUs of each node where they are asked for by gres: [model, number], [number], or none."""
-        kind, *rest = str(self.resources.get("gres") or "").split(":")
-        return rest if kind == "gpu" else []
+    def gres(self) -> list[tuple[str, int]]:
+        """(model, number) of the GPUs of each node that are asked for by gres."""
+        return gpus_in(self.resources.get("gres"))
 
     @property
     def model(self) -> str:
         """Of its GPUs; "" where any will do."""
-        return str(self.resources.get("gpu_model") or (self.gres[0] if len(self.gres) > 1 else ""))
+        by_gres = ",".join(sorted({model for model, _ in self.gres} - {""}))
+        by_name = str(self.resources.get("gpu_model") or "")
+        return by_name or by_gres if self.resources.get("gpu") else by_gres or by_name
 
     @property
     def hours(self) -> float:
@@ -79,7 +83,8 @@ class Plan:
 
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
-    profile that a later set-resources took away. given: what --config set, as Snakemake read it.
+    profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
+    where each key and resource of the profiles stands; "" for what stands nowhere.
     """
 
     executor: str
@@ -91,24 +96,37 @@ class Plan:
     unheard: tuple[tuple[str, str, str], ...] = ()
     erased: tuple[tuple[str, list[str]], ...] = ()
     given: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
+
+    def file(self, *names: str) -> str:
+        """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
+        found = (self.written[name] for name in (*names, "") if name in self.written)
+        return next(found, "slurm/config.yaml")
+
+    @property
+    def defaults(self) -> str:
+        """Where a resource of every rule is to be written."""
+        return f"default-resources of {self.file('default-resources')}"
 
 
 def read_plan(raw: dict[str, Any]) -> Plan:
     """A Plan of what slurm/lines.py wrote."""
 
-    def ask(row: dict, rule: str, count: int, wants_gpu: bool, retry: bool) -> Ask:
-        return Ask(rule, row.get("line", ""), row["resources"], count, row.get("error", ""), retry, wants_gpu)
+    def ask(row: dict, whole: dict, retry: bool) -> Ask:
+        said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
+        return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
 
     return Plan(
         executor=raw["executor"],
-        first=[ask(row, row["rule"], row["count"], row["wants_gpu"], False) for row in raw["jobs"]],
-        last=[ask(row["last"], row["rule"], row["count"], row["wants_gpu"], True) for row in raw["jobs"]],
+        first=[ask(row, row, False) for row in raw["jobs"]],
+        last=[ask(row["last"], row, True) for row in raw["jobs"]],
         config=raw["config"],
         datasets=raw["datasets"],
         retries=raw["retries"],
         unheard=tuple(map(tuple, raw["unheard"])),
         erased=tuple(map(tuple, raw["erased"])),
         given=raw["given"],
+        written=raw["written"],
     )
 
 

@@ -14,7 +14,11 @@ from gpufeed.preflight.site import ROOT, Site
 LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
 TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
 ASKS_EVERY_S = 180  # at the latest
-ERASING = ("resources", "default-resources", "set-resources", "set-threads", "executor", "jobs", "retries")
+ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
+    "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
+    "|executor|jobs|retries|restart-times|(slurm|cluster).*"
+)
+UNCHECKED = {"sacctmgr": ("accounts", "qos"), "sinfo": ("partitions",)}
 
 
 def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -25,11 +29,19 @@ def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"run preflight, and snakemake, on {site.login}",
             note=True,
         )
+    if node.silent:
+        unchecked = ", ".join(what for name in node.silent for what in UNCHECKED[name])
+        yield Finding(
+            f"{unchecked} are unchecked: no answer of {', '.join(node.silent)}",
+            f"Slurm's answers, on a login node of {site.name}",
+            f"see what {' and '.join(node.silent)} say there ({site.login}), and run preflight again",
+            note=True,
+        )
     if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:
         yield Finding(
             f"squeue here forgets a job {node.min_job_age} s after its end",
             f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
-            "slurm-status-command: sacct in the profile",
+            f"slurm-status-command: sacct in {plan.file('slurm-status-command')}",
         )
     if node.inside_job:
         yield Finding(
@@ -168,10 +180,10 @@ def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     path = ROOT / "profiles/default/config.yaml"
     if not path.exists():
         return
-    found = [key for key in yaml.safe_load(path.read_text()) or {} if key in ERASING]
+    found = [key for key in yaml.safe_load(path.read_text()) or {} if ERASING.fullmatch(key)]
     if found:
         yield Finding(
             f"{', '.join(found)} in profiles/default/config.yaml",
             "cores and display alone: keys there override or erase those of the cluster's profile",
-            "move them into the profile of the cluster",
+            f"move them into {plan.file('')}",
         )

@@ -165,14 +165,35 @@ def test_the_container_runs_the_command_in_a_checkout_that_it_may_write_into(che
     assert (done.returncode, done.stdout) == (0, "two words three\n"), done.stderr
 
 
-@pytest.mark.parametrize("part", [".", "results"])
-def test_a_checkout_of_another_user_is_told_with_the_remedy(checkout, part):
+def test_a_checkout_without_results_is_no_error(checkout):
+    (checkout / "results").rmdir()
+    done = enter(checkout, "echo", "started")
+    assert (done.returncode, done.stdout) == (0, "started\n"), done.stderr
+
+
+@pytest.mark.parametrize(("part", "name"), [(".", "the checkout"), ("results", "results")])
+def test_a_checkout_of_another_user_is_told_with_the_remedy(checkout, part, name):
     (checkout / part).chmod(0o555)
     done = enter(checkout, "echo", "started")
-    owner = checkout.stat()
+    owner = f"{checkout.stat().st_uid}:{checkout.stat().st_gid}"
     assert done.returncode == 2
     assert done.stdout == ""
-    assert f"echo GPUFEED_USER={owner.st_uid}:{owner.st_gid} > .env" in done.stderr
+    assert f"found: {name} of user {owner}, which user " in done.stderr
+    if os.geteuid() == 0:  # the container's user is another then; .env may hold BASE and CUDA
+        assert f"echo GPUFEED_USER={owner} >> .env, then" in done.stderr
+    else:
+        assert f"chmod u+w {part}, then" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to other users")
+def test_results_of_another_user_in_a_checkout_of_ones_own(checkout):
+    os.chown(checkout, 65534, 65534)
+    (checkout / "results").chmod(0o755)
+    done = enter(checkout, "echo", "started")
+    assert done.returncode == 2
+    assert "found: results of user 0:0, which user 65534:65534 of the container" in done.stderr
+    assert "what to do: sudo chown -R 65534:65534 results, then" in done.stderr
+    assert "GPUFEED_USER" not in done.stderr
 
 
 def test_a_container_without_a_checkout_says_so(checkout):

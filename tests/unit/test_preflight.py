@@ -1,5 +1,6 @@
 """Planted mistakes, each found with its sentence, and what is right passing without one."""
 
+import os
 import re
 from dataclasses import replace
 from functools import partial
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
-from gpufeed.preflight.__main__ import findings
-from gpufeed.preflight.node import Node, answers, min_job_age
+from gpufeed.preflight import node as preflight_node
+from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
+from gpufeed.preflight.gres import gpus_in
+from gpufeed.preflight.node import COMMANDS, Node, answers, look, min_job_age, qos_by_account
 from gpufeed.preflight.plan import Ask, Plan, reason
 from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
 
@@ -33,6 +36,20 @@ def gpu_job(rule="measure_cell", model="H200", gpus=1, minutes=60, qos="coc-ice"
 def cpu_job(rule="tabulate", minutes=30, qos="coc-ice", rest="--ntasks=1", **resources) -> Ask:
     line = LINE.format(rule=rule, where="ice-cpu", minutes=minutes, qos=qos, rest=rest)
     return Ask(rule, line, {"runtime": minutes, "nodes": 1, **resources})
+
+
+def by_gres(rule, gres, more="", minutes=60, **resources) -> Ask:
+    """A job of a rule that wants a GPU, whose profile has gpu: 0 and a gres."""
+    rest = f"--gres={gres} {more}".strip()
+    line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
+    given = {"gpu": 0, "gres": gres, "runtime": minutes, "nodes": 1, **resources}
+    return Ask(rule, line, given, wants_gpu=True)
+
+
+def no_gpu(rule) -> Ask:
+    """A job of a rule that wants a GPU, whose profile has gpu: 0."""
+    resources = {"gpu": 0, "gpu_model": "H200"}
+    return replace(cpu_job(rule, rest="--ntasks=1 --gpus=H200:0", **resources), wants_gpu=True)
 
 
 @pytest.fixture
@@ -68,6 +85,7 @@ def found(site):
             1,
             unheard,
             erased,
+            written={"": "slurm/pace-ice/config.yaml", "default-resources": "slurm/pace-ice/config.yaml"},
         )
         return "\n".join(str(finding) for finding in check(plan, site, node))
 
@@ -92,14 +110,20 @@ WRONG = {  # one sentence of each check, in its order
     "profiles": "set-resource in mine.yaml",
     "set_resources": "lost by a later set-resources: gate",
     "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
+    "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
     "submittable": "Slurm's executor refuses plot: no",
+    "unknown": "no mem_mb, where Snakemake would go by the size of input files: tabulate",
     "account": "no account",
     "partition": "no partition for",
     "quality_of_service": "qos embers",
     "time": "no time limit: gate",
+    "time: gres": "predict: 8 GPUs for 15 h are 120 GPU-hours",
     "one_model": "several models of GPU in one sweep",
+    "one_model: gres": "A100: quantise_model",
     "constraint": "constraint A100-80GB with GPU V100",
+    "constraint: forms": "GPU A100 in any of its forms: quantise_model",
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
+    "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
     "one_node": "tasks for jobs with GPUs: train_model",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
@@ -127,6 +151,10 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         gpu_job("gate", minutes=0),
         replace(cpu_job("plot"), line="", error="no"),
         cpu_job(rest="--gpus=1"),
+        by_gres("predict", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200"),
+        by_gres("quantise_model", "gpu:A100:4"),
+        no_gpu("evaluate_model"),
+        replace(cpu_job(), line="", unknown=("mem_mb",)),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -138,12 +166,64 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     said = [str(one) for one in findings(plan, site, replace(node, python=Path("/tmp/env/bin/python")))]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
+    assert not any("the profile" in one for one in said)  # but for its path
+
+
+def test_remedies_name_the_file_in_which_a_key_stands():
+    written = {"": "mine.yaml", "default-resources": "b.yaml", "qos": "b.yaml", "set-resources": "a.yaml"}
+    plan = Plan("slurm", [], [], {}, [], 0, written=written)
+    assert plan.file("qos", "default-resources") == "b.yaml"
+    assert plan.file("gres", "set-resources") == "a.yaml"
+    assert plan.file("slurm-requeue") == "mine.yaml"
+    assert plan.defaults == "default-resources of b.yaml"
 
 
 def test_gpus_asked_twice(found):
     said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
-    assert "take gres out of the profile" in said
+    assert "take gres out of slurm/pace-ice/config.yaml;" in said
+
+
+def test_gpus_asked_twice_by_a_gpu_of_0(found):
+    """The executor writes --gpus wherever there is a model."""
+    job = by_gres("measure_cell", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200")
+    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, job)
+    assert "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h" in found(asked.time, job)
+    refused = replace(job, line="", error="GPU resource specified in both 'gpu' and 'gres'. These are ...")
+    refused = replace(refused, resources={})
+    assert "by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, refused)
+    assert found(asked.submittable, refused) == ""
+
+
+def test_gpus_by_gres_alone_count(found):
+    job = by_gres("gate", "gpu:A100:4", gpu_model="")
+    assert found(asked.gpus_asked_once, job) == ""
+    assert "A100: gate; H200: measure_cell" in found(asked.one_model, job, gpu_job())
+    assert found(asked.rules_with_gpu, job) == ""
+    assert replace(job, resources=job.resources | {"gpu_model": "H200"}).model == "A100"  # 0 of the H200
+
+
+def test_a_rule_that_wants_a_gpu_and_asks_for_none(found):
+    said = found(asked.rules_with_gpu, no_gpu("measure_cell"), cpu_job(), gpu_job("gate"))
+    assert "rules that need a GPU ask for none: measure_cell\n" in said
+    assert "take gpu out of" in said
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu", [("", 1)]),
+        ("gpu:2", [("", 2)]),
+        ("gpu:H200", [("H200", 1)]),
+        ("gpu:H200:8", [("H200", 8)]),
+        ("gpu:A100:1,shard:3, gpu:H200:2", [("A100", 1), ("H200", 2)]),
+        ("tmp:100G", []),
+        (None, []),
+    ],
+)
+def test_gpus_in_a_gres(gres, gpus):
+    assert gpus_in(gres) == gpus
+    assert Ask("a", "", {"gres": gres, "nodes": 2}).gpus == 2 * sum(number for _, number in gpus)
 
 
 @pytest.mark.parametrize("given", ["", "-A '$SBATCH_ACCOUNT'"])
@@ -166,6 +246,24 @@ def test_no_partition_takes_the_job(found):
     assert "no partition for measure_cell (such as 16 x A40, 1 h)" in said
 
 
+def test_a_gpu_that_the_site_lacks_is_told_once(found):
+    """And not first as a partition that nobody can name."""
+    job = gpu_job(model="H2000")
+    job = replace(job, line=job.line.replace("-p ice-gpu", ""))
+    assert found(asked.partition, job) == ""
+    assert "GPU H2000" in found(asked.one_model, job)
+    assert "write sweep_gpu_model: H200 into slurm/pace-ice/config.yaml" in found(asked.one_model, job)
+
+
+def test_a_resource_that_follows_from_files_that_are_not_there(found):
+    job = replace(gpu_job(), line="", unknown=("mem_mb",))
+    said = found(asked.unknown, job, cpu_job())
+    assert "no mem_mb, where Snakemake would go by the size of input files: measure_cell\n" in said
+    assert "write mem_mb under default-resources of slurm/pace-ice/config.yaml" in said
+    for check in asked.CHECKS:
+        assert check is asked.unknown or found(check, job) == ""
+
+
 def test_a_partition_that_the_cluster_lacks(found):
     node = replace(NODE, partitions=frozenset({"cpu", "gpu"}))
     said = found(asked.partition, gpu_job(), node=node)
@@ -177,6 +275,38 @@ def test_a_quality_of_service_of_another_site(found):
     said = found(asked.quality_of_service, gpu_job(qos="embers"))
     assert "qos embers" in said
     assert "one of PACE ICE's: coc-ice, pace-ice" in said
+    said = found(asked.quality_of_service, gpu_job(qos="pace_ice"))
+    assert "write qos: pace-ice into slurm/pace-ice/config.yaml" in said
+
+
+def test_a_quality_of_service_that_the_account_may_not_use(found):
+    may = replace(NODE, qos={"coc": frozenset({"pace-ice", "normal"})})
+    said = found(asked.quality_of_service, gpu_job(), node=may)
+    assert "qos coc-ice, which account coc may not use" in said
+    assert "one of: normal, pace-ice" in said
+    assert found(asked.quality_of_service, gpu_job(qos="pace-ice"), node=may) == ""
+    assert found(asked.quality_of_service, gpu_job(), node=replace(NODE, qos={"coc": frozenset()})) == ""
+    assert "may not use" not in found(asked.quality_of_service, gpu_job(qos="embers"), node=may)
+
+
+def test_what_slurm_lets_accounts_use():
+    lines = frozenset({"CoC|coc-ice,pace-ice", "CoC|grade", "other|", "|normal"})
+    assert qos_by_account(lines) == {"CoC": {"coc-ice", "pace-ice", "grade"}, "other": set()}
+
+
+def test_slurms_commands_are_there_and_nobody_answers(found, tmp_path, monkeypatch):
+    for name in COMMANDS:
+        (tmp_path / name).write_text("#!/bin/sh\necho no daemon >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(preflight_node, "ask_torch", lambda: ("", (), ""))
+    here = look()
+    assert here.silent == ("sacctmgr", "sinfo")
+    said = found(software.slurm_commands, node=replace(NODE, silent=here.silent))
+    assert "note: accounts, qos, partitions are unchecked: no answer of sacctmgr, sinfo" in said
+    (tmp_path / "sacctmgr").write_text("#!/bin/sh\necho 'CoC|coc-ice'\n")
+    here = look()
+    assert (here.silent, here.accounts, here.qos) == (("sinfo",), {"CoC"}, {"coc": {"coc-ice"}})
 
 
 def test_a_preemptible_job_that_nobody_starts_again(found):
@@ -220,6 +350,7 @@ def test_gpus_of_all_nodes_count(found):
     assert "A100: train_model; H200: measure_cell" in said
     said = found(asked.gpus_asked_once, two_nodes(gpu_model="H200"))
     assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
+    assert "take gpu and gpu_model out of slurm/pace-ice/config.yaml: several nodes" in said
     assert "GPU B200" in found(asked.one_model, two_nodes(gres="gpu:B200:2"))
     said = found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
     assert "tasks for jobs with GPUs: measure_cell" in said
@@ -263,6 +394,13 @@ def test_a_constraint_of_another_model(found):
     assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
 
 
+def test_a_model_in_two_forms_without_a_constraint(found):
+    said = found(asked.constraint, gpu_job(model="A100"), cpu_job())
+    assert "note: GPU A100 in any of its forms: measure_cell\n  expected: one of A100-40GB, A100-80GB" in said
+    assert "write sweep_constraint: A100-80GB under default-resources of slurm/pace-ice/config.yaml" in said
+    assert found(asked.constraint, gpu_job(model="H200")) == ""
+
+
 def test_a_gpu_for_a_rule_that_needs_none(found):
     said = found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:1"), gpu_job())
     assert "rules that need no GPU ask for one: tabulate" in said
@@ -293,6 +431,7 @@ def test_what_the_executor_refuses(found):
 
 def test_another_executor(found):
     assert "an executor other than Slurm's: local" in found(asked.executor, cpu_job(), executor="local")
+    assert "leave out -n" in found(asked.executor, cpu_job(), executor="dryrun")
 
 
 def test_what_snakemake_passes_over_in_a_profile(found):
@@ -305,6 +444,27 @@ def test_set_resources_that_erase_others(found):
     said = found(asked.set_resources, erased=[("slurm/config.yaml", ["measure_cell", "gate"])])
     assert "resources in slurm/config.yaml lost by a later set-resources: gate, measure_cell" in said
     assert "put the lines of the later one into slurm/config.yaml" in said
+
+
+def test_a_misspelt_site_is_told_with_the_nearest(capsys):
+    assert main(["--site", "pace-icy"]) == 2
+    said = capsys.readouterr().err
+    assert "found: site 'pace-icy'" in said
+    assert "write 'pace-ice' instead" in said
+
+
+@pytest.mark.parametrize("option", ["-n", "--dry-run", "--dryrun"])
+def test_preflight_is_a_dry_run_by_itself(option):
+    said = snakemake_arguments("pace-ice", ["--cores", "2", option])
+    assert said == ["--profile", "slurm", "--profile", "slurm/pace-ice", "--cores", "2"]
+
+
+def test_outside_of_the_checkout(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["--site", "pace-ice"]) == 2
+    said = capsys.readouterr().err
+    assert f"found: no Snakefile in {tmp_path}" in said
+    assert "what to do: run it in the checkout" in said
 
 
 def test_snakemakes_words_come_without_frames_and_options():
@@ -395,6 +555,20 @@ def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):
     monkeypatch.setattr(software, "ROOT", tmp_path)
     said = found(software.default_profile)
     assert "resources, default-resources in profiles/default/config.yaml" in said
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["slurm-requeue", "slurm-status-command", "default-threads", "cluster-generic-submit-cmd", "retries"],
+)
+def test_keys_of_the_default_profile_that_override_a_clusters(found, tmp_path, monkeypatch, key):
+    profile = tmp_path / "profiles/default/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(f"cores: all\n{key}: 1\n")
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    said = found(software.default_profile)
+    assert f"found: {key} in profiles/default/config.yaml" in said
+    assert "move them into slurm/pace-ice/config.yaml" in said
 
 
 def test_folders_that_compute_nodes_do_not_see(found, tmp_path):

@@ -67,6 +67,14 @@ def test_the_cores_are_shared_by_the_cells_that_run_at_once(workflow):
     assert reserved(alone, "measure_cell") == {("9", "1")}
 
 
+def lease_of(flow, path: str, record: Record) -> tuple[datetime, datetime, str]:
+    """When a repeat took its GPU, by its log, when it ended, and the GPU's UUID."""
+    log = (flow.folder / path.replace("/records/", "/logs/measure_cell/")).with_suffix(".log").read_text()
+    at, taken = re.search(r"^(\S+ \S+) INFO has NVIDIA H200 (\S+), after", log, re.MULTILINE).groups()
+    begun = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
+    return begun, datetime.fromisoformat(record.finished_at), taken
+
+
 @pytest.mark.long
 def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepared, gpus):
     """Two run at once for all that Snakemake knows. One that wants two GPUs is told so."""
@@ -76,16 +84,34 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
     spans, refused = [], []
     for path in flow.planned_records():
         record = Record.read(flow.folder / path)
-        log = (flow.folder / path.replace("/records/", "/logs/measure_cell/")).with_suffix(".log").read_text()
         if record.cell["devices"] == 2:
             refused.append(record)
             continue
         assert record.status == "done"
-        at, taken = re.search(r"^(\S+ \S+) INFO has NVIDIA H200 (\S+), after", log, re.MULTILINE).groups()
+        *span, taken = lease_of(flow, path, record)
         assert taken == uuid(0)
-        begun = datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").astimezone()
-        spans.append((begun, datetime.fromisoformat(record.finished_at)))
+        spans.append(span)
     (first, second), (record,) = sorted(spans), refused
     assert first[1] <= second[0]
     assert record.status == "skipped"
     assert record.sentence == "The job asks for 2 GPUs, and this node has 1 whole one."
+
+
+@pytest.mark.long
+def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
+    gpus(2)
+    config = copy.deepcopy(CONFIG) | {"cores_per_cell": 1, "least_s": 5}  # long enough to meet
+    del config["experiments"]["tiny"]["blocks"]["two"]
+    flow = prepared(config)
+    flow.run(
+        "--cores", "3", "--resources", "gpu=2", "--until", "gate", "build_cache"
+    )  # so both cells can start
+    flow.run("--cores", "3", "--resources", "gpu=2")
+    leases = []
+    for path in flow.planned_records():
+        record = Record.read(flow.folder / path)
+        assert record.status == "done"
+        leases.append(lease_of(flow, path, record))
+    (_, first_ends, one), (second_begins, _, other) = sorted(leases)
+    assert second_begins < first_ends
+    assert {one, other} == {uuid(0), uuid(1)}

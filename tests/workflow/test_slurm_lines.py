@@ -139,6 +139,34 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         assert sentence in said, said
 
 
+@pytest.mark.long
+def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
+    """All by lines that the executor makes without a word, but for a gres that it cannot read."""
+    planted = {
+        "measure_kernel": {"gpu": 0, "gres": "gpu:H200:8", "runtime": 900, "mem_mb": 8000},
+        "gate": {"gpu": 0, "gpu_model": "", "gres": "gpu:A100:4", "runtime": 60, "men_mb": 32000},
+        "measure_ceilings": {"gpu": 0, "runtime": 60},
+        "predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200", "runtime": 30},
+        "measure_inference": {"gres": "gpu:H200:1"},
+    }
+    profile = preflight.folder / "gpus/config.yaml"
+    profile.parent.mkdir()
+    profile.write_text(yaml.safe_dump({"set-resources": planted}))
+    status, said = preflight("--site", "pace-ice", "--profile", "gpus", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    for sentence in (
+        "--gres=gpu:H200:8 --gpus=H200:0",
+        "GPUs asked for twice, by gpu and by gres: measure_inference, measure_kernel",
+        "measure_kernel: 8 GPUs for 15 h are 120 GPU-hours",
+        "several models of GPU in one sweep: A100: gate; H200: ",
+        "rules that need a GPU ask for none: measure_ceilings",
+        "Slurm's executor refuses predict: a number is missing, such as that of a gres",
+        "set-resources: gate: men_mb in gpus/config.yaml, which Snakemake passes over",
+        "write set-resources: gate: mem_mb instead",
+    ):
+        assert sentence in said, said
+
+
 def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight):
     given = ("gate:runtime=600", "gate:mem_mb=64000", "measure_cell:mem_mb=64000")
     _, said = preflight("--site", "pace-ice", "--set-resources", *given)
@@ -149,6 +177,32 @@ def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight)
         lost[2].split(", ")
     )  # measure_cell's runtime
     assert "gate" not in lost[2].split(", ")  # repeated as a whole
+
+
+def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    defaults = profile["default-resources"] | {"sweep_gpu_model": "A100", "sweep_constraint": "A100-80GB"}
+    (preflight.folder / "constrained").mkdir()
+    (preflight.folder / "constrained/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
+    _, said = preflight("--site", "pace-ice", "--profile", "constrained", SBATCH_ACCOUNT="coc")
+    lines = re.findall(r"^  (sbatch .*)$", said, re.MULTILINE)
+    with_gpu = [line for line in lines if "--gpus=A100:" in line or "--gres=gpu:A100:" in line]
+    assert any("--gres=" in line for line in with_gpu)  # on several nodes, too
+    assert 0 < len(with_gpu) < len(lines)
+    for line in lines:
+        assert line.count(" -C A100-80GB") == (line in with_gpu), line
+    assert "constraint" not in said.partition("\n\n")[2]
+
+
+def test_default_resources_without_memory_are_told(preflight):
+    """Snakemake's own mem_mb follows from files that are not there yet."""
+    status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")
+    assert status == 1, said
+    found = re.search(r"^found: no mem_mb, where .* input files: (.*)$", said, re.MULTILINE)
+    assert {"plot", "tabulate"} <= set(found[1].split(", ")), said
+    assert "measure_cell" not in found[1].split(", ")  # set-resources has it
+    assert "write mem_mb under default-resources of the command line" in said
+    assert "no line: no mem_mb" in said
 
 
 def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
@@ -165,6 +219,21 @@ def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
     assert status == 2
     assert "does not plan" in said
     assert "tpu" in said
+
+
+def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
+    file = preflight.folder / "broken.yaml"
+    file.write_text("run: [golden]\ndevice: [cuda\nrepeats: 1\n")
+    status, said = preflight("--site", "pace-ice", "--configfile", str(file))
+    assert status == 2
+    assert f"{file} is no YAML: " in said
+    assert f'in "{file}", line 3, column 8' in said
+
+
+def test_a_dry_run_is_no_other_executor(preflight):
+    _, said = preflight("--site", "pace-ice", "-n", SBATCH_ACCOUNT="coc")
+    assert "build_extension (1 job)\n  sbatch " in said
+    assert "an executor other than" not in said
 
 
 def test_a_remedy_repeats_the_config_that_was_given(preflight):

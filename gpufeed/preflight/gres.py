@@ -1,0 +1,16 @@
+"""GPUs in a `gres`, as Slurm spells it: gpu, gpu:2, gpu:H200 or gpu:H200:2, and several by commas."""
+
+import re
+
+
+def gpus_in(gres: object) -> list[tuple[str, int]]:
+    """(model, number) of each entry that asks for GPUs, on each node; the model is "" where any will do."""
+    entries = [entry.strip().split(":") for entry in str(gres or "").split(",")]
+    return [model_and_number(rest) for kind, *rest in entries if kind == "gpu"]
+
+
+def model_and_number(rest: list[str]) -> tuple[str, int]:
+    """What stands behind `gpu`: nothing is one GPU, and so is a model without a number."""
+    number = re.match(r"\d+", rest[-1]) if rest else None
+    model = rest[:-1] if number else rest
+    return (model[0] if model else ""), (int(number[0]) if number else 1)

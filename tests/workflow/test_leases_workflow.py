@@ -103,10 +103,9 @@ def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
     config = copy.deepcopy(CONFIG) | {"cores_per_cell": 1, "least_s": 5}  # long enough to meet
     del config["experiments"]["tiny"]["blocks"]["two"]
     flow = prepared(config)
-    flow.run(
-        "--cores", "3", "--resources", "gpu=2", "--until", "gate", "build_cache"
-    )  # so both cells can start
-    flow.run("--cores", "3", "--resources", "gpu=2")
+    two = ("--cores", "3", "--resources", "gpu=2")
+    flow.run(*two, "--until", "gate", "build_cache")  # else one cell would wait for its loader's verdict alone
+    flow.run(*two)
     leases = []
     for path in flow.planned_records():
         record = Record.read(flow.folder / path)

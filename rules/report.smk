@@ -49,6 +49,12 @@ rule plot:
             category="{experiment}",
             labels={"what": "workers", "kind": "figure"},
         ),
+        timeline=report(
+            f"{RESULTS}/figures/{{experiment}}/timeline.svg",
+            caption="../workflow/report/timeline.rst",
+            category="{experiment}",
+            labels={"what": "time line of a batch", "kind": "figure"},
+        ),
     log:
         f"{RESULTS}/logs/plot/{{experiment}}.log",
     conda:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpufeed.analysis import figures, find, missing, page, records, style, tables
+from gpufeed.analysis import figures, find, missing, page, records, style, tables, timeline
 from gpufeed.analysis.files import write_whole
 
 logger = logging.getLogger("gpufeed")
@@ -24,15 +24,18 @@ def plot(
     out_throughput: str | Path,
     out_breakdown: str | Path,
     out_workers: str | Path,
+    out_timeline: str | Path,
 ) -> None:
-    """Writes the three figures of an experiment as SVG; one with nothing to show says so in a sentence."""
-    cells = tables.cells(*_read(record_paths))
+    """Writes the four figures of an experiment as SVG; one with nothing to show says so in a sentence."""
+    table, steps = _read(record_paths)
+    cells = tables.cells(table, steps)
     for path, draw in (
         (out_throughput, figures.throughput),
         (out_breakdown, figures.breakdown),
         (out_workers, figures.workers),
     ):
         write_whole(path, style.to_svg(draw(cells)))
+    write_whole(out_timeline, style.to_svg(timeline.figure(cells, table, steps)))
 
 
 def assemble(found: find.Found, plan_info: Mapping, out_html: str | Path) -> None:

@@ -22,6 +22,7 @@ LANES = {
     "train_ms": ("compute", style.GREEN, ""),
 }
 PANEL_IN, HEAD_IN = 1.35, 0.55
+NOTHING = "Nothing to draw: no task has two loaders with finished repeats and their steps."
 CAPTION = (
     "One steady batch with the fastest and with the slowest loader, on one scale: the full batch whose "
     "length is nearest to the median, after warm-up and not the first of an epoch. It begins where "
@@ -96,6 +97,12 @@ def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFra
     before = steps[(steps["path"] == nearest["path"]) & (steps["step"] == nearest["step"] - 1)]
     times = {name: float(nearest[name]) for name in (*LANES, "total_ms")}
     return Step(row["label"], title, **times, before_ms=float(before["train_ms"].iloc[0]))
+
+
+def figure(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFrame) -> Figure:
+    """The time line, or a sentence where `best_and_worst` finds nothing to draw."""
+    two = best_and_worst(cells, records, steps)
+    return draw(two) if two else style.sentence_figure(NOTHING)
 
 
 def draw(two: list[Step]) -> Figure:

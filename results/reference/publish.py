@@ -29,7 +29,8 @@ def parts(tables: Path, figures: Path) -> None:
         if (folder / "cells.csv").exists():
             records = sorted((H200 / "records" / name).glob("*/*.json"))
             publish.tabulate(records, folder / "cells.csv", folder / "batches.csv")
-            publish.plot(records, *(drawn / f"{kind}.svg" for kind in ("throughput", "breakdown", "workers")))
+            kinds = ("throughput", "breakdown", "workers", "timeline")
+            publish.plot(records, *(drawn / f"{kind}.svg" for kind in kinds))
         if (folder / "ceilings.csv").exists():
             found = sorted((H200 / "ceilings" / name).glob("*.json"))
             ceilings_section.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")

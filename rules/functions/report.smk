@@ -52,7 +52,7 @@ def parts_of(experiments):
             yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)
         for table in ("cells", "batches"):
             yield f"{RESULTS}/tables/{experiment}/{table}.csv"
-        for figure in ("throughput", "breakdown", "workers"):
+        for figure in ("throughput", "breakdown", "workers", "timeline"):
             yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
         if sweep_settings(config, experiment):
             yield f"{RESULTS}/tables/{experiment}/decoders.csv"

@@ -188,10 +188,11 @@ def test_the_sweep_shows_the_rate_within_epochs_where_starts_matter(tmp_path):
 
 def test_a_figure_without_data_says_so(tmp_path):
     paths = made.write(tmp_path, made.unfinished(made.cell("resident"), "skipped", "no GPU here"))
-    publish.plot(paths, *(tmp_path / f"{name}.svg" for name in ("throughput", "breakdown", "workers")))
+    kinds = ("throughput", "breakdown", "workers", "timeline")
+    publish.plot(paths, *(tmp_path / f"{name}.svg" for name in kinds))
     for path in tmp_path.glob("*.svg"):
         assert "Nothing to draw" in path.read_text()
-    assert len(list(tmp_path.glob("*.svg"))) == 3
+    assert {path.stem for path in tmp_path.glob("*.svg")} == set(kinds)
 
 
 def test_the_same_records_give_the_same_bytes(pipelining):

@@ -104,7 +104,7 @@ def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
     del config["experiments"]["tiny"]["blocks"]["two"]
     flow = prepared(config)
     two = ("--cores", "3", "--resources", "gpu=2")
-    flow.run(*two, "--until", "gate", "build_cache")  # else one cell would wait for its loader's verdict alone
+    flow.run(*two, "--until", "gate", "build_cache")  # else one cell waits for its loader's verdict
     flow.run(*two)
     leases = []
     for path in flow.planned_records():

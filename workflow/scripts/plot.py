@@ -5,4 +5,5 @@ from gpufeed.log import job_log
 
 with job_log(snakemake.log[0]):  # noqa: F821
     job = snakemake  # noqa: F821
-    plot(job.input.records, job.output.throughput, job.output.breakdown, job.output.workers)
+    drawn = job.output
+    plot(job.input.records, drawn.throughput, drawn.breakdown, drawn.workers, drawn.timeline)

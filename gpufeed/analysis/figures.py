@@ -262,7 +262,9 @@ def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
     with_workers = ours[ours["workers"] > 0]
     if with_workers.empty or ours["workers"].nunique() < 3:
         return None
-    settings = [setting for setting in tables.SWEPT if with_workers[setting].nunique() > 1]
+    settings = [
+        setting for setting in tables.SWEPT if tables.held(with_workers, setting)[setting].nunique() > 1
+    ]
     return ours, ["loader", *(setting for setting in settings if setting != "loader")]
 
 

@@ -190,7 +190,7 @@ CAPTIONS = {
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
     "timeline": timeline.CAPTION,
-    "workers": "Throughput against worker processes; the right-hand scale compares it with loading in the "
+    "workers": "Throughput against worker processes; a right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
     "impact": "What each change is worth: images per second after it over before, with the 95 % interval, "

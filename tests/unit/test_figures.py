@@ -90,6 +90,17 @@ def test_workers_has_a_panel_for_each_setting(pipelining):
         assert words in said
 
 
+def test_a_setting_that_differs_between_loaders_alone_has_no_panel(tmp_path):
+    paths = []
+    for workers in (2, 4, 8):
+        for loader, ahead in (("dataloader_workers", 2), ("ffcv", 3)):
+            of = made.cell(loader, workers=workers, prefetch_factor=ahead)
+            paths += made.write_speeds(tmp_path, of, [100 * workers, 101 * workers])
+    said = text_of(figures.workers(tables.cells(records.read_records(paths))))
+    assert "Worker processes" in said
+    assert "Batches ahead" not in said
+
+
 def test_learning_draws_epochs_and_accuracy(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("resident", epochs=3), [100, 110], epochs=3, top1=0.81)
     table = records.read_records(paths)

@@ -6,7 +6,7 @@ if [ ! -e Snakefile ]; then
 fi
 for part in . results; do
     if [ -e "$part" ] && [ ! -w "$part" ]; then
-        own=$(stat -c %u:%g "$part")
+        own=$(stat -L -c %u:%g "$part")
         checkout=$(stat -c %u:%g .)
         user=$(id -u):$(id -g)
         name=$part

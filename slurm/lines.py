@@ -90,7 +90,8 @@ def asked(asking, job, attempt: int) -> dict:
     except WorkflowError as error:
         return found | {"error": str(error)}
     except ValueError as error:
-        return found | {"error": f"a number is missing, such as that of a gres: {error}"}
+        gres = f"a number is missing in gres {given['gres']}: " if given.get("gres") else ""
+        return found | {"error": f"{gres}{type(error).__name__}: {error}"}
 
 
 def wants_gpu(job) -> bool:

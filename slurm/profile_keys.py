@@ -78,16 +78,21 @@ def known_resources(workflow) -> set[str]:
 
 
 def resources_in(keys: dict) -> list[tuple[str, str]]:
-    """(under which key, name) of all resources in a profile, written as maps or as lists of NAME=VALUE."""
+    """(under which key, name) of all resources in a profile: maps, lists of NAME=VALUE, or one of these."""
     found = []
     for key in DEFAULTS:
-        found += [(key, str(entry).partition("=")[0]) for entry in keys.get(key) or ()]
-    given = keys.get(BY_RULE) or {}
+        found += [(key, entry.partition("=")[0]) for entry in entries(keys.get(key))]
+    given = keys.get(BY_RULE)
     if isinstance(given, dict):
         by_rule = [(rule, name) for rule, own in given.items() if isinstance(own, dict) for name in own]
     else:
-        by_rule = [str(entry).partition("=")[0].partition(":")[::2] for entry in given]
+        by_rule = [entry.partition("=")[0].partition(":")[::2] for entry in entries(given)]
     return found + [(f"{BY_RULE}: {rule}", name) for rule, name in by_rule]
+
+
+def entries(given: object) -> list[str]:
+    """The keys of a map, the entries of a list, or one entry."""
+    return [given] if isinstance(given, str) else [str(entry) for entry in given or ()]
 
 
 def resources_of(args) -> list[tuple[str, str]]:
@@ -123,10 +128,13 @@ def written(arguments: list[str]) -> dict[str, str]:
     given = profiles[: len(args.profile or ())]
     last = {key: (str(file), keys) for file, keys in profiles for key in keys}
     options = {word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")}
-    last |= {key: (COMMAND_LINE, {}) for key in (*DEFAULTS, *OF_RULES) if key in options}
+    told = {key for key in OF_RULES if key in options}
+    told |= set(DEFAULTS) if options & set(DEFAULTS) else set()  # two names of one option
+    last |= {key: (COMMAND_LINE, {}) for key in told}
     found = {"": str(given[-1][0])} if given else {}
     found |= {key: file for key, (file, _) in last.items()}
     for key in (*DEFAULTS, BY_RULE):
         file, keys = last.get(key, ("", {}))
         found |= {name: file for _, name in resources_in({key: keys.get(key)})}
-    return found
+    here = [name for under, name in resources_of(args) if under.partition(":")[0] in told]
+    return found | dict.fromkeys(here, COMMAND_LINE)

@@ -28,12 +28,14 @@ class Comparison:
     rows: COLUMNS, a row a cell and machine, in the order of ORDER, the smallest ratio first. `low` and `high`
     are the 95 % interval, or the range below six repeats, as `bounds` says. `reason`: why a cell is refused,
     was forced, or has no ratio.
-    only: side -> cells that only it has. damaged: side -> files that are no records. machines: side -> where.
+    only: side -> cells that only it has, on a machine or at all; absent: those of B alone, at all.
+    damaged: side -> files that are no records. machines: side -> where.
     """
 
     names: dict[str, str]
     rows: pd.DataFrame
     only: dict[str, list[str]]
+    absent: list[str]
     damaged: dict[str, list[str]]
     machines: dict[str, list[str]]
     forced: bool
@@ -59,7 +61,7 @@ class Comparison:
     def vanished(self) -> list[str]:
         """Cells of B alone, of experiments of which A has others: one that left no record may have failed."""
         with_a = {*self.rows["experiment"], *(name.split("/")[0] for name in self.only["A"])}
-        return [name for name in self.only["B"] if name.split("/")[0] in with_a]
+        return [name for name in self.absent if name.split("/")[0] in with_a]
 
     @property
     def intervals(self) -> pd.DataFrame:
@@ -87,6 +89,7 @@ def compare(
     A cell with a reason in `comparable.refusals` has no ratio, unless forced: then it has both.
     """
     pairs, only_a, only_b = sides.matched(ours, base)
+    absent = list(only_b)
     rows = []
     for a, b in pairs:
         done_a, done_b = timed(a), timed(b)
@@ -105,6 +108,7 @@ def compare(
         names=dict(zip("AB", names, strict=True)),
         rows=table,
         only={"A": only_a, "B": only_b},
+        absent=absent,
         damaged={side: _damaged(records) for side, records in (("A", ours), ("B", base))},
         machines={side: _machines(records) for side, records in (("A", ours), ("B", base))},
         forced=bool(table["forced"].any()),

@@ -148,7 +148,7 @@ def starts(found: Mapping[str, Any], stage: str | None = None) -> str:
     share = min(found["shares"]["start"]["median"], found["shares"]["wait"]["median"])
     if share < NOTED:
         return ""
-    included = f", {stage} included" if stage else ""
+    included = f", the {stage} of it included" if stage else ""
     return f"{points_of(share)} of the wait fall on the first batch of each epoch{included}"
 
 

@@ -11,6 +11,6 @@ def gpus_in(gres: object) -> list[tuple[str, int]]:
 
 def model_and_number(rest: list[str]) -> tuple[str, int]:
     """What stands behind `gpu`: nothing is one GPU, and so is a model without a number."""
-    number = re.match(r"\d+", rest[-1]) if rest else None
+    number = re.fullmatch(r"\d+", rest[-1]) if rest else None
     model = rest[:-1] if number else rest
     return (model[0] if model else ""), (int(number[0]) if number else 1)

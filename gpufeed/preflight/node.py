@@ -47,15 +47,15 @@ def look() -> Node:
     partitions = answers("sinfo", "-h", "-o", "%R")
     missing = tuple(name for name in COMMANDS if not shutil.which(name))
     said = {"sacctmgr": associations, "sinfo": partitions}
-    qos = qos_by_account(associations)
+    qos = qos_by_account(associations or frozenset())
     return Node(
         missing_commands=missing,
-        silent=tuple(name for name in said if not said[name] and name not in missing),
+        silent=tuple(name for name in said if said[name] is None and name not in missing),
         accounts=frozenset(qos),
-        partitions=partitions,
+        partitions=partitions or frozenset(),
         qos={account.lower(): names for account, names in qos.items()},
         inside_job=os.environ.get("SLURM_JOB_ID"),
-        min_job_age=min_job_age(answers("scontrol", "show", "config")),
+        min_job_age=min_job_age(answers("scontrol", "show", "config") or frozenset()),
         modules=tuple(filter(None, os.environ.get("LOADEDMODULES", "").split(":"))),
         cuda=cuda,
         architectures=architectures,
@@ -76,14 +76,14 @@ def qos_by_account(associations: frozenset[str]) -> dict[str, frozenset[str]]:
     return found
 
 
-def answers(*command: str) -> frozenset[str]:
-    """The lines that a command prints; none where it is missing, refuses or takes longer than 20 s."""
+def answers(*command: str) -> frozenset[str] | None:
+    """The lines that a command prints; None where it is missing, refuses or takes longer than 20 s."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=20, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return frozenset()
+        return None
     return frozenset(line.strip() for line in done.stdout.splitlines() if line.strip())
 
 

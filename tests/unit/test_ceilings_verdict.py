@@ -132,12 +132,14 @@ def test_most_of_the_wait_for_the_first_batch_is_start_up():
         (
             {"wait_s": 1.0, "start_s": 0.4},
             {"decode_s": 0.9},
-            "20 points of the wait fall on the first batch of each epoch, decode included; removing",
+            "20 points of the wait fall on the first batch of each epoch, the decode of it included; "
+            "removing",
         ),
         (
             {"wait_s": 1.0, "start_s": 0.4},
             {"decode_s": 0.1, "transfer_s": 0.9},
-            "20 points of the wait fall on the first batch of each epoch, transfer included; removing",
+            "20 points of the wait fall on the first batch of each epoch, the transfer of it included; "
+            "removing",
         ),
         (
             {"wait_s": 0.1, "growth_s": 0.9, "start_s": 0.08},

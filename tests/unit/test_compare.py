@@ -111,6 +111,14 @@ def test_a_cell_that_left_no_record_is_no_success(run):
     assert run(made("resident"), [*made("resident"), *elsewhere])[0] == NOTHING
 
 
+def test_a_cell_of_one_machine_more_is_no_cell_without_a_record(run):
+    others = [replace(one, repeat=6 + one.repeat) for one in made(gpu="NVIDIA A100")]
+    code, said, _ = run(made(), [*made(), *others])
+    assert code == NOTHING
+    assert "A has no record" not in said
+    assert "Only in B, 1 cell" in said
+
+
 OTHERS = {
     "GPU model": (
         {"gpu": "NVIDIA GeForce RTX 4090"},

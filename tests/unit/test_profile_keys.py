@@ -80,5 +80,14 @@ def test_where_keys_stand_that_hold(said):
     assert found["executor"] == found["gres"] == found["set-resources"] == "a/config.yaml"
     assert found["default-resources"] == found["mem_mb"] == found[""] == "b/config.yaml"
     assert "qos" not in found  # lost
-    found = said(keys.written, first, second, more=["--default-resources", "qos=b"])
-    assert found["default-resources"] == "the command line"
+    for option in ("--default-resources", "--default-res"):
+        found = said(keys.written, first, second, more=[option, "qos=b"])
+        assert found["default-resources"] == found["qos"] == "the command line"
+        assert found["gres"] == "a/config.yaml"
+    found = said(keys.written, first, second, more=["--set-resources", "gate:gres=gpu:H200:1"])
+    assert found["set-resources"] == found["gres"] == "the command line"
+
+
+def test_a_resource_may_stand_alone():
+    given = {"default-resources": "mem_mb=100", "set-resources": "gate:runtime=3"}
+    assert keys.resources_in(given) == [("default-resources", "mem_mb"), ("set-resources: gate", "runtime")]

@@ -59,7 +59,7 @@ def _panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
 
 
 def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:
-    """From the multiple of 10 % below the lowest AU or its interval to a little beyond 100 % or the highest."""
+    """From the multiple of 10 % below the lowest AU or interval to a little beyond 100 % or the highest."""
     known = [value for au in shares for value in (au["median"], au["ci95_low"], au["ci95_high"]) if value]
     low = min(1 - TEN, max(0.0, TEN * math.floor((min(known) - RIM) / TEN)))
     high = max(1.0, *known)

@@ -160,7 +160,7 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
         "measure_kernel: 8 GPUs for 15 h are 120 GPU-hours",
         "several models of GPU in one sweep: A100: gate; H200: ",
         "rules that need a GPU ask for none: measure_ceilings",
-        "Slurm's executor refuses predict: a number is missing, such as that of a gres",
+        "Slurm's executor refuses predict: a number is missing in gres gpu:H200",
         "set-resources: gate: men_mb in gpus/config.yaml, which Snakemake passes over",
         "write set-resources: gate: mem_mb instead",
     ):

@@ -2,8 +2,9 @@
 
 Measures the same cells, a GPU and a share of the cores each, by turns one after another (`shares=GPUS`) and
 as many at once as there are GPUs, in the order ABBA, a repeat of all cells a turn: one that lives on the GPU,
-one that lives on the CPU. Prints a line for each turn with images/s, GPUs and for how many seconds the cells
-were timed at once; in the end each cell's ratio beside / alone, held to 3 %: exit status 1 if one misses it.
+one that lives on the CPU. A turn before them, which makes the data and fills the caches, does not count.
+Prints a line for each turn with images/s, GPUs and for how many seconds the cells were timed at once; in the
+end each cell's ratio beside / alone, held to 3 %: exit status 1 if one misses it.
 """
 
 import argparse
@@ -87,7 +88,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     rates: dict[str, dict[str, list[float]]] = {}
-    for turn, arm in enumerate(["alone", "beside", "beside", "alone"] * asked.pairs):
+    arms = ["warm-up", *["alone", "beside", "beside", "alone"] * asked.pairs]
+    for turn, arm in enumerate(arms):
         paths = targets(folder / "results", turn)
         command = [sys.executable, "-m", "snakemake", "--configfile", str(folder / "config.yaml")]
         command += ["--cores", str(asked.cores), "--resources", f"gpu={asked.gpus}"]
@@ -106,7 +108,8 @@ def main() -> int:
         line: dict[str, object] = {"turn": turn, "arm": arm, "seconds": round(time.perf_counter() - begun)}
         for record in records:
             loader, rate = record["cell"]["loader"], record["throughput"]["images_per_s"]
-            rates.setdefault(loader, {}).setdefault(arm, []).append(rate)
+            if arm != "warm-up":
+                rates.setdefault(loader, {}).setdefault(arm, []).append(rate)
             line[loader] = round(rate)
         gpus = [(record["environment"]["gpu"] or {}).get("uuid") for record in records]
         line |= {"cores": [record["environment"]["cores_allowed"] for record in records], "gpus": gpus}

@@ -46,6 +46,8 @@ ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, fo
 @dataclass(frozen=True)
 class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
+    threads: bool = False  # its workers are threads of the process
+    anew: bool = False  # its workers start anew with each epoch
     reads: str = "files"  # files | cache | strips | shards | beton
     device: str = "any"  # any | cuda
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
@@ -82,7 +84,7 @@ LOADERS = {
     "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader"),
     "dataloader_workers": LoaderEntry("gpufeed.loaders.dataloader:WorkersLoader", workers="required"),
     "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional"),
-    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional"),
+    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True),
     "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
     "host_cache": LoaderEntry(
         "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
@@ -101,12 +103,12 @@ LOADERS = {
     "resident_jpeg": LoaderEntry(
         "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, augments=ON_DEVICE
     ),
-    "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional"),
+    "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, anew=True),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
     ),
     "ffcv": LoaderEntry(
-        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", reads="beton", augments=ON_DEVICE
+        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
 }

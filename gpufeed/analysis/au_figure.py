@@ -35,7 +35,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
         axes = figure.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
         for axis, (title, rows) in zip(axes, drawn.items(), strict=True):
             _panel(axis, rows)
-            axis.set_title(title)
+            axis.set_title(style.title(title))
     return figure
 
 

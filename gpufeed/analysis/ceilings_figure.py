@@ -45,7 +45,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
         seen = set()
         for axis, (name, rows) in zip(axes, drawn.items(), strict=True):
             seen |= _panel(axis, rows)
-            axis.set_title(name)
+            axis.set_title(style.title(name))
         figure.legend(handles=_legend(seen), loc="outside upper left", ncols=3)
     return figure
 

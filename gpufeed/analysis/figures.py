@@ -336,7 +336,7 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
         label = f"ceiling (replay, n = {int(bound['ceiling_n_repeats'])})"
         axis.axhline(bound["ceiling_images_per_s"], color=style.VERMILION, lw=1.4, label=label)
         axis.axhspan(bound["ceiling_images_per_s_min"], bound["ceiling_images_per_s_max"], **CEILING_RANGE)
-    axis.set(xlabel="worker processes", title=SWEPT_TITLES[setting])
+    axis.set(xlabel="workers", title=SWEPT_TITLES[setting])
     axis.set_xticks(sorted({0, *rows["workers"].astype(int)}))
     axis.grid(color="#E4E4E4")
     axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)

@@ -39,7 +39,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
         for (left, right), found in zip(axes, drawn, strict=True):
             _throughput(left, found, sizes)
             _latency(right, found)
-            left.set_title(f"{title(found)}; {machine(found)}")
+            left.set_title(style.title(f"{title(found)}; {machine(found)}"))
         handles = [
             Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=f"batch {batch}")
             for number, batch in enumerate(sizes)

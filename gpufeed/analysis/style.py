@@ -15,6 +15,7 @@ LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 WIDTH_IN = 9.0
+TITLE_LETTERS = 72  # that fit beside each other above axes of a figure of that width
 
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
@@ -73,6 +74,13 @@ def short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
+
+
+def title(text: str) -> str:
+    """In one line if it fits above the axes, else what stands between `; ` on lines of its own, wrapped."""
+    if len(text) <= TITLE_LETTERS:
+        return text
+    return "\n".join(textwrap.fill(part, TITLE_LETTERS) for part in text.split("; "))
 
 
 def sentence_figure(sentence: str) -> Figure:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
-from gpufeed.registry import AUGMENTS
+from gpufeed.registry import AUGMENTS, LOADERS
 
 # What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
 FEATURES = {
@@ -107,8 +107,14 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
 
 
 def _plain_label(row: pd.Series) -> str:
-    workers = 0 if pd.isna(row["workers"]) else int(row["workers"])
-    return f"{row['loader']}, {plural(workers, 'worker')}" if workers else str(row["loader"])
+    count = 0 if pd.isna(row["workers"]) else int(row["workers"])
+    return f"{row['loader']}, {workers(row['loader'], count)}" if count else str(row["loader"])
+
+
+def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> str:
+    """`16 workers`, and `16 threads` of a loader whose workers these are; noun, nouns: for processes."""
+    threads = loader in LOADERS and LOADERS[loader].threads
+    return plural(count, "thread") if threads else plural(count, noun, nouns)
 
 
 def task(rows: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from gpufeed.analysis import wording
 from gpufeed.analysis.statistics import MATTERS
 from gpufeed.ceilings.plan import DECODE, FETCH
+from gpufeed.registry import LOADERS
 
 COMPUTE, INPUT, START, BALANCED, OPEN = (
     "compute-bound",
@@ -132,7 +133,9 @@ def waits(found: Mapping[str, Any]) -> str:
 def start(found: Mapping[str, Any]) -> str:
     """What the first batches of the epochs take of the wait."""
     seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
-    stay = " (or persistent_workers)" if cell["workers"] and not cell.get("persistent_workers") else ""
+    anew = cell["loader"] in LOADERS and LOADERS[cell["loader"]].anew
+    can_stay = cell["workers"] and not anew and not cell.get("persistent_workers")
+    stay = " (or persistent_workers)" if can_stay else ""
     return (
         f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "
         f"({seconds} s), of which longer epochs{stay} would have fewer"
@@ -189,8 +192,12 @@ def apart(found: Mapping[str, Any]) -> str:
 
 def named(stage: str, found: Mapping[str, Any]) -> str:
     """A stage, and who does it where these could be more."""
-    workers = found["cell"]["workers"]
-    return f"{stage} in {wording.plural(workers, 'worker process', 'worker processes')}" if workers else stage
+    loader, count = found["cell"]["loader"], found["cell"]["workers"]
+    return (
+        f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
+        if count
+        else stage
+    )
 
 
 def au(found: Mapping[str, Any]) -> str:

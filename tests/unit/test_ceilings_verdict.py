@@ -25,6 +25,13 @@ def test_the_sentence_names_the_wait_the_stage_and_what_their_removal_brings():
     )
 
 
+def test_threads_are_not_called_processes():
+    found = of(
+        made.pairs(1.63), decode_s=1.25, transfer_s=0.05, input_s=2.63, cell={"loader": "spdl", "workers": 4}
+    )
+    assert "48 points of it for decode in 4 threads; removing" in found.sentence
+
+
 @pytest.mark.parametrize(
     ("wait", "kind"),
     [
@@ -123,6 +130,8 @@ def test_most_of_the_wait_for_the_first_batch_is_start_up():
     )
     workers = of(made.pairs(1.0, start_s=0.9), cell={"workers": 2})
     assert "longer epochs (or persistent_workers) would have fewer" in workers.sentence
+    anew = of(made.pairs(1.0, start_s=0.9), cell={"loader": "fastai", "workers": 2})
+    assert "of which longer epochs would have fewer" in anew.sentence
     assert of(made.pairs(1.0, start_s=0.4), decode_s=0.9, input_s=2.0).kind == "input-bound"
 
 

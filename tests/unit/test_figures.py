@@ -1,10 +1,12 @@
 import re
 import xml.etree.ElementTree as ET
 
+import ceilings_fixtures as ceilings
 import pytest
 import record_fixtures as made
 
 from gpufeed.analysis import (
+    au_figure,
     ceilings_figure,
     figures,
     inference_figure,
@@ -240,3 +242,16 @@ def test_a_figure_in_a_page_is_smaller_and_says_and_draws_the_same():
     for exact, shorter in zip(*paths, strict=True):
         numbers = [[float(n) for n in re.findall(r"-?\d+\.?\d*", d)] for d in (exact, shorter)]
         assert numbers[1] == pytest.approx(numbers[0], abs=0.0051)
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "a card with a name in words " * 4])
+@pytest.mark.parametrize("draw", [ceilings_figure.draw, au_figure.draw])
+def test_titles_of_ceilings_end_within_the_figure(draw, gpu):
+    found = ceilings.document(ceilings.pairs(0.5))
+    found["environment"]["gpu"]["name"] = gpu
+    with style.look():
+        figure = draw([found])
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    (title,) = (text for text in axis.get_children() if getattr(text, "get_text", str)().startswith("vit_"))
+    assert title.get_window_extent().x1 <= figure.bbox.x1

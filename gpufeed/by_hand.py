@@ -16,6 +16,7 @@ from gpufeed.document import now
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Cell
 from gpufeed.node import node_name
+from gpufeed.parts import Place
 from gpufeed.provide import Shelf, dataset, stores
 from gpufeed.registry import DECODERS, fetch
 from gpufeed.tracking.live import watched
@@ -24,7 +25,7 @@ from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
 from gpufeed.trained.train import learned
 from gpufeed.trainers.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
-from gpufeed.training import Place, Trained, is_judged, judge, settle_process, train
+from gpufeed.training import Trained, is_judged, judge, settle_process, train
 
 log = logging.getLogger("gpufeed")
 

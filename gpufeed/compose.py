@@ -16,17 +16,9 @@ from typing import Any
 
 import yaml
 
-from gpufeed.config import (
-    CONFIG,
-    GROUPS,
-    HYPER,
-    check_evaluation,
-    check_hyper,
-    check_of,
-    check_source,
-    explain,
-    first_error,
-)
+from gpufeed.config import CONFIG, GROUPS, HYPER, check_evaluation, check_hyper
+from gpufeed.config_schema import explain, first_error
+from gpufeed.config_sources import check_of, check_source
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import (
     AXES,

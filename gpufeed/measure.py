@@ -18,23 +18,14 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
 from gpufeed.environment import environment, filesystem
 from gpufeed.experiment import Cell
+from gpufeed.parts import Place, Stores
 from gpufeed.record import Record
 from gpufeed.telemetry import leak
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
 from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.trainers.epochs import entry_of
-from gpufeed.training import (
-    Place,
-    Stores,
-    Trained,
-    guarded,
-    is_judged,
-    judge,
-    read_cell,
-    settle_process,
-    train,
-)
+from gpufeed.training import Trained, guarded, is_judged, judge, read_cell, settle_process, train
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
 OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in a record of several

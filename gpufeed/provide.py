@@ -13,7 +13,7 @@ from pathlib import Path
 from gpufeed.beton.build import build as build_beton
 from gpufeed.beton.store import open_beton
 from gpufeed.cache import build_or_fall_back, open_cache
-from gpufeed.config import with_defaults
+from gpufeed.config_sources import with_defaults
 from gpufeed.data.building import one_builder
 from gpufeed.data.fetch import SourceFile, fetch
 from gpufeed.data.manifest import Manifest
@@ -21,12 +21,12 @@ from gpufeed.data.prepare import prepare
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell, content, source_options
+from gpufeed.parts import Stores
 from gpufeed.registry import DERIVED, LOADERS
 from gpufeed.shards.build import build as build_shards
 from gpufeed.shards.store import open_shards
 from gpufeed.strips.build import build as build_strips
 from gpufeed.strips.store import open_strips
-from gpufeed.training import Stores
 
 log = logging.getLogger("gpufeed")
 

@@ -8,7 +8,8 @@ import yaml
 
 from gpufeed.bundle import archives, wheels
 from gpufeed.bundle.contents import ROOT, seal, this_node
-from gpufeed.config import CONFIG, read_yaml
+from gpufeed.config import CONFIG
+from gpufeed.config_schema import read_yaml
 from gpufeed.errors import GpufeedError
 
 EXPECTED = ("a file of YAML with `key: value`", "correct it, or name another: make bundle CONFIG=my.yaml")

@@ -18,11 +18,12 @@ from gpufeed.ceilings.stages import COLD_ROUNDS, ROUNDS, cold_runs, input_runs, 
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
+from gpufeed.parts import Place, Stores
 from gpufeed.smaller_batch import fitting
 from gpufeed.sweep.page_cache import read_in
 from gpufeed.telemetry.page_cache import cached_share
 from gpufeed.trained.heading import heading
-from gpufeed.training import Place, Ready, Stores, guarded, made_ready, read_cell, settle_process
+from gpufeed.training import Ready, guarded, made_ready, read_cell, settle_process
 
 log = logging.getLogger("gpufeed")
 MEASURED = ("resolved", "shared_cores", "dataset", "segment", "start_up", "shares", "images_per_s")

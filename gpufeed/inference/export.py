@@ -19,9 +19,10 @@ from torch.export import Dim, ExportedProgram
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.inference.files import INPUT, METADATA, OUTPUT, SCHEMA_VERSION, metadata_text, row
+from gpufeed.parts import Place
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
-from gpufeed.training import Place, guarded, read_cell, settle_process
+from gpufeed.training import guarded, read_cell, settle_process
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
 EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant

@@ -9,8 +9,8 @@ import torch
 from gpufeed.data.manifest import Manifest
 from gpufeed.experiment import Cell
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.parts import Stores, load_request, make_augment
 from gpufeed.registry import fetch
-from gpufeed.training import Stores, load_request, make_augment
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 

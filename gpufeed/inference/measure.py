@@ -24,10 +24,11 @@ from gpufeed.inference.plan import pairs
 from gpufeed.inference.record import SCHEMA_VERSION
 from gpufeed.inference.rows import Row, told
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.parts import Place, Stores
 from gpufeed.trained.evaluation import check_classes
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
-from gpufeed.training import Place, Stores, guarded, read_cell, settle_process
+from gpufeed.training import guarded, read_cell, settle_process
 
 log = logging.getLogger("gpufeed")
 NOTHING = {**dict.fromkeys(("trained", "resolved", "split")), "rows": []}

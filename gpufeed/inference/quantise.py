@@ -21,8 +21,9 @@ from gpufeed.experiment import Cell
 from gpufeed.inference.export import packages, quiet
 from gpufeed.inference.files import INPUT, SCHEMA_VERSION, Files, row
 from gpufeed.inference.images import first, requested
+from gpufeed.parts import Place, Stores
 from gpufeed.trained.heading import heading
-from gpufeed.training import Place, Stores, guarded, read_cell, settle_process
+from gpufeed.training import guarded, read_cell, settle_process
 
 OPERATORS = ("Conv", "Gemm", "MatMul")
 BATCH = 32  # calibration images a call: histograms of all activations of so many are in memory at once

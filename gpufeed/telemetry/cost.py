@@ -81,8 +81,9 @@ def trainer(asked: argparse.Namespace) -> tuple[Cell, Callable[[int, bool], tupl
     config["sources"][DATASET]["options"]["count"] = asked.images
     cell = planned(asked, config, Composer())
 
+    from gpufeed.parts import Place
     from gpufeed.provide import Shelf, dataset, stores  # imports torch, for which a refusal need not wait
-    from gpufeed.training import Place, settle_process, train
+    from gpufeed.training import settle_process, train
 
     shelf = Shelf(asked.data, (), "simplejpeg", 0.0)
     manifest = dataset(DATASET, config, shipped(), shelf)

@@ -11,19 +11,11 @@ from gpufeed.devices import apply_precision
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import Cell
+from gpufeed.parts import Place, Stores, load_request, make_augment
 from gpufeed.trained import confusion
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
-from gpufeed.training import (
-    Place,
-    Stores,
-    guarded,
-    judge,
-    load_request,
-    make_augment,
-    read_cell,
-    settle_process,
-)
+from gpufeed.training import guarded, judge, read_cell, settle_process
 
 MOST_CLASSES = 1000  # the matrix of so many has a million entries
 

@@ -5,8 +5,8 @@ from typing import Any
 from gpufeed.document import now
 from gpufeed.environment import environment
 from gpufeed.experiment import Cell
+from gpufeed.parts import Place
 from gpufeed.trained.record import SCHEMA_VERSION
-from gpufeed.training import Place
 
 
 def heading(

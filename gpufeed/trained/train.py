@@ -7,9 +7,10 @@ from typing import Any
 from torch import nn
 
 from gpufeed.document import now
+from gpufeed.parts import Place, Stores
 from gpufeed.trained.heading import heading
 from gpufeed.trainers.checkpoints import Checkpoints
-from gpufeed.training import Place, Stores, Trained, guarded, read_cell, settle_process, train
+from gpufeed.training import Trained, guarded, read_cell, settle_process, train
 
 REPEAT = 0  # whose seed the training has
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")

@@ -67,6 +67,7 @@ def code_of_training(wildcards):
     own += ["augment/fastai_transform.py"] if cell.trainer == "fastai" else []
     own += [
         "training.py",
+        "parts.py",
         "smaller_batch.py",
         "timing.py",
         "devices.py",

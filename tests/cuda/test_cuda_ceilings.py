@@ -22,8 +22,8 @@ from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.dataloader import SyncLoader
 from gpufeed.models.simple_cnn import SimpleCNN
+from gpufeed.parts import Stores
 from gpufeed.registry import load
-from gpufeed.training import Stores
 
 CYCLES = 10_000_000  # about 5 ms at 2 GHz
 SETTINGS = {"pairs": 6, "least_s": 0.5}

@@ -18,10 +18,10 @@ from gpufeed.inference.files import EXPORTED, NAMES, Files
 from gpufeed.inference.measure import measure_inference
 from gpufeed.inference.precision import in_type
 from gpufeed.inference.record import write
+from gpufeed.parts import Stores
 from gpufeed.registry import BACKENDS, fetch
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 BATCH = 4
 GRAPHS = ("cuda_graphs", "compiled_graphs", "autotuned_graphs", "torchao_int8", "torchao_fp8")

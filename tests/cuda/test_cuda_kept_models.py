@@ -9,13 +9,13 @@ from gpufeed.config import Composer
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.synthetic import reorganise
 from gpufeed.experiment import Cell
+from gpufeed.parts import Stores
 from gpufeed.predict import main
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import load, save
 from gpufeed.trained.predict import Predictor
 from gpufeed.trained.record import EVALUATION, MODEL
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 OPTIONS = {
     "count": 400,

@@ -11,7 +11,7 @@ import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.bundle import archives, contents, wheels
-from gpufeed.config import FASHION_MNIST_FILES
+from gpufeed.config_sources import FASHION_MNIST_FILES
 from gpufeed.errors import GpufeedError
 
 SHIPPED = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())

@@ -24,8 +24,8 @@ from gpufeed.document import validator
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
+from gpufeed.parts import Stores
 from gpufeed.registry import LOADERS, load
-from gpufeed.training import Stores
 
 NEAR = 1e-3  # relative: looking at the clock takes a little
 SETTINGS = {"pairs": 6, "least_s": 0.01}

@@ -16,12 +16,12 @@ from torch import nn
 from gpufeed import registry
 from gpufeed.errors import GpufeedError
 from gpufeed.measure import measure
+from gpufeed.parts import Stores
 from gpufeed.registry import fetch
 from gpufeed.resume import over, resumable
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import KEY, Checkpoints
 from gpufeed.trainers.plain import load_optimiser
-from gpufeed.training import Stores
 
 TRAINERS = ("plain", "lightning")
 OPTIONS = {"schedule": "one_cycle", "weight_decay": 0.01, "evaluate": "last"}

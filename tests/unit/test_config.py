@@ -9,15 +9,8 @@ from config_fixtures import ROOT, merged
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from gpufeed.config import (
-    FASHION_MNIST_FILES,
-    GROUPS,
-    RULES,
-    check,
-    check_splits,
-    planned,
-    with_defaults,
-)
+from gpufeed.config import GROUPS, RULES, check, planned
+from gpufeed.config_sources import FASHION_MNIST_FILES, check_splits, with_defaults
 from gpufeed.data import idx, synthetic
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import DEVICES, Plan

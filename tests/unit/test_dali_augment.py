@@ -11,8 +11,8 @@ from gpufeed.augment.dali import DRAWN, DaliAugment
 from gpufeed.augment.plain import Normalise
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.loaders import dali
+from gpufeed.parts import example_batch
 from gpufeed.registry import load
-from gpufeed.training import example_batch
 
 STILL = {"size": None, **dict.fromkeys(DRAWN, 0.0)}
 NAMES = [name for _, (name, _, _) in DRAWN.items()]

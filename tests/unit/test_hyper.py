@@ -7,15 +7,8 @@ import pytest
 from config_fixtures import merged
 
 from gpufeed import config as config_module
-from gpufeed.config import (
-    GROUPS,
-    HYPER,
-    Composer,
-    parse_override,
-    planned,
-    read_hyper,
-    validator,
-)
+from gpufeed.config import GROUPS, HYPER, Composer, parse_override, planned, read_hyper
+from gpufeed.config_schema import validator
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.registry import KINDS, MODELS, fetch, load

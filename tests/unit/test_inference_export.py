@@ -16,9 +16,9 @@ from gpufeed.errors import GpufeedError, Skip
 from gpufeed.inference import export, files, quantise
 from gpufeed.inference.backends.onnx_runtime import WHOLE_PRODUCTS
 from gpufeed.inference.files import EXPORTED, INPUT, METADATA, OUTPUT
+from gpufeed.parts import Stores
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 # An untrained model's logits lie close together: INT8 may move them by this share of the largest.
 INT8_TOLERANCE = 0.08

@@ -20,10 +20,10 @@ from gpufeed.inference.files import EXPORTED, Files
 from gpufeed.inference.measure import measure_inference
 from gpufeed.inference.plan import pairs
 from gpufeed.inference.precision import forward_of
+from gpufeed.parts import Stores
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 SETTINGS = {
     "backends": ["eager"],

@@ -16,13 +16,13 @@ from gpufeed.config import ROOT, planned
 from gpufeed.document import validator
 from gpufeed.errors import GpufeedError
 from gpufeed.measure import measure
+from gpufeed.parts import Stores
 from gpufeed.trained.confusion import confusion_matrix, precision, recall
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import load, save
 from gpufeed.trained.plan import files_to_predict, kept_cells
 from gpufeed.trained.record import EVALUATION, MODEL
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 # --- which
 

@@ -18,9 +18,9 @@ from gpufeed.data.packed import pack
 from gpufeed.environment import filesystem
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, dataset_facts, measure
+from gpufeed.parts import Stores
 from gpufeed.record import DOCUMENT, Record
 from gpufeed.trainers.plain import PlainTrainer
-from gpufeed.training import Stores
 
 
 @pytest.fixture

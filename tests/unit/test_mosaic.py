@@ -9,7 +9,8 @@ from image_fixtures import encode, write_dataset
 from PIL import Image
 from test_config import broken
 
-from gpufeed.config import planned, validator
+from gpufeed.config import planned
+from gpufeed.config_schema import validator
 from gpufeed.data.mosaic import colour_ids, parse_options, plan, reorganise
 from gpufeed.data.mosaic import encode as encode_tiles
 from gpufeed.data.synthetic import reorganise as synthetic

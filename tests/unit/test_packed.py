@@ -28,9 +28,9 @@ from gpufeed.data.packed import ARCHIVE, MANIFEST, SIDECAR, Packed, pack
 from gpufeed.data.prepare import prepare
 from gpufeed.data.unpacked import VARIABLE, bring, files_at
 from gpufeed.errors import GpufeedError
+from gpufeed.parts import Stores, reads_files
 from gpufeed.strips.build import build
 from gpufeed.strips.reader import StripReader
-from gpufeed.training import Stores, reads_files
 
 SMALL = {"count": 40, "size": 8, "classes": 3}
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=80).filter(

@@ -11,7 +11,7 @@ from image_fixtures import MEAN, STD, request
 from PIL import Image
 
 from gpufeed.cache import build, fill, open_cache
-from gpufeed.config import check_of
+from gpufeed.config_sources import check_of
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.data.resize import resized
 from gpufeed.errors import GpufeedError

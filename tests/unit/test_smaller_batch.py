@@ -25,12 +25,13 @@ from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.measure import measure
 from gpufeed.models.simple_cnn import SimpleCNN
+from gpufeed.parts import Place, Stores
 from gpufeed.smaller_batch import OutOfMemory, fitting, out_of_memory
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.model_file import save
 from gpufeed.trained.train import train_model
 from gpufeed.trainers.checkpoints import Checkpoints
-from gpufeed.training import Place, Stores, read_cell, train
+from gpufeed.training import read_cell, train
 
 ROOM = 5  # images that the toy's memory holds
 SIX = (100.0, 101.0, 99.0, 100.5, 99.5, 100.2)

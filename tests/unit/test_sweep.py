@@ -13,7 +13,7 @@ from data_fixtures import REPOSITORY
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.config import validator
+from gpufeed.config_schema import validator
 from gpufeed.data import mosaic, synthetic
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.files import read_file

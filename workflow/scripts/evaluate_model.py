@@ -6,9 +6,9 @@ from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
+from gpufeed.parts import Stores
 from gpufeed.trained.evaluation import evaluate_model
 from gpufeed.trained.record import EVALUATION
-from gpufeed.training import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821

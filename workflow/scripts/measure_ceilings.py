@@ -9,7 +9,7 @@ from gpufeed.ceilings.record import write
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
-from gpufeed.training import Stores
+from gpufeed.parts import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821

@@ -8,7 +8,7 @@ from gpufeed.inference.files import EXPORTED, find, troubles
 from gpufeed.inference.quantise import quantise_model
 from gpufeed.log import job_log
 from gpufeed.node import node_name
-from gpufeed.training import Stores
+from gpufeed.parts import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821

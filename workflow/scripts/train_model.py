@@ -7,11 +7,11 @@ from gpufeed import attempts, leases, orphan
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
+from gpufeed.parts import Stores
 from gpufeed.resume import over, resumable
 from gpufeed.trained.model_file import save
 from gpufeed.trained.record import MODEL
 from gpufeed.trained.train import train_model
-from gpufeed.training import Stores
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821

@@ -13,6 +13,7 @@ set-resources took away), `written` (the profile in which each key and resource 
 """
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -66,6 +67,10 @@ class Asking:
             "workdir": None,
         }
         call = get_submit_command(job, parameters, settings=self.settings) + set_gres_string(job)
+        try:
+            shlex.split(call)
+        except ValueError as error:
+            raise WorkflowError(f"{error} in slurm_extra: {job.resources.get('slurm_extra')}") from error
         return " ".join(call.split())
 
 

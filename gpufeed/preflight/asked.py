@@ -2,15 +2,8 @@
 
 from collections.abc import Iterator
 
-from gpufeed.preflight.asked_gpus import (
-    asks_twice,
-    constraint,
-    gpus_asked_once,
-    one_model,
-    one_node,
-    rules_with_gpu,
-    rules_without_gpu,
-)
+from gpufeed.preflight.asked_gpus import constraint, one_model, one_node, rules_with_gpu, rules_without_gpu
+from gpufeed.preflight.asked_options import asks_twice, gpus_asked_once, gpus_in_extra
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import near, rules_of
 from gpufeed.preflight.node import Node
@@ -189,10 +182,10 @@ def too_long(ask: Ask, site: Site) -> str:
 
 def unknown_model(ask: Ask, site: Site) -> bool:
     """Whether it asks for a GPU that the site has not: no partition takes it, and `one_model` tells why."""
-    return bool(ask.gpus and ask.model and ask.model not in site.gpus)
+    return bool(ask.gpus and ask.models - {""} - set(site.gpus))
 
 
 CHECKS = (
-    executor, profiles, set_resources, gpus_asked_once, submittable, unknown, account, partition,
-    quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
+    executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
+    partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
 )  # fmt: skip

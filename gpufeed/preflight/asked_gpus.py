@@ -1,36 +1,20 @@
-"""Checks of the GPUs that the jobs ask for: how many, of which model, by which option."""
+"""Checks of the GPUs that the jobs ask for: how many, of which model, on how many nodes."""
 
 from collections.abc import Iterator
 
+from gpufeed.preflight.asked_options import out_of_extra
 from gpufeed.preflight.finding import Finding
-from gpufeed.preflight.gres import gpus_in
+from gpufeed.preflight.gres import gpus_by_option
 from gpufeed.preflight.naming import near, rules_of
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Ask, Plan
 from gpufeed.preflight.site import Site
-
-
-def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    twice = [ask for ask in plan.first if asks_twice(ask)]
-    if twice:
-        yield Finding(
-            f"GPUs asked for twice, by gpu and by gres: {rules_of(twice)}",
-            "gpu alone, which the rules set: Slurm adds up or refuses --gpus beside --gres",
-            f"take gpu and gpu_model out of {plan.file('gpu_model', 'gpu')}: several nodes ask by gres"
-            if all(ask.on_several for ask in twice)
-            else f"take gres out of {plan.file('gres')}; the model goes into sweep_gpu_model",
-        )
-
-
-def asks_twice(ask: Ask) -> bool:
-    """Whether it asks for GPUs by gres and by gpu or gpu_model, too; with gpu: 0 the model alone does."""
-    by_name = ask.resources.get("gpu") or ask.resources.get("gpu_model") or ask.option("--gpus", "-G")
-    return bool(by_name and ask.gres) or "both 'gpu' and 'gres'" in ask.error
+from gpufeed.preflight.words import words_of
 
 
 def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = [ask for ask in plan.first if ask.gpus and ask.wants_gpu]
-    models = {ask.model for ask in asking}
+    models = {model for ask in asking for model in ask.models}
     for model in sorted(models - set(site.gpus) - {""}):
         yield Finding(
             f"GPU {model}",
@@ -40,14 +24,14 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
     if len(models) > 1:
         by = {
-            model or "any": rules_of(ask for ask in asking if ask.model == model) for model in sorted(models)
+            model or "any": rules_of(ask for ask in asking if model in ask.models) for model in sorted(models)
         }
         yield Finding(
             "several models of GPU in one sweep: "
             + "; ".join(f"{model}: {rules}" for model, rules in by.items()),
             "one model: numbers of different GPUs do not compare",
-            f"take gpu_model and gres out of set-resources in {plan.file('set-resources')}, and name one as "
-            f"sweep_gpu_model under {plan.defaults}",
+            f"take gpu_model, gres and GPUs of slurm_extra out of set-resources in "
+            f"{plan.file('set-resources')}, and name one as sweep_gpu_model under {plan.defaults}",
         )
     elif models == {""}:
         yield Finding(
@@ -59,7 +43,10 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = {
-        (str(ask.resources["constraint"]), ask.model) for ask in plan.first if ask.resources.get("constraint")
+        (str(ask.resources["constraint"]), model)
+        for ask in plan.first
+        if ask.resources.get("constraint")
+        for model in ask.models
     }
     for feature, model in sorted(asking):
         if feature not in site.constraints:
@@ -88,10 +75,10 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 def forms(plan: Plan, site: Site) -> Iterator[Finding]:
     """A model that the site has in several forms, where no constraint picks one."""
     open_to_all = [ask for ask in plan.first if ask.gpus and not ask.resources.get("constraint")]
-    for model in sorted({ask.model for ask in open_to_all}):
+    for model in sorted({model for ask in open_to_all for model in ask.models}):
         features = [feature for feature, of in site.constraints.items() if of == model]
         if len(features) > 1:
-            rules = rules_of(ask for ask in open_to_all if ask.model == model)
+            rules = rules_of(ask for ask in open_to_all if model in ask.models)
             yield Finding(
                 f"GPU {model} in any of its forms: {rules}",
                 f"one of {', '.join(features)} for the whole sweep: their numbers do not compare",
@@ -102,21 +89,24 @@ def forms(plan: Plan, site: Site) -> Iterator[Finding]:
 
 def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = [ask for ask in plan.first if not ask.wants_gpu and gpu_in_line(ask)]
+    hidden = [ask for ask in asking if ask.hidden]
+    remedies = [out_of_extra(plan, hidden)] if hidden else []
+    if len(hidden) < len(asking):
+        remedies.append(
+            f"take gpu and gres out of {plan.file('gpu', 'gres', 'gpu_model')}; call gpu_model "
+            "sweep_gpu_model: rules give it to jobs with a GPU alone"
+        )
     if asking:
         yield Finding(
             f"rules that need no GPU ask for one: {rules_of(asking)}",
             "no gpu, gpu_model or gres in default-resources, which reach every rule, or set-resources",
-            f"take gpu and gres out of {plan.file('gpu', 'gres', 'gpu_model')}; call gpu_model "
-            "sweep_gpu_model: rules give it to jobs with a GPU alone",
+            ", and ".join(remedies),
         )
 
 
 def gpu_in_line(ask: Ask) -> bool:
     """Whether the line asks for GPUs."""
-    gpus = ask.option("--gpus", "-G") or ""
-    return bool(gpus and gpus.split(":")[-1] != "0") or any(
-        number for _, number in gpus_in(ask.option("--gres"))
-    )
+    return any(number for _, _, number in gpus_by_option(words_of(ask.line)))
 
 
 def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

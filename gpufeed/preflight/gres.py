@@ -1,6 +1,22 @@
-"""GPUs in a `gres`, as Slurm spells it: gpu, gpu:2, gpu:H200 or gpu:H200:2, and several by commas."""
+"""GPUs in a `gres`, as Slurm spells it: gpu, gpu:2, gpu:H200 or gpu:H200:2, and several by commas.
+
+The other options of sbatch for GPUs have what stands behind `gpu:` there, such as --gpus=H200:2.
+"""
 
 import re
+from collections.abc import Sequence
+
+from gpufeed.preflight.words import values
+
+# by option: whose GPUs its number counts
+COUNTED = {
+    "--gres": "node",
+    "--gpus": "job",
+    "-G": "job",
+    "--gpus-per-node": "node",
+    "--gpus-per-task": "task",
+    "--gpus-per-socket": "socket",
+}
 
 
 def gpus_in(gres: object) -> list[tuple[str, int]]:
@@ -14,3 +30,14 @@ def model_and_number(rest: list[str]) -> tuple[str, int]:
     number = re.fullmatch(r"\d+", rest[-1]) if rest else None
     model = rest[:-1] if number else rest
     return (model[0] if model else ""), (int(number[0]) if number else 1)
+
+
+def gpus_by_option(words: Sequence[str]) -> list[tuple[str, str, int]]:
+    """(option, model, number) of each request for GPUs among the words of an sbatch line."""
+    return [
+        (option, model, number)
+        for option, value in values(words, *COUNTED)
+        for model, number in gpus_in(
+            value if option == "--gres" else ",".join(f"gpu:{entry}" for entry in value.split(","))
+        )
+    ]

@@ -78,13 +78,18 @@ def qos_by_account(associations: frozenset[str]) -> dict[str, frozenset[str]]:
 
 def answers(*command: str) -> frozenset[str] | None:
     """The lines that a command prints; None where it is missing, refuses or takes longer than 20 s."""
+    said = said_by(*command)
+    return None if said is None else frozenset(line.strip() for line in said.splitlines() if line.strip())
+
+
+def said_by(*command: str) -> str | None:
+    """What a command prints; None where it is missing, refuses or takes longer than 20 s."""
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=20, check=True
-        )
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return None
-    return frozenset(line.strip() for line in done.stdout.splitlines() if line.strip())
 
 
 def min_job_age(config: frozenset[str]) -> int | None:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight.gres import gpus_in
+from gpufeed.preflight.hidden import hidden_gpus
+from gpufeed.preflight.words import values, words_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
 
@@ -38,9 +41,15 @@ class Ask:
 
     @property
     def gpus(self) -> int:
-        """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile."""
+        """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile.
+
+        Where several options ask, the most that one of them asks for.
+        """
         given = int(self.resources.get("gpu") or 0)
-        return given or self.nodes * sum(number for _, number in self.gres)
+        asked = Counter({"": given or self.nodes * sum(number for _, number in self.gres)})
+        for option, _, number in self.hidden:
+            asked[option] += number
+        return max(asked.values())
 
     @property
     def nodes(self) -> int:
@@ -57,11 +66,22 @@ class Ask:
         return gpus_in(self.resources.get("gres"))
 
     @property
-    def model(self) -> str:
-        """Of its GPUs; "" where any will do."""
-        by_gres = ",".join(sorted({model for model, _ in self.gres} - {""}))
+    def hidden(self) -> list[tuple[str, str, int]]:
+        """(option, model, number on all nodes together) of the GPUs that slurm_extra asks for."""
+        return hidden_gpus(self.resources)
+
+    @property
+    def models(self) -> set[str]:
+        """Of its GPUs; "" alone where any will do."""
         by_name = str(self.resources.get("gpu_model") or "")
-        return by_name or by_gres if self.resources.get("gpu") else by_gres or by_name
+        named = {by_name if self.resources.get("gpu") else "", *(model for model, _ in self.gres)}
+        named |= {model for _, model, number in self.hidden if number}
+        return named - {""} or {by_name}
+
+    @property
+    def model(self) -> str:
+        """Its models as one text; "" where any will do."""
+        return ",".join(sorted(self.models))
 
     @property
     def hours(self) -> float:
@@ -69,12 +89,7 @@ class Ask:
 
     def option(self, *names: str) -> str | None:
         """The value of the first of these sbatch options; None where the line has none of them."""
-        words = shlex.split(self.line)
-        for place, word in enumerate(words):
-            name, equals, value = word.partition("=")
-            if name in names:
-                return value if equals or place + 1 == len(words) else words[place + 1]
-        return None
+        return next((value for _, value in values(words_of(self.line), *names)), None)
 
 
 @dataclass(frozen=True)

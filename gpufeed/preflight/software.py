@@ -144,7 +144,7 @@ def image_architectures() -> tuple[str, ...]:
 
 def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
     """Whether torch has code for the GPUs: this Python's, or that of an image by its recipe."""
-    asked = sorted({ask.model for ask in plan.first if ask.gpus} & set(site.gpus))
+    asked = sorted({model for ask in plan.first if ask.gpus for model in ask.models} & set(site.gpus))
     if deployment == "apptainer":
         built = image_architectures()
         for model in asked:

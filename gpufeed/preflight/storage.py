@@ -10,6 +10,7 @@ import requests
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
+from gpufeed.preflight.quota import quota_of
 from gpufeed.preflight.site import Site
 from gpufeed.preflight.software import LOCAL
 
@@ -62,26 +63,40 @@ def below(folder: Path, place: Path) -> bool:
 def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     folder = existing(Path(plan.config["data"]).expanduser().absolute())
     needed = max(LEAST_GIB, ROOM * sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
-    stat = os.statvfs(folder)
-    free = stat.f_bavail * stat.f_frsize / 2**30
+    free, what = room(folder)
     if free < needed:
         moves = "data" in outside_of_scratch(plan, site)  # `folders` names the better one then
         yield Finding(
-            f"{free:.1f} GiB free in {folder}",
+            f"{free:.1f} GiB {what} in {folder}",
             f"{needed:.0f} GiB, about {ROOM} times the archives",
             "remove what is no longer needed there, or name another folder: {config}",
             config={"data": f"{site.scratch.folder}/gpufeed/data" if moves else "FOLDER"},
         )
 
 
+def room(folder: Path) -> tuple[float, str]:
+    """(GiB that this user may still write there, what they are: free, or left of a quota)."""
+    stat, quota = os.statvfs(folder), quota_of(folder)
+    free = stat.f_bavail * stat.f_frsize / 2**30
+    if quota and quota.most_kib is not None:
+        left = max(0, quota.most_kib - quota.kib) / 2**20
+        if left < free:
+            return left, f"left of your quota of {quota.most_kib / 2**20:.1f} GiB"
+    return free, "free"
+
+
 def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     new = sum(images_of(plan, name) for name in missing(plan))
-    there, whole = count_files(site.scratch.folder, site.scratch.files)
-    if there + new > site.scratch.files:
+    quota, most = quota_of(site.scratch.folder), site.scratch.files
+    if quota and quota.most_files is not None:
+        there, whole, most = quota.files, True, quota.most_files
+    else:
+        there, whole = count_files(site.scratch.folder, most)
+    if there + new > most:
         packed = is_packed(plan)
         yield Finding(
             f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} files to come",
-            f"at most {site.scratch.files:,} files",
+            f"at most {most:,} files",
             "remove or pack (tar) what is not in use there, or measure fewer datasets at a time"
             if packed
             else "remove what is not in use there, or keep each dataset as one archive, "
@@ -91,7 +106,7 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     elif not whole:
         yield Finding(
             f"{there:,} files in {site.scratch.folder} after {COUNTING_S} s of counting, and more",
-            f"at most {site.scratch.files:,}, the {new:,} files to come included",
+            f"at most {most:,}, the {new:,} files to come included",
             "see the whole number with pace-quota",
             note=True,
         )

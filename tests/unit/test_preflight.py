@@ -111,6 +111,7 @@ WRONG = {  # one sentence of each check, in its order
     "set_resources": "lost by a later set-resources: gate",
     "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
     "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
+    "gpus_in_extra": "GPUs asked for by slurm_extra alone: export_model",
     "submittable": "Slurm's executor refuses plot: no",
     "unknown": "no mem_mb, where Snakemake would go by the size of input files: tabulate",
     "account": "no account",
@@ -154,6 +155,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         by_gres("predict", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200"),
         by_gres("quantise_model", "gpu:A100:4"),
         no_gpu("evaluate_model"),
+        replace(cpu_job("export_model", slurm_extra="-G 1"), wants_gpu=True),
         replace(cpu_job(), line="", unknown=("mem_mb",)),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
@@ -207,6 +209,58 @@ def test_a_rule_that_wants_a_gpu_and_asks_for_none(found):
     said = found(asked.rules_with_gpu, no_gpu("measure_cell"), cpu_job(), gpu_job("gate"))
     assert "rules that need a GPU ask for none: measure_cell\n" in said
     assert "take gpu out of" in said
+
+
+HIDDEN = (
+    "--gres=gpu:A100:4",
+    "--gpus=A100:4",
+    "-G A100:4",
+    "--gpus-per-node=A100:4",
+    "--gpus-per-task=A100:4",
+)
+HIDDEN += ("--gpus-per-socket=A100:4 --sockets-per-node=1",)
+
+
+def with_extra(job, extra) -> Ask:
+    """The job with this slurm_extra, which the executor puts into the line as it is."""
+    return replace(job, line=f"{job.line} {extra}", resources=job.resources | {"slurm_extra": extra})
+
+
+@pytest.mark.parametrize("extra", HIDDEN)
+def test_gpus_hidden_in_slurm_extra_count_as_those_of_gres_do(found, extra):
+    job, option = with_extra(gpu_job(minutes=300), extra), re.split("[ =]", extra)[0]
+    said = found(asked.gpus_asked_once, job, gpu_job("gate"))
+    assert f"GPUs asked for twice, by gpu and by {option} in slurm_extra: measure_cell\n" in said
+    assert f"take {option} out of slurm_extra in slurm/pace-ice/config.yaml; the number of GPUs is" in said
+    assert "4 GPUs for 5 h are 20 GPU-hours, where 16 are allowed, 4 h" in found(asked.time, job)
+    assert "A100: measure_cell; H200: gate, measure_cell" in found(asked.one_model, job, gpu_job("gate"))
+    assert f"take {option} out" in found(asked.rules_without_gpu, with_extra(cpu_job(), extra))
+
+
+@pytest.mark.parametrize("extra", HIDDEN)
+def test_gpus_in_slurm_extra_alone(found, extra):
+    """The executor sees a job without a GPU and takes a partition without one."""
+    job = with_extra(replace(no_gpu("gate"), line="sbatch", resources={"gpu": 0, "runtime": 60}), extra)
+    said = found(asked.gpus_in_extra, job, gpu_job())
+    assert "GPUs asked for by slurm_extra alone: gate\n" in said
+    assert (
+        "out of slurm_extra in slurm/pace-ice/config.yaml, and gpu out of slurm/pace-ice/config.yaml;" in said
+    )
+    assert found(asked.gpus_asked_once, job) == ""
+    assert found(asked.rules_with_gpu, job) == ""
+
+
+def test_a_slurm_extra_without_gpus(found):
+    job = with_extra(gpu_job(), "--signal=TERM@120 --exclude=node-G2")
+    for check in asked.CHECKS:
+        assert found(check, job) == ""
+    assert found(asked.rules_without_gpu, with_extra(cpu_job(), "--gpus-per-node=0")) == ""
+
+
+def test_each_way_to_ask_twice_is_told_by_itself(found):
+    said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"), with_extra(gpu_job("gate"), "-G 1"))
+    assert "by gpu and by gres: measure_cell\n" in said
+    assert "by gpu and by -G in slurm_extra: gate\n" in said
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,10 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
         "measure_ceilings": {"gpu": 0, "runtime": 60},
         "predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200", "runtime": 30},
         "measure_inference": {"gres": "gpu:H200:1"},
+        "evaluate_model": {"slurm_extra": "'--gpus-per-node=A40:8'", "runtime": 300},
+        "train_model": {"slurm_extra": "'--gres=gpu:1'"},
+        "quantise_model": {"slurm_extra": '"--comment-it=\'x"'},
+        "tabulate": {"slurm_extra": "'-G 1'"},
     }
     profile = preflight.folder / "gpus/config.yaml"
     profile.parent.mkdir()
@@ -158,8 +162,14 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
         "--gres=gpu:H200:8 --gpus=H200:0",
         "GPUs asked for twice, by gpu and by gres: measure_inference, measure_kernel",
         "measure_kernel: 8 GPUs for 15 h are 120 GPU-hours",
-        "several models of GPU in one sweep: A100: gate; H200: ",
+        "several models of GPU in one sweep: A100: gate; A40: evaluate_model; H200: ",
         "rules that need a GPU ask for none: measure_ceilings",
+        "GPUs asked for twice, by gpu and by --gpus-per-node in slurm_extra: evaluate_model",
+        "GPUs asked for twice, by gpu and by --gres in slurm_extra: train_model",
+        "evaluate_model: 8 GPUs for 5 h are 40 GPU-hours",
+        "Slurm's executor refuses quantise_model: No closing quotation in slurm_extra: --comment-it='x",
+        "rules that need no GPU ask for one: tabulate",
+        "take -G out of slurm_extra in gpus/config.yaml",
         "Slurm's executor refuses predict: a number is missing in gres gpu:H200",
         "set-resources: gate: men_mb in gpus/config.yaml, which Snakemake passes over",
         "write set-resources: gate: mem_mb instead",

@@ -1,7 +1,6 @@
 """Planted mistakes, each found with its sentence, and what is right passing without one."""
 
 import os
-import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,87 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from preflight_fixtures import CUDA13, NODE, by_gres, cpu_job, gpu_job, no_gpu
 
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight import node as preflight_node
 from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
-from gpufeed.preflight.gres import gpus_in
-from gpufeed.preflight.node import COMMANDS, Node, answers, look, min_job_age, qos_by_account
+from gpufeed.preflight.node import COMMANDS, look, min_job_age, qos_by_account
 from gpufeed.preflight.plan import Ask, Plan, reason
-from gpufeed.preflight.site import PROFILES, Scratch, make_site, read_site, sites
-
-LINE = "sbatch --comment rule_{rule} -A coc -p {where} -t {minutes} --qos={qos} --nodes=1 --requeue {rest}"
-CUDA12 = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-CUDA13 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120")
-NODE = Node(
-    accounts=frozenset({"coc"}), python=Path("/home/g/env/bin/python"), cuda="12.8", architectures=CUDA12
-)
-
-
-def gpu_job(rule="measure_cell", model="H200", gpus=1, minutes=60, qos="coc-ice", **resources) -> Ask:
-    line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos=qos, rest=f"--gpus={model}:{gpus}")
-    given = {"gpu": gpus, "gpu_model": model, "runtime": minutes, "nodes": 1, **resources}
-    return Ask(rule, line, given, wants_gpu=True)
-
-
-def cpu_job(rule="tabulate", minutes=30, qos="coc-ice", rest="--ntasks=1", **resources) -> Ask:
-    line = LINE.format(rule=rule, where="ice-cpu", minutes=minutes, qos=qos, rest=rest)
-    return Ask(rule, line, {"runtime": minutes, "nodes": 1, **resources})
-
-
-def by_gres(rule, gres, more="", minutes=60, **resources) -> Ask:
-    """A job of a rule that wants a GPU, whose profile has gpu: 0 and a gres."""
-    rest = f"--gres={gres} {more}".strip()
-    line = LINE.format(rule=rule, where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
-    given = {"gpu": 0, "gres": gres, "runtime": minutes, "nodes": 1, **resources}
-    return Ask(rule, line, given, wants_gpu=True)
-
-
-def no_gpu(rule) -> Ask:
-    """A job of a rule that wants a GPU, whose profile has gpu: 0."""
-    resources = {"gpu": 0, "gpu_model": "H200"}
-    return replace(cpu_job(rule, rest="--ntasks=1 --gpus=H200:0", **resources), wants_gpu=True)
-
-
-@pytest.fixture
-def site(tmp_path):
-    """PACE ICE, with its scratch in a folder of the test."""
-    (tmp_path / "scratch").mkdir()
-    return replace(read_site("pace-ice"), scratch=Scratch(tmp_path / "scratch", 1000))
-
-
-@pytest.fixture
-def found(site):
-    """What a check finds in a plan of these jobs, as one text."""
-
-    def found(
-        check,
-        *jobs,
-        node=NODE,
-        last=(),
-        site=site,
-        config=None,
-        datasets=(),
-        executor="slurm",
-        unheard=(),
-        erased=(),
-    ):
-        folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
-        plan = Plan(
-            executor,
-            list(jobs),
-            list(last),
-            {**folders, **(config or {})},
-            list(datasets),
-            1,
-            unheard,
-            erased,
-            written={"": "slurm/pace-ice/config.yaml", "default-resources": "slurm/pace-ice/config.yaml"},
-        )
-        return "\n".join(str(finding) for finding in check(plan, site, node))
-
-    return found
+from gpufeed.preflight.site import PROFILES, make_site, read_site, sites
 
 
 def test_a_right_plan_is_found_right(found):
@@ -180,106 +107,6 @@ def test_remedies_name_the_file_in_which_a_key_stands():
     assert plan.defaults == "default-resources of b.yaml"
 
 
-def test_gpus_asked_twice(found):
-    said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"))
-    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
-    assert "take gres out of slurm/pace-ice/config.yaml;" in said
-
-
-def test_gpus_asked_twice_by_a_gpu_of_0(found):
-    """The executor writes --gpus wherever there is a model."""
-    job = by_gres("measure_cell", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200")
-    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, job)
-    assert "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h" in found(asked.time, job)
-    refused = replace(job, line="", error="GPU resource specified in both 'gpu' and 'gres'. These are ...")
-    refused = replace(refused, resources={})
-    assert "by gpu and by gres: measure_cell" in found(asked.gpus_asked_once, refused)
-    assert found(asked.submittable, refused) == ""
-
-
-def test_gpus_by_gres_alone_count(found):
-    job = by_gres("gate", "gpu:A100:4", gpu_model="")
-    assert found(asked.gpus_asked_once, job) == ""
-    assert "A100: gate; H200: measure_cell" in found(asked.one_model, job, gpu_job())
-    assert found(asked.rules_with_gpu, job) == ""
-    assert replace(job, resources=job.resources | {"gpu_model": "H200"}).model == "A100"  # 0 of the H200
-
-
-def test_a_rule_that_wants_a_gpu_and_asks_for_none(found):
-    said = found(asked.rules_with_gpu, no_gpu("measure_cell"), cpu_job(), gpu_job("gate"))
-    assert "rules that need a GPU ask for none: measure_cell\n" in said
-    assert "take gpu out of" in said
-
-
-HIDDEN = (
-    "--gres=gpu:A100:4",
-    "--gpus=A100:4",
-    "-G A100:4",
-    "--gpus-per-node=A100:4",
-    "--gpus-per-task=A100:4",
-)
-HIDDEN += ("--gpus-per-socket=A100:4 --sockets-per-node=1",)
-
-
-def with_extra(job, extra) -> Ask:
-    """The job with this slurm_extra, which the executor puts into the line as it is."""
-    return replace(job, line=f"{job.line} {extra}", resources=job.resources | {"slurm_extra": extra})
-
-
-@pytest.mark.parametrize("extra", HIDDEN)
-def test_gpus_hidden_in_slurm_extra_count_as_those_of_gres_do(found, extra):
-    job, option = with_extra(gpu_job(minutes=300), extra), re.split("[ =]", extra)[0]
-    said = found(asked.gpus_asked_once, job, gpu_job("gate"))
-    assert f"GPUs asked for twice, by gpu and by {option} in slurm_extra: measure_cell\n" in said
-    assert f"take {option} out of slurm_extra in slurm/pace-ice/config.yaml; the number of GPUs is" in said
-    assert "4 GPUs for 5 h are 20 GPU-hours, where 16 are allowed, 4 h" in found(asked.time, job)
-    assert "A100: measure_cell; H200: gate, measure_cell" in found(asked.one_model, job, gpu_job("gate"))
-    assert f"take {option} out" in found(asked.rules_without_gpu, with_extra(cpu_job(), extra))
-
-
-@pytest.mark.parametrize("extra", HIDDEN)
-def test_gpus_in_slurm_extra_alone(found, extra):
-    """The executor sees a job without a GPU and takes a partition without one."""
-    job = with_extra(replace(no_gpu("gate"), line="sbatch", resources={"gpu": 0, "runtime": 60}), extra)
-    said = found(asked.gpus_in_extra, job, gpu_job())
-    assert "GPUs asked for by slurm_extra alone: gate\n" in said
-    assert (
-        "out of slurm_extra in slurm/pace-ice/config.yaml, and gpu out of slurm/pace-ice/config.yaml;" in said
-    )
-    assert found(asked.gpus_asked_once, job) == ""
-    assert found(asked.rules_with_gpu, job) == ""
-
-
-def test_a_slurm_extra_without_gpus(found):
-    job = with_extra(gpu_job(), "--signal=TERM@120 --exclude=node-G2")
-    for check in asked.CHECKS:
-        assert found(check, job) == ""
-    assert found(asked.rules_without_gpu, with_extra(cpu_job(), "--gpus-per-node=0")) == ""
-
-
-def test_each_way_to_ask_twice_is_told_by_itself(found):
-    said = found(asked.gpus_asked_once, gpu_job(gres="gpu:H200:1"), with_extra(gpu_job("gate"), "-G 1"))
-    assert "by gpu and by gres: measure_cell\n" in said
-    assert "by gpu and by -G in slurm_extra: gate\n" in said
-
-
-@pytest.mark.parametrize(
-    ("gres", "gpus"),
-    [
-        ("gpu", [("", 1)]),
-        ("gpu:2", [("", 2)]),
-        ("gpu:H200", [("H200", 1)]),
-        ("gpu:H200:8", [("H200", 8)]),
-        ("gpu:A100:1,shard:3, gpu:H200:2", [("A100", 1), ("H200", 2)]),
-        ("tmp:100G", []),
-        (None, []),
-    ],
-)
-def test_gpus_in_a_gres(gres, gpus):
-    assert gpus_in(gres) == gpus
-    assert Ask("a", "", {"gres": gres, "nodes": 2}).gpus == 2 * sum(number for _, number in gpus)
-
-
 @pytest.mark.parametrize("given", ["", "-A '$SBATCH_ACCOUNT'"])
 def test_no_account(found, given):
     job = cpu_job()
@@ -298,15 +125,6 @@ def test_no_partition_takes_the_job(found):
     job = gpu_job(model="A40", gpus=16)
     said = found(asked.partition, replace(job, line=job.line.replace("-p ice-gpu", "")))
     assert "no partition for measure_cell (such as 16 x A40, 1 h)" in said
-
-
-def test_a_gpu_that_the_site_lacks_is_told_once(found):
-    """And not first as a partition that nobody can name."""
-    job = gpu_job(model="H2000")
-    job = replace(job, line=job.line.replace("-p ice-gpu", ""))
-    assert found(asked.partition, job) == ""
-    assert "GPU H2000" in found(asked.one_model, job)
-    assert "write sweep_gpu_model: H200 into slurm/pace-ice/config.yaml" in found(asked.one_model, job)
 
 
 def test_a_resource_that_follows_from_files_that_are_not_there(found):
@@ -387,29 +205,6 @@ def test_too_long_for_the_site(found, job, sentence):
     assert sentence in found(asked.time, job)
 
 
-def two_nodes(gpus=2, minutes=60, rest="--ntasks=2", **resources) -> Ask:
-    line = LINE.format(rule="measure_cell", where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
-    line = line.replace("--nodes=1", "--nodes=2") + f" --gres=gpu:H200:{gpus}"
-    asked_for = {"gres": f"gpu:H200:{gpus}", "runtime": minutes, "nodes": 2, "tasks": 2, "mpi": "srun"}
-    return Ask("measure_cell", line, asked_for | resources, wants_gpu=True)
-
-
-def test_gpus_of_all_nodes_count(found):
-    for check in asked.CHECKS:
-        assert found(check, two_nodes(), gpu_job()) == ""
-    said = found(asked.time, two_nodes(gpus=4, minutes=180))
-    assert "8 GPUs for 3 h are 24 GPU-hours, where 16 are allowed, 2 h" in said
-    assert "(devices and nodes in the config)" in said
-    said = found(asked.one_model, two_nodes(), gpu_job("train_model", model="A100"))
-    assert "A100: train_model; H200: measure_cell" in said
-    said = found(asked.gpus_asked_once, two_nodes(gpu_model="H200"))
-    assert "GPUs asked for twice, by gpu and by gres: measure_cell" in said
-    assert "take gpu and gpu_model out of slurm/pace-ice/config.yaml: several nodes" in said
-    assert "GPU B200" in found(asked.one_model, two_nodes(gres="gpu:B200:2"))
-    said = found(asked.one_node, two_nodes(rest="--ntasks-per-gpu=2"))
-    assert "tasks for jobs with GPUs: measure_cell" in said
-
-
 def test_only_the_retry_is_too_long(found):
     said = found(asked.time, gpu_job(minutes=600), last=[gpu_job(minutes=1200)])
     assert "measure_cell at the last of 1 retries: 20 h, where 16 h are allowed" in said
@@ -423,59 +218,6 @@ def test_embers_ends_after_eight_hours(found):
 
 def test_no_time_limit(found):
     assert "no time limit: tabulate" in found(asked.time, cpu_job(minutes=0))
-
-
-def test_a_gpu_that_the_site_lacks(found):
-    said = found(asked.one_model, gpu_job(model="B200"))
-    assert "found: GPU B200" in said
-    assert "V100, RTX_6000, A40, A100, H100, H200, L40S" in said
-
-
-def test_two_models_in_one_sweep(found):
-    said = found(asked.one_model, gpu_job(), gpu_job("train_model", model="A100"), cpu_job())
-    assert "several models of GPU in one sweep: A100: train_model; H200: measure_cell" in said
-
-
-def test_any_gpu(found):
-    job = gpu_job()
-    assert "no model of GPU: measure_cell" in found(asked.one_model, replace(job, resources={"gpu": 1}))
-
-
-def test_a_constraint_of_another_model(found):
-    said = found(asked.constraint, gpu_job(constraint="A100-80GB"))
-    assert "constraint A100-80GB with GPU H200: no node has both" in said
-    assert found(asked.constraint, gpu_job(model="A100", constraint="A100-80GB")) == ""
-    assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
-
-
-def test_a_model_in_two_forms_without_a_constraint(found):
-    said = found(asked.constraint, gpu_job(model="A100"), cpu_job())
-    assert "note: GPU A100 in any of its forms: measure_cell\n  expected: one of A100-40GB, A100-80GB" in said
-    assert "write sweep_constraint: A100-80GB under default-resources of slurm/pace-ice/config.yaml" in said
-    assert found(asked.constraint, gpu_job(model="H200")) == ""
-
-
-def test_a_gpu_for_a_rule_that_needs_none(found):
-    said = found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:1"), gpu_job())
-    assert "rules that need no GPU ask for one: tabulate" in said
-    assert "call gpu_model sweep_gpu_model" in said
-    assert found(asked.rules_without_gpu, cpu_job(rest="--ntasks=1 --gpus=H200:0")) == ""
-
-
-def test_a_gpu_for_every_rule_by_the_profile(found):
-    with_model = cpu_job(rest="--ntasks=1 --gpus=H200:1", gpu=1, gpu_model="H200")
-    assert "ask for one: tabulate" in found(asked.rules_without_gpu, with_model, gpu_job())
-    without = cpu_job(rest="--ntasks=1 --gpus=1", gpu=1)
-    assert "take gpu and gres out" in found(asked.rules_without_gpu, without, gpu_job())
-    assert found(asked.one_model, without, gpu_job()) == ""  # no second model: that rule wants none at all
-
-
-def test_gpus_that_slurm_may_spread(found):
-    job = gpu_job(gpus=2)
-    said = found(asked.one_node, replace(job, line=job.line.replace("--nodes=1", "")))
-    assert "several GPUs without --nodes=1: measure_cell" in said
-    tasks = replace(job, line=job.line + " --ntasks-per-gpu=2")
-    assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, tasks)
 
 
 def test_what_the_executor_refuses(found):
@@ -623,105 +365,6 @@ def test_keys_of_the_default_profile_that_override_a_clusters(found, tmp_path, m
     said = found(software.default_profile)
     assert f"found: {key} in profiles/default/config.yaml" in said
     assert "move them into slurm/pace-ice/config.yaml" in said
-
-
-def test_folders_that_compute_nodes_do_not_see(found, tmp_path):
-    said = found(storage.folders, config={"data": "/dev/shm/data", "results": str(Path.home() / "results")})
-    assert "data in /dev/shm/data, which compute nodes do not see" in said
-    assert f"note: results in {Path.home()}/results, outside of scratch" in said
-
-
-def test_a_scratch_that_is_not_there(found, site):
-    gone = replace(site, scratch=Scratch(site.scratch.folder / "gone", 1000))
-    config = {key: str(gone.scratch.folder / key) for key in ("data", "results")}
-    assert f"found: no folder {gone.scratch.folder}" in found(storage.folders, site=gone, config=config)
-
-
-def test_answers_that_are_not_utf_8():
-    assert answers("printf", r"coc\nm\374ller\n") == {"coc", "m\ufffdller"}
-
-
-def test_folders_are_mended_by_one_option(found, site):
-    """Snakemake keeps the last --config alone."""
-    gpufeed = site.scratch.folder / "gpufeed"
-    both = found(storage.folders, config={"data": "/dev/shm/data", "results": "/dev/shm/results"})
-    remedies = set(re.findall(r"what to do: (--config [^(]*) \(", both))
-    assert remedies == {f"--config data={gpufeed}/data results={gpufeed}/results"}
-    one = found(storage.folders, config={"results": "/dev/shm/results"})
-    assert f"--config results={gpufeed}/results (" in one
-
-
-def test_all_that_scratch_needs_is_one_option_with_what_was_given(site, tmp_path):
-    """A second --config takes the first one away, so each remedy names all of them."""
-    source = {"layout": "synthetic", "options": {"count": 2000}}
-    source["files"] = [{"name": "a.tar", "urls": [f"file://{tmp_path}"], "size": 2**60}]
-    given = {"data": "/dev/shm/none", "run": ["demo"]}
-    config = {**given, "results": "/dev/shm/none", "sources": {"made": source}}
-    plan = Plan("slurm", [], [], config, ["made"], 0, given=given)
-    lines = [str(one) for one in findings(plan, site, NODE)]
-    options = [re.search(r"--config (.*?)(?: \(|$)", one, re.MULTILINE) for one in lines]
-    gpufeed = site.scratch.folder / "gpufeed"
-    one = f"data={gpufeed}/data 'run=[\"demo\"]' results={gpufeed}/results data_form=packed"
-    assert [option[1] for option in options if option] == [one] * 4  # two folders, room, number of files
-
-
-def images(count: int) -> dict:
-    return {"sources": {"made": {"layout": "synthetic", "options": {"count": count}}}}
-
-
-def test_too_many_files_for_scratch(found, site):
-    for number in range(400):
-        (site.scratch.folder / f"{number}.txt").touch()
-    said = found(storage.file_count, config=images(601), datasets=["made"])
-    assert f"400 files in {site.scratch.folder}, 601 files to come" in said
-    assert "at most 1,000 files" in said
-    assert "--config data_form=packed" in said
-    assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
-    packed = images(600) | {"data_form": "packed"}
-    assert found(storage.file_count, config=packed, datasets=["made"]) == ""
-    for number in range(598):
-        (site.scratch.folder / f"more-{number}.txt").touch()
-    said = found(storage.file_count, config=packed, datasets=["made"])
-    assert f"998 files in {site.scratch.folder}, 3 files to come" in said
-    assert "data_form" not in said
-
-
-def test_counting_ends(tmp_path):
-    for number in range(50):
-        (tmp_path / f"{number % 7}").mkdir(exist_ok=True)
-        (tmp_path / f"{number % 7}" / f"{number}.txt").touch()
-    assert storage.count_files(tmp_path, 1000) == (57, True)
-    assert storage.count_files(tmp_path, 10)[0] > 10
-    assert storage.count_files(tmp_path, 1000, seconds=-1)[1] is False
-    assert storage.count_files(tmp_path / "none", 10) == (0, True)
-
-
-def test_no_room_on_scratch(found):
-    files = {"files": [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]}
-    said = found(storage.space, config={"sources": {"made": files}}, datasets=["made"])
-    assert "GiB free in" in said
-    assert "4294967296 GiB, about 4 times the archives" in said
-    assert "name another folder: --config data=FOLDER (" in said  # this one lies on scratch already
-
-
-def test_data_that_nobody_can_reach(found, site, tmp_path):
-    there = tmp_path / "there.tar"
-    there.touch()
-    archives = tmp_path / "archives"
-    archives.mkdir()
-    (archives / "offline.tar").touch()
-    files = [
-        {"name": "there.tar", "urls": [f"file://{there}"]},
-        {"name": "offline.tar", "urls": ["/none/offline.tar"]},
-        {"name": "lost.tar", "urls": ["/none/lost.tar", "http://127.0.0.1:9/lost.tar"]},
-    ]
-    config = {"sources": {"made": {"files": files}}, "archives": [str(archives)]}
-    said = found(storage.data, config=config, datasets=["made"])
-    assert "found: lost.tar of made: neither here nor reachable" in said
-    manifest = site.scratch.folder / "data/made/manifest.parquet"
-    manifest.parent.mkdir(parents=True)
-    manifest.touch()  # prepared already: nothing has to be reached
-    assert found(storage.data, config=config, datasets=["made"]) == ""
 
 
 @given(st.integers(5, 12), st.integers(0, 9), st.integers(5, 12), st.integers(0, 9))

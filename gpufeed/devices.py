@@ -15,8 +15,8 @@ AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 def resolve_device(name: str) -> torch.device:
     """The device behind `auto` (cuda, then mps, then cpu), or the one asked for.
 
-    Raises Skip if this node lacks it, or has fewer than the job wants for itself, GpufeedError for a name
-    that is no device.
+    Raises Skip if this node lacks it, or has fewer than the job wants for itself, and for `auto` where the
+    job has a GPU that torch, built with CUDA, cannot use; GpufeedError for a name that is no device.
     """
     if name not in DEVICES:
         raise unknown("device", name, DEVICES)
@@ -24,6 +24,11 @@ def resolve_device(name: str) -> torch.device:
         leases.refuse()
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.mps.is_available() else "cpu"
+        if name == "cpu" and leases.taken() and torch.version.cuda:  # else a GPU's record would be the CPU's
+            raise Skip(
+                f"This job has {', '.join(leases.taken())}, and {no_gpu()} For numbers of the CPU write "
+                "`device: cpu` into the config."
+            )
     if name == "cuda" and not torch.cuda.is_available():
         raise Skip(f"Device cuda is asked for, and {no_gpu()}")
     if name == "mps" and not torch.mps.is_available():
@@ -38,7 +43,8 @@ def no_gpu() -> str:
     """Where torch finds no CUDA GPU: the end of a sentence on that and on what it may come from."""
     built = torch.version.cuda
     why = (
-        f"the job has no GPU, or the driver is older than CUDA {built} needs, with which this torch is built"
+        "the job has no GPU, its container was started without --nv, or the driver is older than CUDA "
+        f"{built} needs, with which this torch is built"
         if built
         else "this torch is built without CUDA"
     )

@@ -25,6 +25,7 @@ log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 TELL_S = 60  # between two lines of the log that say for what it waits
 SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for it so often, and then end
+NONE = ("", "-1", "NoDevFiles")  # masks that mean no GPU: what CUDA advises, and what Slurm sets
 TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
 GATHERING = "gathering"  # the lock of the one job on the node that may hold some GPUs and wait for more
 
@@ -71,7 +72,7 @@ def take(
         return _lease
     there = gpus.on_node()
     choices = visible(os.environ.get(VARIABLE), there, in_cuda_order)
-    if not choices:
+    if not choices and (not there or os.environ[VARIABLE].strip() in NONE):
         return None
     if count > 1:  # CUDA gives a process one part of a GPU, whatever it asks for
         choices = [gpu for gpu in choices if not gpu.part]
@@ -159,6 +160,9 @@ def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
     """Why a job cannot have so many GPUs here."""
     whole = sum(not gpu.part for gpu in there)
     mask = os.environ.get(VARIABLE)
+    if not choices and count == 1:
+        uuids = ", ".join(gpu.uuid for gpu in there)
+        return f"{VARIABLE}={mask} names no GPU of this node, which has {uuids}."
     left = f", of which {VARIABLE}={mask} leaves it {len(choices)}" if mask is not None else ""
     kinds = f", {len(choices)} of them of one kind" if mask is None and len(choices) < whole else ""
     ones = "1 whole one" if whole == 1 else f"{whole} whole ones"
@@ -193,6 +197,11 @@ def in_words(by: Any) -> str:
         return "a process that says nothing of itself"
     more = f"{by.get('job')} of {by.get('user')} on {by.get('node')}, since {by.get('since')}"
     return f"process {by['pid']} ({more})"
+
+
+def taken() -> list[str]:
+    """UUIDs of the GPUs that this process has taken."""
+    return [gpu.uuid for gpu in _lease.gpus] if _lease else []
 
 
 def waited_s() -> float:

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import select
 import stat
 import time
 
 import pytest
+import torch
 from lease_fixtures import planted, uuid
 from workflow_fixtures import wait_until
 
@@ -189,6 +191,37 @@ def test_more_than_there_are_is_refused_at_once(here, lease_folder, monkeypatch)
     assert devices.resolve_device("cpu").type == "cpu"
     assert not lease_folder.exists()
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
+
+
+@pytest.mark.parametrize("mask", ["7", "GPU-typo", "1gpu,0"])
+def test_a_mask_that_names_no_gpu_is_refused(here, lease_folder, monkeypatch, mask):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    said = f"CUDA_VISIBLE_DEVICES={mask} names no GPU of this node, which has {uuid(0)}."
+    assert here(1).refused == said
+    with pytest.raises(Skip, match=re.escape(said)):
+        devices.resolve_device("auto")
+    assert not lease_folder.exists()
+
+
+@pytest.mark.parametrize("mask", ["", " ", "-1", "NoDevFiles"])
+def test_a_mask_that_means_no_gpu_takes_none(here, monkeypatch, mask):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+    assert here(2) is None
+    leases.refuse()
+
+
+@pytest.mark.parametrize(("built", "refused"), [("13.0", True), (None, False)])
+def test_a_taken_gpu_that_torch_cannot_use_is_no_cpu(here, monkeypatch, built, refused):
+    """As where the driver is too old, or a container was started without --nv."""
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    here(1)
+    if refused:
+        with pytest.raises(Skip, match=rf"^This job has {uuid(0)}, and torch .* `device: cpu`"):
+            devices.resolve_device("auto")
+    else:
+        assert devices.resolve_device("auto").type in ("cpu", "mps")
+    assert devices.resolve_device("cpu").type == "cpu"
 
 
 def test_the_refusal_tells_what_a_mask_leaves(here, monkeypatch):

@@ -1,7 +1,8 @@
 """The Dockerfile, followed line by line on a bare Debian: what Docker would build, and run as its user.
 
-It downloads the CUDA 13 stack, some GB, and takes seven minutes on two cores. It needs root, debootstrap, a
-mirror of Debian (that of this machine's apt, where it has the release) and the package index.
+It downloads the CUDA 13 stack, some GB, and takes three to seven minutes, in which it keeps two cores busy.
+It needs root, debootstrap, a mirror of Debian (that of this machine's apt, where it has the release) and the
+package index.
 """
 
 import json
@@ -16,7 +17,7 @@ import pytest
 from dockerfile_fixtures import BUILD_S, NAMESPACE, Image, base_image, finished
 from workflow_fixtures import SHORT, Workflow
 
-pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.alone, pytest.mark.timeout(1800)]
 MIRROR = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"]
 ROOM = 20 * 2**30  # bytes
 

@@ -1,7 +1,8 @@
-"""SPDL as its documentation recommends it for images: threads that each read and decode whole batches.
+"""SPDL with threads of the training process that each read and decode whole batches.
 
 FFmpeg decodes, without the interpreter's lock. `workers` are its threads, 0 for one a core; `prefetch_factor`
-is how many batches wait at its end.
+is how many batches wait at its end. That is MT in the words of SPDL's documentation ("Execution Models"),
+which for production recommends MTP, the same threads in a process of their own.
 """
 
 import threading
@@ -56,6 +57,7 @@ class Ffmpeg:
                 "install Debian's or conda's package ffmpeg, or name their folder in LD_LIBRARY_PATH."
             ) from error
         self.filters = spdl.io.get_video_filter_desc(pix_fmt="rgb24")
+        self.kept = threading.local()  # a thread's graphs: to make one takes longer than to decode an image
 
     def version(self) -> str:
         """SPDL's version, and that of FFmpeg's decoders."""
@@ -64,16 +66,34 @@ class Ffmpeg:
         codec = ".".join(map(str, get_ffmpeg_versions()["libavcodec"]))
         return f"spdl {version('spdl-io')}, libavcodec {codec}"
 
-    def decode(self, data: bytes):
-        """The frame of an encoded image, RGB; None where FFmpeg refuses it, or a JPEG has no end."""
+    def decode(self, data: bytes, size: tuple[int, int] | None = None):
+        """The frame of an encoded image, RGB; None where FFmpeg refuses it, or a JPEG has no end.
+
+        size: (height, width); an image of any other is None, too.
+        """
         if data.startswith(JPEG_START) and not data.endswith(JPEG_END):
             return None
         try:
             packets = self.io.demux_image(data)
+            if size is not None:
+                frame = self.io.decode_packets(packets, filter_desc=None, decode_config=self.options)
+                # a kept graph would scale another size to its own
+                return self._rgb(frame, size) if (frame.height, frame.width) == size else None
             frame = self.io.decode_packets(packets, filter_desc=self.filters, decode_config=self.options)
             return frame if frame.height > 0 else None  # -1: nothing came of the packets
         except (RuntimeError, IndexError, ValueError):  # what its C++ raises
             return None
+
+    def _rgb(self, frame, size: tuple[int, int]):
+        """A decoded frame through the graph that this thread keeps for such frames: a video of one frame."""
+        graphs, kind = self.kept.__dict__, f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
+        graph = graphs.pop(kind, None) or self.io.FilterGraph(
+            f"buffer=video_size={kind}:time_base=1/25:pixel_aspect=1/1,{self.filters},buffersink"
+        )
+        graph.add_frames(frame)
+        frames = graph.get_frames()
+        graphs[kind] = graph  # not one that has raised
+        return frames
 
     def pixels(self, frames: list) -> np.ndarray:
         """Frames of one size, uint8 (n, H, W, 3)."""
@@ -186,7 +206,8 @@ class SpdlLoader(AheadLoader):
                 rows[place] = resized(self.library.pixels([frames[place]])[0], self.samples.resize)
         elif taken:
             places = taken if len(taken) < len(ids) else slice(None)
-            rows[places] = self.library.pixels([frames[place] for place in taken])
+            pixels = self.library.pixels([frames[place] for place in taken])
+            rows[places] = pixels.reshape(-1, *self.samples.shape)  # images, or videos of one
         others = [place for place, frame in enumerate(frames) if frame is None]
         for place in others:
             rows[place] = self.samples.read(int(ids[place]), found[place])
@@ -194,10 +215,7 @@ class SpdlLoader(AheadLoader):
 
     def _frame(self, data: bytes):
         """A frame of the manifest's size, or of any where it will be resized; None of any other."""
-        frame = self.library.decode(data)
-        if frame is None or self.samples.resize:
-            return frame
-        return frame if (frame.height, frame.width) == self.samples.shape[:2] else None
+        return self.library.decode(data, None if self.samples.resize else self.samples.shape[:2])
 
 
 def batches_of(order: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import request, write_cache, write_dataset, write_files, write_shards
+from PIL import Image
 
 from gpufeed.cache import open_cache
 from gpufeed.data.resize import resized
@@ -98,6 +99,32 @@ def test_what_ffmpeg_takes_is_decoded_by_it(ffmpeg):
     """So that the test above does not pass by refusing all there is."""
     names = ("progressive JPEG", "gray JPEG", "4:2:0 JPEG of odd sides", "gray PNG")
     assert all(ffmpeg.decode(hostile_files()[name].data) is not None for name in names)
+
+
+def test_graphs_that_are_kept_give_the_pixels_of_new_ones(ffmpeg):
+    """Whatever came before: another format of pixels, another size, a file that is refused."""
+    image = photo()
+    files = [
+        saved("JPEG", image),
+        saved("JPEG", image, subsampling=0),
+        saved("JPEG", Image.fromarray(image).convert("L")),
+        saved("PNG", image),
+        saved("PNG", Image.fromarray(image).convert("RGBA")),
+        saved("JPEG", photo(40, 40)),
+        saved("JPEG", image)[:-40],
+    ]
+    taken = 0
+    for first, second in itertools.permutations(files, 2):
+        for data in (first, second, first):
+            frame, expected = ffmpeg.decode(data, image.shape[:2]), ffmpeg.decode(data)
+            if expected is None or (expected.height, expected.width) != image.shape[:2]:
+                assert frame is None
+                continue
+            taken += 1
+            np.testing.assert_array_equal(
+                ffmpeg.pixels([frame]).reshape(image.shape), ffmpeg.pixels([expected]).reshape(image.shape)
+            )
+    assert taken > 60
 
 
 def jpegs(root, *files: bytes):

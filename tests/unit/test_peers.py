@@ -115,6 +115,7 @@ def test_graphs_that_are_kept_give_the_pixels_of_new_ones(ffmpeg):
     ]
     taken = 0
     for first, second in itertools.permutations(files, 2):
+        ffmpeg.kept = threading.local()  # as in a new thread
         for data in (first, second, first):
             frame, expected = ffmpeg.decode(data, image.shape[:2]), ffmpeg.decode(data)
             if expected is None or (expected.height, expected.width) != image.shape[:2]:

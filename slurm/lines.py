@@ -94,7 +94,7 @@ def asked(asking, job, attempt: int) -> dict:
         return found | {"line": asking.line(job)}
     except WorkflowError as error:
         return found | {"error": str(error)}
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         gres = f"a number is missing in gres {given['gres']}: " if given.get("gres") else ""
         return found | {"error": f"{gres}{type(error).__name__}: {error}"}
 

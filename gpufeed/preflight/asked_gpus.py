@@ -18,9 +18,11 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for model in sorted(models - set(site.gpus) - {""}):
         yield Finding(
             f"GPU {model}",
-            f"one of {site.name}'s: {', '.join(site.gpus)}",
+            f"one of {site.name}'s: {', '.join(site.gpus) or 'none, by gpus in its site.yaml'}",
             f"write sweep_gpu_model: {near(model, site.gpus)} into "
-            + plan.file("gpu_model", "sweep_gpu_model", "default-resources"),
+            + plan.file("gpu_model", "sweep_gpu_model", "default-resources")
+            if site.gpus
+            else "write it into gpus of the site's site.yaml, with its compute capability",
         )
     if len(models) > 1:
         by = {
@@ -110,7 +112,8 @@ def gpu_in_line(ask: Ask) -> bool:
 
 
 def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if ask.wants_gpu and not ask.gpus and not gpu_in_line(ask)]
+    whole = [ask for ask in plan.first if ask.wants_gpu and not ask.error]
+    asking = [ask for ask in whole if not ask.gpus and not gpu_in_line(ask)]
     if asking:
         yield Finding(
             f"rules that need a GPU ask for none: {rules_of(asking)}",

@@ -18,6 +18,7 @@ from gpufeed.preflight.hidden import hidden_gpus
 from gpufeed.preflight.words import values, words_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
+NUMBERS = ("gpu", "nodes", "tasks", "tasks_per_node", "runtime")  # resources that preflight reckons with
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,9 @@ def read_plan(raw: dict[str, Any]) -> Plan:
     """A Plan of what slurm/lines.py wrote."""
 
     def ask(row: dict, whole: dict, retry: bool) -> Ask:
-        said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
+        resources, wrong = numbers_of(row["resources"])
+        line, error = ("", wrong) if wrong else (row.get("line", ""), row.get("error", ""))
+        said = line, resources, whole["count"], error
         return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
 
     return Plan(
@@ -143,6 +146,17 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         given=raw["given"],
         written=raw["written"],
     )
+
+
+def numbers_of(resources: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """(the resources without those of NUMBERS that are no whole numbers, what is wrong with these or "")."""
+    wrong = [name for name in NUMBERS if not is_number(resources.get(name) or 0)]
+    said = [f"{name} is {resources[name]}, which is no whole number" for name in wrong]
+    return {name: value for name, value in resources.items() if name not in wrong}, "; ".join(said)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int) or str(value).isdecimal()
 
 
 def reason(said: str) -> str:

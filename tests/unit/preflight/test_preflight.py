@@ -14,8 +14,9 @@ from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight import node as preflight_node
 from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
+from gpufeed.preflight.naming import near
 from gpufeed.preflight.node import COMMANDS, look, min_job_age, qos_by_account
-from gpufeed.preflight.plan import Ask, Plan, reason
+from gpufeed.preflight.plan import Ask, Plan, read_plan, reason
 from gpufeed.preflight.site import PROFILES, make_site, read_site, sites
 
 
@@ -223,6 +224,48 @@ def test_no_time_limit(found):
 def test_what_the_executor_refuses(found):
     refused = replace(cpu_job(), line="", error="The --partition option is not allowed in slurm_extra")
     assert "Slurm's executor refuses tabulate: The --partition option" in found(asked.submittable, refused)
+
+
+ONE_GPU = {"gpu": 1, "gpu_model": "H200"}
+
+
+def plan_read(**resources) -> Plan:
+    """What is read of one job with these resources, for which the executor makes a line."""
+    row = {"rule": "gate", "line": "sbatch --gpus=1", "resources": resources, "unknown": []}
+    job = {**row, "count": 1, "wants_gpu": True, "last": row}
+    raw = {"executor": "slurm", "jobs": [job], "config": {}, "datasets": [], "retries": 1}
+    return read_plan({**raw, "unheard": [], "erased": [], "given": {}, "written": {}})
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"gpu": "H200:1"}, "gpu is H200:1, which is no whole number"),
+        ({"gpu": "None"}, "gpu is None, which is no whole number"),
+        ({"nodes": "two", **ONE_GPU}, "nodes is two, which is no whole number"),
+        ({"tasks": "two", **ONE_GPU}, "tasks is two, which is no whole number"),
+        ({"tasks_per_node": "x", **ONE_GPU}, "tasks_per_node is x, which"),
+        ({"nodes": "two", "gpu": "one"}, "gpu is one, which is no whole number; nodes is two, which"),
+    ],
+)
+def test_a_resource_that_is_no_number(site, resources, said):
+    plan = plan_read(**resources)
+    lines = [str(finding) for check in asked.CHECKS for finding in check(plan, site, NODE)]
+    assert len(lines) == 1, lines
+    assert f"Slurm's executor refuses gate: {said}" in lines[0]
+
+
+def test_numbers_as_text_are_numbers():
+    (job,) = plan_read(gpu="2", nodes="1", gpu_model="H200").first
+    assert (job.gpus, job.error, job.line) == (2, "", "sbatch --gpus=1")
+
+
+def test_a_site_without_qos_or_gpus(found, site):
+    assert near("coc", ()) == ""
+    assert "qos coc-ice" in found(asked.quality_of_service, gpu_job(), site=replace(site, qos={}))
+    said = found(asked.one_model, gpu_job(), site=replace(site, gpus={}))
+    assert "one of PACE ICE's: none, by gpus in its site.yaml" in said
+    assert "what to do: write it into gpus of the site's site.yaml, with its compute capability" in said
 
 
 def test_another_executor(found):

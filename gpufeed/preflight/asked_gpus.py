@@ -123,12 +123,23 @@ def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    here = [ask for ask in plan.first if ask.gpus > 1 and ask.line and not ask.on_several]
-    spread = [ask for ask in here if ask.option("--nodes", "-N") != "1"]
+    here = [
+        ask
+        for ask in plan.first
+        if ask.line and not ask.on_several and ask.option("--nodes", "-N") not in ("1", "1-1")
+    ]
+    spread = [ask for ask in here if ask.gpus > 1]
     if spread:
         yield Finding(
             f"several GPUs without --nodes=1: {rules_of(spread)}",
             "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
+            f"no nodes under set-resources, and nodes: 1 under {plan.defaults}",
+        )
+    wide = [ask for ask in here if ask.gpus <= 1]
+    for number in sorted({ask.option("--nodes", "-N") or "" for ask in wide} - {""}):
+        yield Finding(
+            f"--nodes={number}: {rules_of(ask for ask in wide if ask.option('--nodes', '-N') == number)}",
+            "one node for jobs that run on one: Slurm refuses fewer GPUs than nodes, and the rest would idle",
             f"no nodes under set-resources, and nodes: 1 under {plan.defaults}",
         )
     tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]

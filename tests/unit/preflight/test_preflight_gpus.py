@@ -194,3 +194,21 @@ def test_gpus_that_slurm_may_spread(found):
     assert "several GPUs without --nodes=1: measure_cell" in said
     tasks = replace(job, line=job.line + " --ntasks-per-gpu=2")
     assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, tasks)
+
+
+def test_one_gpu_or_none_on_several_nodes(found):
+    """Slurm refuses --nodes=2 --gpus=1."""
+    on = {
+        job.rule: replace(
+            job, line=job.line.replace("--nodes=1", nodes), resources=job.resources | {"nodes": 2}
+        )
+        for job, nodes in ((gpu_job("gate"), "--nodes=2"), (cpu_job(), "-N 2"), (cpu_job("plot"), "-N3"))
+    }
+    said = found(asked.one_node, *on.values(), two_nodes(), gpu_job())
+    assert said.count("found:") == 2
+    assert "found: --nodes=2: gate, tabulate\n" in said
+    assert "found: --nodes=3: plot\n" in said
+    assert "no nodes under set-resources, and nodes: 1 under default-resources of slurm/pace-ice" in said
+    one = gpu_job()
+    for nodes in ("", "-N1", "--nodes=1-1"):
+        assert found(asked.one_node, replace(one, line=one.line.replace("--nodes=1", nodes))) == ""

@@ -204,6 +204,19 @@ def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
     assert "constraint" not in said.partition("\n\n")[2]
 
 
+def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    empty = {"sweep_gpu_model": None, "sweep_constraint": None, "constraint": None}
+    (preflight.folder / "empty").mkdir()
+    text = yaml.safe_dump({"default-resources": profile["default-resources"] | empty})
+    (preflight.folder / "empty/config.yaml").write_text(text)
+    status, said = preflight("--site", "pace-ice", "--profile", "empty", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    assert "None" not in lines_of(said), said
+    assert "--gpus=1" in lines_of(said)
+    assert "found: no model of GPU: " in said
+
+
 def test_default_resources_without_memory_are_told(preflight):
     """Snakemake's own mem_mb follows from files that are not there yet."""
     status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")

@@ -4,10 +4,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from preflight_fixtures import LINE, by_gres, cpu_job, gpu_job, no_gpu
+from preflight_fixtures import LINE, NODE, by_gres, cpu_job, gpu_job, no_gpu
 
 from gpufeed.preflight import asked
 from gpufeed.preflight.gres import gpus_in
+from gpufeed.preflight.node import features_in
 from gpufeed.preflight.plan import Ask
 
 
@@ -164,6 +165,43 @@ def test_a_constraint_of_another_model(found):
     assert "constraint A100-80GB with GPU H200: no node has both" in said
     assert found(asked.constraint, gpu_job(model="A100", constraint="A100-80GB")) == ""
     assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
+
+
+A100S = replace(NODE, features=frozenset({"A100", "A100-40GB", "A100-80GB"}))
+
+
+def test_a_constraint_that_the_cluster_lacks(found):
+    def a100(feature):
+        return gpu_job(model="A100", constraint=feature)
+
+    said = found(asked.constraint, a100("A100_80GB"), a100("A100_80GB"), node=A100S)
+    assert said.count("found:") == 1
+    assert "found: constraint A100_80GB, which no node of this cluster has\n" in said
+    assert "expected: one of: A100, A100-40GB, A100-80GB\n" in said
+    assert "what to do: write sweep_constraint: A100-80GB into slurm/pace-ice/config.yaml" in said
+    said = found(asked.constraint, a100("[A100-40GB*2&(A100-81GB|A100)]"), node=A100S)
+    assert re.findall(r"constraint (\S+), which no node", said) == ["A100-81GB"]
+    assert found(asked.constraint, a100("A100"), node=A100S) == ""  # not in site.yaml, and there
+    assert found(asked.constraint, a100("A100-40GB|A100-80GB")) == ""
+
+
+def test_what_sinfo_says_of_features():
+    lines = frozenset({"A100,A100-80GB", "(null)", "A100,amd"})
+    assert features_in(lines) == {"A100", "A100-80GB", "amd"}
+
+
+def test_a_constraint_that_reaches_rules_without_a_gpu(found):
+    jobs = gpu_job(model="A100", constraint="A100-80GB"), cpu_job("plot", constraint="A100-80GB"), cpu_job()
+    said = found(asked.constraint, *jobs, node=A100S)
+    assert "found: a constraint for rules that need no GPU: plot\n" in said
+    assert "call it sweep_constraint in slurm/pace-ice/config.yaml" in said
+    assert said.count("expected:") == 1
+
+
+def test_an_empty_constraint(found):
+    said = found(asked.constraint, gpu_job(constraint=""), cpu_job("plot", constraint=""), cpu_job())
+    assert "found: an empty constraint: measure_cell, plot\n" in said
+    assert said.count("found:") == 1
 
 
 def test_a_model_in_two_forms_without_a_constraint(found):

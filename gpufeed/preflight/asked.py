@@ -49,7 +49,7 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"Slurm's executor refuses {rules_of(asks)}: {error}",
             "resources that it turns into an sbatch line",
-            f"correct them in {plan.file('set-resources', 'default-resources')}",
+            f"correct them under {plan.defaults}, or under set-resources of {plan.file('set-resources')}",
         )
 
 

@@ -79,7 +79,7 @@ def constraint_without_gpu(plan: Plan) -> Iterator[Finding]:
     if asking:
         yield Finding(
             f"a constraint for rules that need no GPU: {rules_of(asking)}",
-            "constraints for jobs with a GPU alone: no node without one may have the feature",
+            "constraints for jobs with a GPU alone: nodes without one may lack the feature",
             f"call it sweep_constraint in {file}: rules give it to jobs with a GPU alone",
         )
     empty = [ask for ask in plan.first if ask.resources.get("constraint") == ""]

@@ -99,6 +99,32 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     assert not any("the profile" in one for one in said)  # but for its path
 
 
+@pytest.fixture
+def default_profile(tmp_path, monkeypatch):
+    """profiles/default/config.yaml in a folder of the test: a function that writes it."""
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    path = tmp_path / "profiles/default/config.yaml"
+    path.parent.mkdir(parents=True)
+    return path.write_text
+
+
+def test_what_follows_from_the_default_profile_is_left_out(site, default_profile):
+    """By mem_mb there the defaults of the cluster's profile are lost, and nothing is to be written there."""
+    default_profile("default-resources: {mem_mb: 4}\n")
+    lost = replace(cpu_job(minutes=0), line="sbatch --nodes=1")
+    wide = replace(cpu_job("plot"), line=cpu_job("plot").line + " --gpus=1")
+    folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
+    places = {"": "mine.yaml", "default-resources": "profiles/default/config.yaml", "gpu": "mine.yaml"}
+    plan = Plan("slurm", [lost, wide], [], folders, [], 0, written=places)
+    said = [finding.found for finding in findings(plan, site, NODE)]
+    assert said[0] == "default-resources in profiles/default/config.yaml"
+    assert "rules that need no GPU ask for one: plot" in said
+    for name in ("no account", "no qos", "no time limit: tabulate"):
+        assert name not in said
+    default_profile("cores: all\n")
+    assert "no account" in [finding.found for finding in findings(plan, site, NODE)]
+
+
 def test_remedies_name_the_file_in_which_a_key_stands():
     written = {"": "mine.yaml", "default-resources": "b.yaml", "qos": "b.yaml", "set-resources": "a.yaml"}
     plan = Plan("slurm", [], [], {}, [], 0, written=written)
@@ -224,6 +250,10 @@ def test_no_time_limit(found):
 def test_what_the_executor_refuses(found):
     refused = replace(cpu_job(), line="", error="The --partition option is not allowed in slurm_extra")
     assert "Slurm's executor refuses tabulate: The --partition option" in found(asked.submittable, refused)
+    written = {"": "mine.yaml", "default-resources": "mine.yaml", "set-resources": "slurm/config.yaml"}
+    (finding,) = asked.submittable(Plan("slurm", [refused], [], {}, [], 0, written=written), None, NODE)
+    both = "default-resources of mine.yaml, or under set-resources of slurm/config.yaml"
+    assert finding.remedy == f"correct them under {both}"
 
 
 ONE_GPU = {"gpu": 1, "gpu_model": "H200"}

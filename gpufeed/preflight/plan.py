@@ -25,7 +25,8 @@ NUMBERS = ("gpu", "nodes", "tasks", "tasks_per_node", "runtime")  # resources th
 class Ask:
     """One job's request.
 
-    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
+    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone. own: gpu, gres, nodes and
+    cpus_per_task as the rule itself says them.
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
@@ -39,6 +40,7 @@ class Ask:
     retry: bool = False
     wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
+    own: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -132,7 +134,9 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         resources, wrong = numbers_of(row["resources"])
         line, error = ("", wrong) if wrong else (row.get("line", ""), row.get("error", ""))
         said = line, resources, whole["count"], error
-        return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
+        own = whole["own"]
+        wants_gpu = bool(own.get("gpu") or own.get("gres"))
+        return Ask(whole["rule"], *said, retry, wants_gpu, tuple(row["unknown"]), own)
 
     return Plan(
         executor=raw["executor"],

@@ -53,6 +53,9 @@ WRONG = {  # one sentence of each check, in its order
     "constraint: forms": "GPU A100 in any of its forms: quantise_model",
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
     "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
+    "gpus_of_rules": "GPUs: the rule wants 1, the line asks for 8: measure_decoder",
+    "cores_of_rules": "cores: the rule wants 8, the line asks for 1: measure_decoder",
+    "memory": "mem_mb of 32: measure_decoder",
     "one_node": "tasks for jobs with GPUs: train_model",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
@@ -85,6 +88,9 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         no_gpu("evaluate_model"),
         replace(cpu_job("export_model", slurm_extra="-G 1"), wants_gpu=True),
         replace(cpu_job(), line="", unknown=("mem_mb",)),
+        replace(
+            gpu_job("measure_decoder", gpus=8, cpus_per_task=1, mem_mb=32), own={"gpu": 1, "cpus_per_task": 8}
+        ),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -262,7 +268,7 @@ ONE_GPU = {"gpu": 1, "gpu_model": "H200"}
 def plan_read(**resources) -> Plan:
     """What is read of one job with these resources, for which the executor makes a line."""
     row = {"rule": "gate", "line": "sbatch --gpus=1", "resources": resources, "unknown": []}
-    job = {**row, "count": 1, "wants_gpu": True, "last": row}
+    job = {**row, "count": 1, "own": {"gpu": 1}, "last": row}
     raw = {"executor": "slurm", "jobs": [job], "config": {}, "datasets": [], "retries": 1}
     return read_plan({**raw, "unheard": [], "erased": [], "given": {}, "written": {}})
 
@@ -287,6 +293,7 @@ def test_a_resource_that_is_no_number(site, resources, said):
 
 def test_numbers_as_text_are_numbers():
     (job,) = plan_read(gpu="2", nodes="1", gpu_model="H200").first
+    assert (job.wants_gpu, job.own) == (True, {"gpu": 1})
     assert (job.gpus, job.error, job.line) == (2, "", "sbatch --gpus=1")
 
 

@@ -221,6 +221,16 @@ def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
     assert "found: no model of GPU: " in said
 
 
+def test_resources_that_are_no_numbers_are_told(preflight):
+    """The executor takes any gpu into its line, and ends in an error of Python's at such tasks."""
+    given = ("gate:gpu='H200:1'", "measure_kernel:tasks='two'", "plot:nodes='two'")
+    status, said = preflight("--site", "pace-ice", "--set-resources", *given, SBATCH_ACCOUNT="coc")
+    assert status == 1, said
+    assert "Traceback" not in said
+    for wrong in ("gate: gpu is H200:1", "measure_kernel: tasks is two", "plot: nodes is two"):
+        assert f"Slurm's executor refuses {wrong}, which is no whole number\n" in said, said
+
+
 def test_default_resources_without_memory_are_told(preflight):
     """Snakemake's own mem_mb follows from files that are not there yet."""
     status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")

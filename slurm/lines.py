@@ -5,11 +5,11 @@ start its scheduler, the functions of its Slurm executor make the sbatch line of
 Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
 never imports Snakemake.
 
-OUT: `jobs` (rule, line or error, how many with it, whether the rule itself wants a GPU, resources, the same
-for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`,
-`given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what a profile
-says and Snakemake passes over without a word), `erased` (file and rules whose resources there a later
-set-resources took away), `written` (the profile in which each key and resource stands).
+OUT: `jobs` (rule, line or error, how many with it, GPUs and cores that the rule itself wants, resources, the
+same for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared),
+`config`, `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what
+a profile says and Snakemake passes over without a word), `erased` (file and rules whose resources there a
+later set-resources took away), `written` (the profile in which each key and resource stands).
 """
 
 import json
@@ -30,6 +30,7 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from snakemake_interface_common.exceptions import WorkflowError
 
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
+OWN = ("gpu", "gres", "nodes", "cpus_per_task")
 
 
 def partitions_of(file: Path) -> list:
@@ -94,16 +95,16 @@ def asked(asking, job, attempt: int) -> dict:
         return found | {"line": asking.line(job)}
     except WorkflowError as error:
         return found | {"error": str(error)}
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         gres = f"a number is missing in gres {given['gres']}: " if given.get("gres") else ""
         return found | {"error": f"{gres}{type(error).__name__}: {error}"}
 
 
-def wants_gpu(job) -> bool:
-    """Whether the rule itself asks for GPUs, whatever the profile adds."""
-    own = job.rule.ruleinfo.resources[1] if job.rule.ruleinfo.resources else {}
-    values = [value(job.wildcards) if callable(value) else value for value in map(own.get, ("gpu", "gres"))]
-    return any(values)
+def own(job) -> dict:
+    """What the rule itself asks for of OWN, whatever the profile adds."""
+    given = job.rule.ruleinfo.resources[1] if job.rule.ruleinfo.resources else {}
+    values = {name: given[name] for name in OWN if name in given}
+    return {name: value(job.wildcards) if callable(value) else value for name, value in values.items()}
 
 
 def lines(workflow, arguments: list[str]) -> dict:
@@ -117,7 +118,7 @@ def lines(workflow, arguments: list[str]) -> dict:
         if job.name == "prepare_dataset":
             datasets.add(job.wildcards.dataset)
         first, last = asked(asking, job, 1), asked(asking, job, 1 + retries)
-        row = {"rule": job.name, "wants_gpu": wants_gpu(job), **first, "last": last}
+        row = {"rule": job.name, "own": own(job), **first, "last": last}
         key = json.dumps(row, sort_keys=True)
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {

@@ -9,7 +9,7 @@ if LACKING := lacking():  # before the imports that would fail
     sys.exit(2)
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +49,6 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
     checks = (
         software.slurm_commands,
         *asked.CHECKS,
-        software.default_profile,
         partial(software.environment, deployment=deployment),
         partial(software.stack, deployment=deployment),
         software.modules,
@@ -58,7 +57,17 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
         storage.file_count,
         storage.data,
     )
-    return joined((finding for check in checks for finding in check(plan, site, node)), plan.given)
+    found = (finding for check in checks for finding in check(plan, site, node))
+    return joined(first_of_default_profile(plan, site, node, found), plan.given)
+
+
+def first_of_default_profile(
+    plan: Plan, site: Site, node: Node, found: Iterable[Finding]
+) -> Iterator[Finding]:
+    """What is wrong in profiles/default, then all but what follows from it: none belongs in that file."""
+    wrong = list(software.default_profile(plan, site, node))
+    yield from wrong
+    yield from (finding for finding in found if not wrong or software.DEFAULT_PROFILE not in finding.remedy)
 
 
 def show(plan: Plan) -> None:

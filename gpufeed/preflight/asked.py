@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from gpufeed.preflight.asked_amounts import cores_of_rules, gpus_of_rules, memory
 from gpufeed.preflight.asked_gpus import constraint, one_model, one_node, rules_with_gpu, rules_without_gpu
 from gpufeed.preflight.asked_options import asks_twice, gpus_asked_once, gpus_in_extra
 from gpufeed.preflight.finding import Finding
@@ -49,7 +50,7 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"Slurm's executor refuses {rules_of(asks)}: {error}",
             "resources that it turns into an sbatch line",
-            f"correct them in {plan.file('set-resources', 'default-resources')}",
+            f"correct them under {plan.defaults}, or under set-resources of {plan.file('set-resources')}",
         )
 
 
@@ -187,5 +188,6 @@ def unknown_model(ask: Ask, site: Site) -> bool:
 
 CHECKS = (
     executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
-    partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
+    partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu,
+    gpus_of_rules, cores_of_rules, memory, one_node,
 )  # fmt: skip

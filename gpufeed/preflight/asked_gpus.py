@@ -1,5 +1,6 @@
 """Checks of the GPUs that the jobs ask for: how many, of which model, on how many nodes."""
 
+import re
 from collections.abc import Iterator
 
 from gpufeed.preflight.asked_options import out_of_extra
@@ -18,9 +19,11 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for model in sorted(models - set(site.gpus) - {""}):
         yield Finding(
             f"GPU {model}",
-            f"one of {site.name}'s: {', '.join(site.gpus)}",
+            f"one of {site.name}'s: {', '.join(site.gpus) or 'none, by gpus in its site.yaml'}",
             f"write sweep_gpu_model: {near(model, site.gpus)} into "
-            + plan.file("gpu_model", "sweep_gpu_model", "default-resources"),
+            + plan.file("gpu_model", "sweep_gpu_model", "default-resources")
+            if site.gpus
+            else "write it into gpus of the site's site.yaml, with its compute capability",
         )
     if len(models) > 1:
         by = {
@@ -42,21 +45,18 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    yield from constraint_without_gpu(plan)
     asking = {
         (str(ask.resources["constraint"]), model)
         for ask in plan.first
-        if ask.resources.get("constraint")
+        if ask.wants_gpu and ask.resources.get("constraint")
         for model in ask.models
     }
+    features = sorted({feature for feature, _ in asking})
+    for feature in features:
+        yield from unknown_feature(feature, plan, site, node)
     for feature, model in sorted(asking):
-        if feature not in site.constraints:
-            yield Finding(
-                f"constraint {feature}",
-                f"one that preflight knows of {site.name}: {', '.join(site.constraints)}",
-                'see `sinfo -o "%P %f"` on the login node; add it to site.yaml if it is there',
-                note=True,
-            )
-        elif model and site.constraints[feature] != model:
+        if model and site.constraints.get(feature, model) != model:
             yield Finding(
                 f"constraint {feature} with GPU {model}: no node has both",
                 f"sweep_gpu_model: {site.constraints[feature]}",
@@ -64,12 +64,53 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
                 + plan.file("sweep_constraint", "constraint", "default-resources"),
             )
     yield from forms(plan, site)
-    if len({feature for feature, _ in asking}) > 1:
+    if len(features) > 1:
         yield Finding(
-            f"several constraints in one sweep: {', '.join(sorted({feature for feature, _ in asking}))}",
+            f"several constraints in one sweep: {', '.join(features)}",
             "one: numbers of different GPUs do not compare",
             f"name one as sweep_constraint under {plan.defaults}",
         )
+
+
+def constraint_without_gpu(plan: Plan) -> Iterator[Finding]:
+    """Those that reach rules without a GPU, whose partition may have no such node, and empty ones."""
+    file = plan.file("constraint", "default-resources")
+    asking = [ask for ask in plan.first if not ask.wants_gpu and ask.resources.get("constraint")]
+    if asking:
+        yield Finding(
+            f"a constraint for rules that need no GPU: {rules_of(asking)}",
+            "constraints for jobs with a GPU alone: nodes without one may lack the feature",
+            f"call it sweep_constraint in {file}: rules give it to jobs with a GPU alone",
+        )
+    empty = [ask for ask in plan.first if ask.resources.get("constraint") == ""]
+    if empty:
+        yield Finding(
+            f"an empty constraint: {rules_of(empty)}",
+            "the name of a feature, or no constraint",
+            f"take constraint out of {file}",
+        )
+
+
+def unknown_feature(feature: str, plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """Names in a constraint, such as `A100-40GB|A100-80GB`, that sinfo does not list, or site.yaml."""
+    known = node.features or frozenset(site.constraints)
+    for name in re.findall(r"[^&|,()\[\]\s]+", re.sub(r"\*\d+", "", feature)):
+        if name in known:
+            continue
+        if node.features:
+            yield Finding(
+                f"constraint {name}, which no node of this cluster has",
+                f"one of: {', '.join(sorted(known))}",
+                f"write sweep_constraint: {near(name, sorted(known))} into "
+                + plan.file("sweep_constraint", "constraint", "default-resources"),
+            )
+        else:
+            yield Finding(
+                f"constraint {name}",
+                f"one that preflight knows of {site.name}: {', '.join(site.constraints) or 'none'}",
+                'see `sinfo -o "%P %f"` on the login node; add it to site.yaml if it is there',
+                note=True,
+            )
 
 
 def forms(plan: Plan, site: Site) -> Iterator[Finding]:
@@ -110,7 +151,8 @@ def gpu_in_line(ask: Ask) -> bool:
 
 
 def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    asking = [ask for ask in plan.first if ask.wants_gpu and not ask.gpus and not gpu_in_line(ask)]
+    whole = [ask for ask in plan.first if ask.wants_gpu and not ask.error]
+    asking = [ask for ask in whole if not ask.gpus and not gpu_in_line(ask)]
     if asking:
         yield Finding(
             f"rules that need a GPU ask for none: {rules_of(asking)}",
@@ -120,12 +162,23 @@ def rules_with_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    here = [ask for ask in plan.first if ask.gpus > 1 and ask.line and not ask.on_several]
-    spread = [ask for ask in here if ask.option("--nodes", "-N") != "1"]
+    here = [
+        ask
+        for ask in plan.first
+        if ask.line and not ask.on_several and ask.option("--nodes", "-N") not in ("1", "1-1")
+    ]
+    spread = [ask for ask in here if ask.gpus > 1]
     if spread:
         yield Finding(
             f"several GPUs without --nodes=1: {rules_of(spread)}",
             "all GPUs of a job on one node: Slurm may spread --gpus over several, and the job then fails",
+            f"no nodes under set-resources, and nodes: 1 under {plan.defaults}",
+        )
+    wide = [ask for ask in here if ask.gpus <= 1]
+    for number in sorted({ask.option("--nodes", "-N") or "" for ask in wide} - {""}):
+        yield Finding(
+            f"--nodes={number}: {rules_of(ask for ask in wide if ask.option('--nodes', '-N') == number)}",
+            "one node for jobs that run on one: Slurm refuses fewer GPUs than nodes, and the rest would idle",
             f"no nodes under set-resources, and nodes: 1 under {plan.defaults}",
         )
     tasks = [ask for ask in plan.first if ask.gpus and ask.option("--ntasks-per-gpu")]

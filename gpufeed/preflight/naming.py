@@ -12,5 +12,5 @@ def rules_of(asks: Iterable[Ask]) -> str:
 
 
 def near(name: str, choices: Iterable[str]) -> str:
-    """The choice that looks most like a name, or the first."""
-    return next(iter([*get_close_matches(name, list(choices), n=1), *choices]))
+    """The choice that looks most like a name, or the first; "" where there is none."""
+    return next(iter([*get_close_matches(name, list(choices), n=1), *choices]), "")

@@ -17,6 +17,7 @@ ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getAr
 @dataclass(frozen=True)
 class Node:
     """A node. accounts, partitions: names that Slurm knows for this user; empty where it does not say.
+    features: those of the cluster's nodes, which a constraint names; empty where Slurm does not say.
 
     silent: commands that are there and give no answer. qos: which each account, in lower case, may use.
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
@@ -28,6 +29,7 @@ class Node:
     silent: tuple[str, ...] = ()
     accounts: frozenset[str] = frozenset()
     partitions: frozenset[str] = frozenset()
+    features: frozenset[str] = frozenset()
     qos: Mapping[str, frozenset[str]] = field(default_factory=dict)
     inside_job: str | None = None
     min_job_age: int | None = None
@@ -53,6 +55,7 @@ def look() -> Node:
         silent=tuple(name for name in said if said[name] is None and name not in missing),
         accounts=frozenset(qos),
         partitions=partitions or frozenset(),
+        features=features_in(answers("sinfo", "-h", "-o", "%f") or frozenset()),
         qos={account.lower(): names for account, names in qos.items()},
         inside_job=os.environ.get("SLURM_JOB_ID"),
         min_job_age=min_job_age(answers("scontrol", "show", "config") or frozenset()),
@@ -74,6 +77,11 @@ def qos_by_account(associations: frozenset[str]) -> dict[str, frozenset[str]]:
         own = frozenset(name.strip() for name in names.split(",") if name.strip())
         found[account] = found.get(account, frozenset()) | own
     return found
+
+
+def features_in(lines: frozenset[str]) -> frozenset[str]:
+    """The names in lines such as `A100,A100-80GB`; `(null)` are nodes without a feature."""
+    return frozenset(name for line in lines for name in line.split(",")) - {"(null)", ""}
 
 
 def answers(*command: str) -> frozenset[str] | None:

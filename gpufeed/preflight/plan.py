@@ -18,13 +18,15 @@ from gpufeed.preflight.hidden import hidden_gpus
 from gpufeed.preflight.words import values, words_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
+NUMBERS = ("gpu", "nodes", "tasks", "tasks_per_node", "runtime")  # resources that preflight reckons with
 
 
 @dataclass(frozen=True)
 class Ask:
     """One job's request.
 
-    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
+    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone. own: gpu, gres, nodes and
+    cpus_per_task as the rule itself says them.
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
@@ -38,6 +40,7 @@ class Ask:
     retry: bool = False
     wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
+    own: dict[str, Any] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -128,8 +131,12 @@ def read_plan(raw: dict[str, Any]) -> Plan:
     """A Plan of what slurm/lines.py wrote."""
 
     def ask(row: dict, whole: dict, retry: bool) -> Ask:
-        said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
-        return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
+        resources, wrong = numbers_of(row["resources"])
+        line, error = ("", wrong) if wrong else (row.get("line", ""), row.get("error", ""))
+        said = line, resources, whole["count"], error
+        own = whole["own"]
+        wants_gpu = bool(own.get("gpu") or own.get("gres"))
+        return Ask(whole["rule"], *said, retry, wants_gpu, tuple(row["unknown"]), own)
 
     return Plan(
         executor=raw["executor"],
@@ -143,6 +150,17 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         given=raw["given"],
         written=raw["written"],
     )
+
+
+def numbers_of(resources: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """(the resources without those of NUMBERS that are no whole numbers, what is wrong with these or "")."""
+    wrong = [name for name in NUMBERS if not is_number(resources.get(name) or 0)]
+    said = [f"{name} is {resources[name]}, which is no whole number" for name in wrong]
+    return {name: value for name, value in resources.items() if name not in wrong}, "; ".join(said)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int) or str(value).isdecimal()
 
 
 def reason(said: str) -> str:

@@ -18,6 +18,7 @@ ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
     "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
     "|executor|jobs|retries|restart-times|(slurm|cluster).*"
 )
+DEFAULT_PROFILE = "profiles/default/config.yaml"
 UNCHECKED = {"sacctmgr": ("accounts", "qos"), "sinfo": ("partitions",)}
 
 
@@ -177,13 +178,13 @@ def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Itera
 
 
 def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    path = ROOT / "profiles/default/config.yaml"
+    path = ROOT / DEFAULT_PROFILE
     if not path.exists():
         return
     found = [key for key in yaml.safe_load(path.read_text()) or {} if ERASING.fullmatch(key)]
     if found:
         yield Finding(
-            f"{', '.join(found)} in profiles/default/config.yaml",
+            f"{', '.join(found)} in {DEFAULT_PROFILE}",
             "cores and display alone: keys there override or erase those of the cluster's profile",
-            f"move them into {plan.file('')}",
+            f"move them into {plan.file('')}, and run preflight again: what follows is left out here",
         )

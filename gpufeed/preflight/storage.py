@@ -115,12 +115,14 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     """Archives are downloaded where snakemake runs, never by a compute node."""
     places = [Path(folder).expanduser() for folder in plan.config.get("archives") or []]
-    for name in missing(plan):
+    names = missing(plan)
+    yield from closed(places) if names else ()
+    for name in names:
         own = Path(plan.config["data"]).expanduser() / name / "archives"
         files = [
             file
             for file in plan.config["sources"][name].get("files") or []
-            if not any((place / file["name"]).exists() for place in (own, *places))
+            if not any(is_there(place / file["name"]) for place in (own, *places))
             and not any(reachable(url) for url in file["urls"])
         ]
         if files:
@@ -131,10 +133,40 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             )
 
 
+def closed(places: list[Path]) -> Iterator[Finding]:
+    """Folders of archives that this user may not look into: preparing a dataset would end there."""
+    found = [str(place) for place in places if not may_look_into(place)]
+    if found:
+        yield Finding(
+            f"{', '.join(found)} in archives of the config, not readable to you",
+            "folders that you may look into",
+            "ask their owner for access, or take them out of archives",
+        )
+
+
+def may_look_into(folder: Path) -> bool:
+    """Whether this user learns what is there and what is not."""
+    try:
+        (folder / "any").stat()
+    except PermissionError:
+        return False
+    except OSError:
+        return True  # there is nothing
+    return True
+
+
+def is_there(path: Path) -> bool:
+    """Whether it is there, as far as this user may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def reachable(url: str) -> bool:
     """Whether there is an answer at an address, or a file at a path."""
     if not url.startswith(("http://", "https://")):
-        return Path(url.removeprefix("file://")).expanduser().exists()
+        return is_there(Path(url.removeprefix("file://")).expanduser())
     try:
         with requests.get(url, stream=True, timeout=10) as answer:
             return answer.ok
@@ -145,7 +177,7 @@ def reachable(url: str) -> bool:
 def missing(plan: Plan) -> list[str]:
     """Datasets of the plan that are not prepared yet."""
     return [
-        name for name in plan.datasets if not (Path(plan.config["data"]) / name / "manifest.parquet").exists()
+        name for name in plan.datasets if not is_there(Path(plan.config["data"]) / name / "manifest.parquet")
     ]
 
 
@@ -172,7 +204,7 @@ def bytes_of(plan: Plan, name: str) -> int:
 
 def existing(folder: Path) -> Path:
     """The folder, or its nearest parent that is there."""
-    return next(place for place in (folder, *folder.parents) if place.exists())
+    return next(place for place in (folder, *folder.parents) if is_there(place))
 
 
 def count_files(folder: Path, most: int, seconds: float = COUNTING_S) -> tuple[int, bool]:

@@ -92,10 +92,13 @@ def cores_of_build(wildcards):
 
 
 def of_sweep(name):
-    """What the profile's default resources say for jobs with a GPU alone: sweep_NAME, or NAME; None without."""
+    """What the profile's default resources say for jobs with a GPU alone: sweep_NAME, or NAME; None without.
+
+    A key that is left empty is none: YAML reads `sweep_gpu_model:` as None.
+    """
     defaults = workflow.resource_settings.default_resources or {}
-    given = [defaults[key].raw for key in (f"sweep_{name}", name) if key in defaults]
-    return str(given[0]).strip("'\"") or None if given else None
+    given = [str(defaults[key].raw).strip("'\"") for key in (f"sweep_{name}", name) if key in defaults]
+    return next((value for value in given if value not in ("", "None")), None)
 
 
 def of_gpu_jobs(takes=lambda wildcards: True):

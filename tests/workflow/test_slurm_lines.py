@@ -113,6 +113,7 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
             "gate": {"gres": "gpu:H200:1"},
             "train_model": {"gpu_model": "A100"},
             "measure_cell": {"runtime": 1000, "nodes": 2},
+            "measure_kernel": {"gpu": 4, "cpus_per_task": 2, "mem_mb": 32},
             "tabulate": {"slurm_extra": "'--time=5'"},
             "measure_cel": {"mem_mb": 1},
         },
@@ -132,6 +133,9 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         "rules that need no GPU ask for one: assemble_report, ",
         "no partition for measure_cell (such as 4 x H200, 16.6667 h)",
         "several GPUs without --nodes=1: measure_cell",
+        "GPUs: the rule wants 1, the line asks for 4: measure_kernel",
+        "cores: the rule wants 8, the line asks for 2: measure_kernel",
+        "mem_mb of 32: measure_kernel",
         "set-resource in planted/config.yaml, which Snakemake passes over",
         "write set-resources: measure_cell instead",
         "resources in slurm/config.yaml lost by a later set-resources: build_beton, ",
@@ -202,6 +206,29 @@ def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
     for line in lines:
         assert line.count(" -C A100-80GB") == (line in with_gpu), line
     assert "constraint" not in said.partition("\n\n")[2]
+
+
+def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    empty = {"sweep_gpu_model": None, "sweep_constraint": None, "constraint": None}
+    (preflight.folder / "empty").mkdir()
+    text = yaml.safe_dump({"default-resources": profile["default-resources"] | empty})
+    (preflight.folder / "empty/config.yaml").write_text(text)
+    status, said = preflight("--site", "pace-ice", "--profile", "empty", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    assert "None" not in lines_of(said), said
+    assert "--gpus=1" in lines_of(said)
+    assert "found: no model of GPU: " in said
+
+
+def test_resources_that_are_no_numbers_are_told(preflight):
+    """The executor takes any gpu into its line, and ends in an error of Python's at such tasks."""
+    given = ("gate:gpu='H200:1'", "measure_kernel:tasks='two'", "plot:nodes='two'")
+    status, said = preflight("--site", "pace-ice", "--set-resources", *given, SBATCH_ACCOUNT="coc")
+    assert status == 1, said
+    assert "Traceback" not in said
+    for wrong in ("gate: gpu is H200:1", "measure_kernel: tasks is two", "plot: nodes is two"):
+        assert f"Slurm's executor refuses {wrong}, which is no whole number\n" in said, said
 
 
 def test_default_resources_without_memory_are_told(preflight):

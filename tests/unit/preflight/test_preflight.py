@@ -14,8 +14,9 @@ from gpufeed.errors import GpufeedError
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight import node as preflight_node
 from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
+from gpufeed.preflight.naming import near
 from gpufeed.preflight.node import COMMANDS, look, min_job_age, qos_by_account
-from gpufeed.preflight.plan import Ask, Plan, reason
+from gpufeed.preflight.plan import Ask, Plan, read_plan, reason
 from gpufeed.preflight.site import PROFILES, make_site, read_site, sites
 
 
@@ -52,6 +53,9 @@ WRONG = {  # one sentence of each check, in its order
     "constraint: forms": "GPU A100 in any of its forms: quantise_model",
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
     "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
+    "gpus_of_rules": "GPUs: the rule wants 1, the line asks for 8: measure_decoder",
+    "cores_of_rules": "cores: the rule wants 8, the line asks for 1: measure_decoder",
+    "memory": "mem_mb of 32: measure_decoder",
     "one_node": "tasks for jobs with GPUs: train_model",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
@@ -84,6 +88,9 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         no_gpu("evaluate_model"),
         replace(cpu_job("export_model", slurm_extra="-G 1"), wants_gpu=True),
         replace(cpu_job(), line="", unknown=("mem_mb",)),
+        replace(
+            gpu_job("measure_decoder", gpus=8, cpus_per_task=1, mem_mb=32), own={"gpu": 1, "cpus_per_task": 8}
+        ),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -96,6 +103,32 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
     assert not any("the profile" in one for one in said)  # but for its path
+
+
+@pytest.fixture
+def default_profile(tmp_path, monkeypatch):
+    """profiles/default/config.yaml in a folder of the test: a function that writes it."""
+    monkeypatch.setattr(software, "ROOT", tmp_path)
+    path = tmp_path / "profiles/default/config.yaml"
+    path.parent.mkdir(parents=True)
+    return path.write_text
+
+
+def test_what_follows_from_the_default_profile_is_left_out(site, default_profile):
+    """By mem_mb there the defaults of the cluster's profile are lost, and nothing is to be written there."""
+    default_profile("default-resources: {mem_mb: 4}\n")
+    lost = replace(cpu_job(minutes=0), line="sbatch --nodes=1")
+    wide = replace(cpu_job("plot"), line=cpu_job("plot").line + " --gpus=1")
+    folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
+    places = {"": "mine.yaml", "default-resources": "profiles/default/config.yaml", "gpu": "mine.yaml"}
+    plan = Plan("slurm", [lost, wide], [], folders, [], 0, written=places)
+    said = [finding.found for finding in findings(plan, site, NODE)]
+    assert said[0] == "default-resources in profiles/default/config.yaml"
+    assert "rules that need no GPU ask for one: plot" in said
+    for name in ("no account", "no qos", "no time limit: tabulate"):
+        assert name not in said
+    default_profile("cores: all\n")
+    assert "no account" in [finding.found for finding in findings(plan, site, NODE)]
 
 
 def test_remedies_name_the_file_in_which_a_key_stands():
@@ -223,6 +256,53 @@ def test_no_time_limit(found):
 def test_what_the_executor_refuses(found):
     refused = replace(cpu_job(), line="", error="The --partition option is not allowed in slurm_extra")
     assert "Slurm's executor refuses tabulate: The --partition option" in found(asked.submittable, refused)
+    written = {"": "mine.yaml", "default-resources": "mine.yaml", "set-resources": "slurm/config.yaml"}
+    (finding,) = asked.submittable(Plan("slurm", [refused], [], {}, [], 0, written=written), None, NODE)
+    both = "default-resources of mine.yaml, or under set-resources of slurm/config.yaml"
+    assert finding.remedy == f"correct them under {both}"
+
+
+ONE_GPU = {"gpu": 1, "gpu_model": "H200"}
+
+
+def plan_read(**resources) -> Plan:
+    """What is read of one job with these resources, for which the executor makes a line."""
+    row = {"rule": "gate", "line": "sbatch --gpus=1", "resources": resources, "unknown": []}
+    job = {**row, "count": 1, "own": {"gpu": 1}, "last": row}
+    raw = {"executor": "slurm", "jobs": [job], "config": {}, "datasets": [], "retries": 1}
+    return read_plan({**raw, "unheard": [], "erased": [], "given": {}, "written": {}})
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"gpu": "H200:1"}, "gpu is H200:1, which is no whole number"),
+        ({"gpu": "None"}, "gpu is None, which is no whole number"),
+        ({"nodes": "two", **ONE_GPU}, "nodes is two, which is no whole number"),
+        ({"tasks": "two", **ONE_GPU}, "tasks is two, which is no whole number"),
+        ({"tasks_per_node": "x", **ONE_GPU}, "tasks_per_node is x, which"),
+        ({"nodes": "two", "gpu": "one"}, "gpu is one, which is no whole number; nodes is two, which"),
+    ],
+)
+def test_a_resource_that_is_no_number(site, resources, said):
+    plan = plan_read(**resources)
+    lines = [str(finding) for check in asked.CHECKS for finding in check(plan, site, NODE)]
+    assert len(lines) == 1, lines
+    assert f"Slurm's executor refuses gate: {said}" in lines[0]
+
+
+def test_numbers_as_text_are_numbers():
+    (job,) = plan_read(gpu="2", nodes="1", gpu_model="H200").first
+    assert (job.wants_gpu, job.own) == (True, {"gpu": 1})
+    assert (job.gpus, job.error, job.line) == (2, "", "sbatch --gpus=1")
+
+
+def test_a_site_without_qos_or_gpus(found, site):
+    assert near("coc", ()) == ""
+    assert "qos coc-ice" in found(asked.quality_of_service, gpu_job(), site=replace(site, qos={}))
+    said = found(asked.one_model, gpu_job(), site=replace(site, gpus={}))
+    assert "one of PACE ICE's: none, by gpus in its site.yaml" in said
+    assert "what to do: write it into gpus of the site's site.yaml, with its compute capability" in said
 
 
 def test_another_executor(found):

@@ -4,10 +4,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from preflight_fixtures import LINE, by_gres, cpu_job, gpu_job, no_gpu
+from preflight_fixtures import LINE, NODE, by_gres, cpu_job, gpu_job, no_gpu
 
 from gpufeed.preflight import asked
 from gpufeed.preflight.gres import gpus_in
+from gpufeed.preflight.node import features_in
 from gpufeed.preflight.plan import Ask
 
 
@@ -166,6 +167,43 @@ def test_a_constraint_of_another_model(found):
     assert "note: constraint HX00" in found(asked.constraint, gpu_job(constraint="HX00"))
 
 
+A100S = replace(NODE, features=frozenset({"A100", "A100-40GB", "A100-80GB"}))
+
+
+def test_a_constraint_that_the_cluster_lacks(found):
+    def a100(feature):
+        return gpu_job(model="A100", constraint=feature)
+
+    said = found(asked.constraint, a100("A100_80GB"), a100("A100_80GB"), node=A100S)
+    assert said.count("found:") == 1
+    assert "found: constraint A100_80GB, which no node of this cluster has\n" in said
+    assert "expected: one of: A100, A100-40GB, A100-80GB\n" in said
+    assert "what to do: write sweep_constraint: A100-80GB into slurm/pace-ice/config.yaml" in said
+    said = found(asked.constraint, a100("[A100-40GB*2&(A100-81GB|A100)]"), node=A100S)
+    assert re.findall(r"constraint (\S+), which no node", said) == ["A100-81GB"]
+    assert found(asked.constraint, a100("A100"), node=A100S) == ""  # not in site.yaml, and there
+    assert found(asked.constraint, a100("A100-40GB|A100-80GB")) == ""
+
+
+def test_what_sinfo_says_of_features():
+    lines = frozenset({"A100,A100-80GB", "(null)", "A100,amd"})
+    assert features_in(lines) == {"A100", "A100-80GB", "amd"}
+
+
+def test_a_constraint_that_reaches_rules_without_a_gpu(found):
+    jobs = gpu_job(model="A100", constraint="A100-80GB"), cpu_job("plot", constraint="A100-80GB"), cpu_job()
+    said = found(asked.constraint, *jobs, node=A100S)
+    assert "found: a constraint for rules that need no GPU: plot\n" in said
+    assert "call it sweep_constraint in slurm/pace-ice/config.yaml" in said
+    assert said.count("expected:") == 1
+
+
+def test_an_empty_constraint(found):
+    said = found(asked.constraint, gpu_job(constraint=""), cpu_job("plot", constraint=""), cpu_job())
+    assert "found: an empty constraint: measure_cell, plot\n" in said
+    assert said.count("found:") == 1
+
+
 def test_a_model_in_two_forms_without_a_constraint(found):
     said = found(asked.constraint, gpu_job(model="A100"), cpu_job())
     assert "note: GPU A100 in any of its forms: measure_cell\n  expected: one of A100-40GB, A100-80GB" in said
@@ -194,3 +232,21 @@ def test_gpus_that_slurm_may_spread(found):
     assert "several GPUs without --nodes=1: measure_cell" in said
     tasks = replace(job, line=job.line + " --ntasks-per-gpu=2")
     assert "tasks for jobs with GPUs: measure_cell" in found(asked.one_node, tasks)
+
+
+def test_one_gpu_or_none_on_several_nodes(found):
+    """Slurm refuses --nodes=2 --gpus=1."""
+    on = {
+        job.rule: replace(
+            job, line=job.line.replace("--nodes=1", nodes), resources=job.resources | {"nodes": 2}
+        )
+        for job, nodes in ((gpu_job("gate"), "--nodes=2"), (cpu_job(), "-N 2"), (cpu_job("plot"), "-N3"))
+    }
+    said = found(asked.one_node, *on.values(), two_nodes(), gpu_job())
+    assert said.count("found:") == 2
+    assert "found: --nodes=2: gate, tabulate\n" in said
+    assert "found: --nodes=3: plot\n" in said
+    assert "no nodes under set-resources, and nodes: 1 under default-resources of slurm/pace-ice" in said
+    one = gpu_job()
+    for nodes in ("", "-N1", "--nodes=1-1"):
+        assert found(asked.one_node, replace(one, line=one.line.replace("--nodes=1", nodes))) == ""

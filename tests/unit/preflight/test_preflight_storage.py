@@ -110,3 +110,26 @@ def test_data_that_nobody_can_reach(found, site, tmp_path):
     manifest.parent.mkdir(parents=True)
     manifest.touch()  # prepared already: nothing has to be reached
     assert found(storage.data, config=config, datasets=["made"]) == ""
+
+
+def test_archives_of_another_user(found, tmp_path, monkeypatch):
+    """Their folder is closed; to root no folder is."""
+    theirs, see = tmp_path / "theirs", Path.stat
+    theirs.mkdir()
+
+    def stat(path, **options):
+        if theirs in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        return see(path, **options)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    files = [{"name": "a.tar", "urls": [f"file://{theirs}/a.tar"]}]
+    config = {"sources": {"made": {"files": files}}, "archives": [str(theirs), str(tmp_path)]}
+    said = found(storage.data, config=config, datasets=["made"])
+    assert f"found: {theirs} in archives of the config, not readable to you\n" in said
+    assert "take them out of archives" in said
+    assert "a.tar of made: neither here nor reachable" in said
+    assert storage.existing(theirs / "data") == theirs
+    assert found(storage.data, config={"archives": [str(theirs)]}) == ""  # nothing to prepare
+    below = {"data": str(theirs / "data"), "archives": [str(tmp_path / "none")]}
+    assert "not readable" not in found(storage.data, config={**config, **below}, datasets=["made"])

@@ -91,20 +91,63 @@ def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     ]
     if without:
         example = max(without, key=lambda ask: ask.gpus)
-        asked = f"{example.gpus} x {example.model or 'GPU'}, {example.hours:g} h"
         yield Finding(
-            f"no partition for {rules_of(without)} (such as {asked})",
+            f"no partition for {rules_of(without)} (such as {size_of(example)})",
             "a partition that takes them",
             f"write slurm_partition under {plan.defaults}, or correct {partitions}",
         )
+    names = {name for ask in plan.first for name in partitions_of(ask)}
     if node.partitions:
-        names = {ask.option("-p", "--partition") for ask in plan.first} - {None, ""}
         for name in sorted(names - node.partitions):
             yield Finding(
                 f"partition {name}, which this cluster does not have",
                 f"one of: {', '.join(sorted(node.partitions))}",
                 f"correct {partitions}, or name another as slurm_partition",
             )
+    if plan.partitions:
+        for name in sorted(names - set(plan.partitions)):
+            known = name in node.partitions
+            yield Finding(
+                f"partition {name}, not in {partitions}: nobody asks whether it takes "
+                + rules_of(ask for ask in plan.first if name in partitions_of(ask)),
+                f"one of: {', '.join(plan.partitions)}",
+                f"add it to that file, or {out_of_partition(plan)}",
+                note=known,
+            )
+        yield from too_much_for_partition(plan, names & set(plan.partitions), site)
+
+
+def too_much_for_partition(plan: Plan, names: set[str], site: Site) -> Iterator[Finding]:
+    """Jobs that the partition they name does not take, by its limits in the file."""
+    for name in sorted(names):
+        over = [
+            ask
+            for ask in plan.first
+            if name in partitions_of(ask) and name not in ask.taking and not unknown_model(ask, site)
+        ]
+        if over:
+            example = max(over, key=lambda ask: ask.gpus)
+            taking = ", ".join(example.taking) or "none"
+            yield Finding(
+                f"partition {name} for {rules_of(over)} (such as {size_of(example)}), which it does not take",
+                f"a job within its limits; of the partitions in its file this one fits: {taking}",
+                f"{out_of_partition(plan)}, or correct {name} in that file",
+            )
+
+
+def out_of_partition(plan: Plan) -> str:
+    """What to do about a slurm_partition."""
+    return f"take slurm_partition out of {plan.file('slurm_partition')}: the executor picks one of the file"
+
+
+def partitions_of(ask: Ask) -> list[str]:
+    """The partitions that its line names."""
+    return list(filter(None, (ask.option("-p", "--partition") or "").split(",")))
+
+
+def size_of(ask: Ask) -> str:
+    """What counts for a partition: 2 x H200, 1 h."""
+    return f"{ask.gpus} x {ask.model or 'GPU'}, {ask.hours:g} h"
 
 
 def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

@@ -28,6 +28,7 @@ class Ask:
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
+    taking: partitions of slurm-partition-config's file whose limits it keeps.
     """
 
     rule: str
@@ -38,6 +39,7 @@ class Ask:
     retry: bool = False
     wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
+    taking: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -99,7 +101,8 @@ class Plan:
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
     profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
-    where each key and resource of the profiles stands; "" for what stands nowhere.
+    where each key and resource of the profiles stands; "" for what stands nowhere. partitions: those of
+    slurm-partition-config's file; none without one.
     """
 
     executor: str
@@ -112,6 +115,7 @@ class Plan:
     erased: tuple[tuple[str, list[str]], ...] = ()
     given: dict[str, Any] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
 
     def file(self, *names: str) -> str:
         """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
@@ -129,7 +133,9 @@ def read_plan(raw: dict[str, Any]) -> Plan:
 
     def ask(row: dict, whole: dict, retry: bool) -> Ask:
         said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
-        return Ask(whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]))
+        return Ask(
+            whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]), tuple(row["taking"])
+        )
 
     return Plan(
         executor=raw["executor"],
@@ -142,6 +148,7 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         erased=tuple(map(tuple, raw["erased"])),
         given=raw["given"],
         written=raw["written"],
+        partitions=tuple(raw["partitions"]),
     )
 
 

@@ -143,6 +143,37 @@ def test_a_partition_that_the_cluster_lacks(found):
     assert "one of: cpu, gpu" in said
 
 
+def on(partition, job, taking=()):
+    """The job on a partition, where the file has ice-cpu and ice-gpu."""
+    line = job.line.replace("-p ice-gpu", f"-p {partition}").replace("-p ice-cpu", f"-p {partition}")
+    return replace(job, line=line, taking=taking)
+
+
+ICE = ("ice-cpu", "ice-gpu")
+
+
+def test_a_partition_that_does_not_take_its_jobs(found):
+    jobs = on("ice-cpu", gpu_job(), ("ice-gpu",)), on("ice-cpu", cpu_job(), ICE)
+    said = found(asked.partition, *jobs, partitions=ICE)
+    assert "partition ice-cpu for measure_cell (such as 1 x H200, 1 h), which it does not take" in said
+    assert "this one fits: ice-gpu" in said
+    assert said.count("found:") == 1
+    assert "take slurm_partition out of slurm/pace-ice/config.yaml" in said
+    assert found(asked.partition, on("ice-gpu", gpu_job(), ("ice-gpu",)), partitions=ICE) == ""
+
+
+def test_a_partition_that_is_not_in_the_file(found):
+    said = found(asked.partition, on("icegpu", gpu_job(), ("ice-gpu",)), partitions=ICE)
+    assert "found: partition icegpu, not in the file that slurm-partition-config" in said
+    assert "nobody asks whether it takes measure_cell\n  expected: one of: ice-cpu, ice-gpu" in said
+    node = replace(NODE, partitions=frozenset({"ice-gpu", "grade"}))
+    grade = on("ice-gpu,grade", gpu_job(), ("ice-gpu",))
+    said = found(asked.partition, grade, partitions=ICE, node=node)
+    assert "note: partition grade, not in the file" in said  # Slurm knows it
+    assert "found:" not in said
+    assert found(asked.partition, grade, node=node) == ""  # without such a file
+
+
 def test_a_quality_of_service_of_another_site(found):
     said = found(asked.quality_of_service, gpu_job(qos="embers"))
     assert "qos embers" in said

@@ -8,6 +8,7 @@ from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import near, rules_of
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Ask, Plan
+from gpufeed.preflight.shell import shell
 from gpufeed.preflight.site import Site
 
 
@@ -231,4 +232,5 @@ def unknown_model(ask: Ask, site: Site) -> bool:
 CHECKS = (
     executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
     partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
+    shell,
 )  # fmt: skip

@@ -22,6 +22,7 @@ class Node:
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
+    variables: names of those of the shell that sbatch may read, SBATCH_*.
     """
 
     missing_commands: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class Node:
     architectures: tuple[str, ...] = ()
     no_torch: str = ""
     commands: Mapping[str, str | None] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
 
 
 def look() -> Node:
@@ -61,6 +63,7 @@ def look() -> Node:
         architectures=architectures,
         no_torch=no_torch,
         commands={name: shutil.which(name) for name in ("apptainer", "singularity", "conda", "mamba")},
+        variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
     )
 
 

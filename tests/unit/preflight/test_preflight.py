@@ -53,6 +53,7 @@ WRONG = {  # one sentence of each check, in its order
     "rules_without_gpu": "rules that need no GPU ask for one: tabulate",
     "rules_with_gpu": "rules that need a GPU ask for none: evaluate_model",
     "one_node": "tasks for jobs with GPUs: train_model",
+    "shell": "SBATCH_GRES in the shell",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
     "environment": "Python in /tmp/env/bin, which compute nodes do not see",
@@ -92,7 +93,8 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     unheard = (("mine.yaml", "set-resource", ""),)
     plan = Plan("local", jobs, [], config, ["made"], 0, unheard, lost)
     node = replace(NODE, cuda="13.0", architectures=CUDA13, inside_job="42", modules=("cuda/11.8",))
-    said = [str(one) for one in findings(plan, site, replace(node, python=Path("/tmp/env/bin/python")))]
+    node = replace(node, python=Path("/tmp/env/bin/python"), variables=("SBATCH_GRES",))
+    said = [str(one) for one in findings(plan, site, node)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
     assert not any("the profile" in one for one in said)  # but for its path

@@ -66,8 +66,15 @@ def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    given = {ask.option("-A", "--account") for ask in plan.first if ask.line}
-    if None in given or any(name.startswith("$") for name in given if name):
+    given = {ask.option("-A", "--account") or "" for ask in plan.first if ask.line}
+    unset = [name for name in given if name.startswith("$")]
+    if unset and not site.account:
+        yield Finding(
+            f"account {unset[0]}, which the shell does not have",
+            f"no account: {site.name} has none, by its site.yaml",
+            f"take slurm_account out of {plan.file('slurm_account', 'default-resources')}",
+        )
+    elif unset or (site.account and "" in given):
         yield Finding(
             "no account",
             f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
@@ -76,7 +83,8 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under {plan.defaults}",
         )
     elif node.accounts:
-        for name in sorted(given - {account.lower() for account in node.accounts} - node.accounts):
+        known = node.accounts | {account.lower() for account in node.accounts} | {""}
+        for name in sorted(given - known):
             yield Finding(
                 f"account {name}, which Slurm does not know for you",
                 f"one of: {', '.join(sorted(node.accounts))}",
@@ -154,11 +162,14 @@ def size_of(ask: Ask) -> str:
 
 def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     given = {ask.option("--qos", "-q") or "" for ask in plan.first if ask.line}
-    for name in sorted(given - set(site.qos)):
+    file = plan.file("qos", "default-resources")
+    for name in sorted(given - set(site.qos or {""})):
         yield Finding(
             f"qos {name}" if name else "no qos",
-            f"one of {site.name}'s: {', '.join(site.qos)}",
-            f"write qos: {near(name, site.qos)} into {plan.file('qos', 'default-resources')}",
+            f"one of {site.name}'s: {', '.join(site.qos)}"
+            if site.qos
+            else f"no qos: {site.name} has none, by its site.yaml",
+            f"write qos: {near(name, site.qos)} into {file}" if site.qos else f"take qos out of {file}",
         )
     yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):

@@ -126,6 +126,44 @@ def test_an_account_of_somebody_else(found):
     assert "account coc, which Slurm does not know for you" in found(asked.account, cpu_job(), node=node)
 
 
+def a_site_without(tmp_path, before, after):
+    """PACE ICE's file, copied and changed."""
+    text = (PROFILES / "pace-ice/site.yaml").read_text()
+    for old, new in zip(before, after, strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/site.yaml").write_text(text)
+    return read_site("mine", tmp_path)
+
+
+NO_ACCOUNT = "account: 'the code of your college, such as coc'"
+QOS = "qos:\n  coc-ice: {hours: 16, gpu_hours: 16}\n  pace-ice: {hours: 16, gpu_hours: 16}\n"
+
+
+@pytest.mark.parametrize(("account", "qos"), [("account: ''", "qos: {}\n"), ("account:", "qos:\n")])
+def test_a_site_without_accounts_and_qos(found, tmp_path, account, qos):
+    site = a_site_without(tmp_path, (NO_ACCOUNT, QOS), (account, qos))
+    job = cpu_job()
+    bare = replace(job, line=job.line.replace("-A coc", "").replace("--qos=coc-ice", ""))
+    for check in asked.CHECKS:
+        assert found(check, bare, site=site) == ""
+    assert found(asked.account, bare, node=replace(NODE, accounts=frozenset()), site=site) == ""
+    said = found(asked.quality_of_service, job, site=site)  # the line copied with the profile
+    assert "found: qos coc-ice\n  expected: no qos: PACE ICE has none, by its site.yaml" in said
+    assert "take qos out of slurm/pace-ice/config.yaml" in said
+    copied = replace(job, line=job.line.replace("-A coc", "-A '$SBATCH_ACCOUNT'"))
+    said = found(asked.account, copied, site=site)
+    assert "found: account $SBATCH_ACCOUNT, which the shell does not have" in said
+    assert "take slurm_account out of slurm/pace-ice/config.yaml" in said
+
+
+def test_a_scratch_by_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("USER", "gp")
+    site = a_site_without(tmp_path, ["folder: ~/scratch"], ["folder: '/scratch/$USER/${USER}s'"])
+    assert site.scratch.folder == Path("/scratch/gp/gps")
+
+
 def test_no_partition_takes_the_job(found):
     job = gpu_job(model="A40", gpus=16)
     said = found(asked.partition, replace(job, line=job.line.replace("-p ice-gpu", "")))

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpufeed.preflight.site import ROOT
+
 COMMANDS = ("sbatch", "sacct", "sacctmgr", "scontrol", "sinfo", "squeue")
 ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getArchFlags() or '')"
 
@@ -22,7 +24,7 @@ class Node:
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
-    variables: names of those of the shell that sbatch may read, SBATCH_*.
+    checkout: where jobs start. variables: names of those of the shell that sbatch may read, SBATCH_*.
     """
 
     missing_commands: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ class Node:
     min_job_age: int | None = None
     modules: tuple[str, ...] = ()
     python: Path = Path(sys.executable)
+    checkout: Path = ROOT
     cuda: str | None = None
     architectures: tuple[str, ...] = ()
     no_torch: str = ""

@@ -110,7 +110,7 @@ class Plan:
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
     profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
     where each key and resource of the profiles stands; "" for what stands nowhere. partitions: those of
-    slurm-partition-config's file; none without one.
+    slurm-partition-config's file; none without one. logs: slurm-logdir; "" without one.
     """
 
     executor: str
@@ -124,6 +124,7 @@ class Plan:
     given: dict[str, Any] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
+    logs: str = ""
 
     def file(self, *names: str) -> str:
         """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
@@ -158,6 +159,7 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         given=raw["given"],
         written=raw["written"],
         partitions=tuple(raw["partitions"]),
+        logs=raw["logs"],
     )
 
 

@@ -59,6 +59,7 @@ WRONG = {  # one sentence of each check, in its order
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
     "environment": "Python in /tmp/env/bin, which compute nodes do not see",
+    "environment: checkout": "the checkout in /tmp/gpufeed, which compute nodes do not see",
     "stack": "GPU V100 (compute capability 7.0) with CUDA 13.0",
     "modules": "module cuda/11.8",
     "folders": "data in /dev/shm/none",
@@ -97,6 +98,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     plan = Plan("local", jobs, [], config, ["made"], 0, unheard, lost)
     node = replace(NODE, cuda="13.0", architectures=CUDA13, inside_job="42", modules=("cuda/11.8",))
     node = replace(node, python=Path("/tmp/env/bin/python"), variables=("SBATCH_GRES",))
+    node = replace(node, checkout=Path("/tmp/gpufeed"))
     said = [str(one) for one in findings(plan, site, node)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
@@ -401,6 +403,21 @@ def test_torch_without_cuda_or_no_torch(found):
 def test_an_environment_that_compute_nodes_do_not_see(found):
     node = replace(NODE, python=Path("/tmp/env/bin/python"))
     assert "Python in /tmp/env/bin, which compute nodes do not see" in found(software.environment, node=node)
+
+
+def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path):
+    (tmp_path / "home").symlink_to("/dev/shm")
+    for checkout in (Path("/var/tmp/gpufeed"), tmp_path / "home/gpufeed"):
+        said = found(software.environment, node=replace(NODE, checkout=checkout))
+        assert f"found: the checkout in {checkout}, which compute nodes do not see" in said
+
+
+def test_logs_that_stay_on_the_nodes(found):
+    said = found(software.environment, logs="/tmp/logs")
+    assert "found: slurm-logdir: /tmp/logs, which the login node does not share" in said
+    assert "leave it out in slurm/pace-ice/config.yaml or on the command line" in said
+    for logs in ("", "logs", "/home/g/logs"):
+        assert found(software.environment, logs=logs) == ""
 
 
 def test_no_container_and_no_conda(found):

@@ -7,10 +7,10 @@ never imports Snakemake.
 
 OUT: `jobs` (rule, line or error, how many with it, what the rule itself asks for, resources, partitions that
 take it, the same for the last retry), `partitions` (those of slurm-partition-config's file), `logs`
-(slurm-logdir), `local` (rules that run where snakemake does), `datasets` (to be prepared), `config`, `given`
-(what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what a profile says and
-Snakemake passes over without a word), `erased` (file and rules whose resources there a later set-resources
-took away), `written` (the profile in which each key and resource stands).
+(slurm-logdir), `apptainer_args`, `local` (rules that run where snakemake does), `datasets` (to be prepared),
+`config`, `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what
+a profile says and Snakemake passes over without a word), `erased` (file and rules whose resources there a
+later set-resources took away), `written` (the profile in which each key and resource stands).
 """
 
 import json
@@ -132,6 +132,7 @@ def lines(workflow, arguments: list[str]) -> dict:
     return {
         "executor": workflow.executor_plugin.name,
         "partitions": asking.partitions(),
+        "apptainer_args": workflow.deployment_settings.apptainer_args or "",
         "logs": str(getattr(asking.settings, "logdir", None) or ""),
         "unheard": list(unheard(workflow, arguments)),
         "erased": list(erased(workflow, arguments)),

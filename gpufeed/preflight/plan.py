@@ -111,6 +111,7 @@ class Plan:
     profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
     where each key and resource of the profiles stands; "" for what stands nowhere. partitions: those of
     slurm-partition-config's file; none without one. logs: slurm-logdir; "" without one.
+    apptainer_args: what Snakemake hands to apptainer.
     """
 
     executor: str
@@ -125,6 +126,7 @@ class Plan:
     written: dict[str, str] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
     logs: str = ""
+    apptainer_args: str = ""
 
     def file(self, *names: str) -> str:
         """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
@@ -160,6 +162,7 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         written=raw["written"],
         partitions=tuple(raw["partitions"]),
         logs=raw["logs"],
+        apptainer_args=raw["apptainer_args"],
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.preflight.container import container
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
@@ -95,31 +96,7 @@ def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") ->
     """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
     yield from local_folders(plan, site, node)
     if deployment == "apptainer":
-        image = ROOT / "containers/gpufeed.sif"
-        if not image.exists():
-            yield Finding(
-                "no image containers/gpufeed.sif",
-                "the image of containers/gpufeed.def",
-                "apptainer build containers/gpufeed.sif containers/gpufeed.def",
-            )
-        if not (node.commands.get("apptainer") or node.commands.get("singularity")):
-            yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
-        places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
-        scratch = site.scratch.folder
-        outside = sorted(
-            {
-                str(scratch if scratch in place.parents else place.parent)
-                for place in places
-                if ROOT not in place.parents
-            }
-        )
-        if outside:
-            yield Finding(
-                f"data or results in {', '.join(outside)}, outside of the checkout",
-                "folders that the container shows: of the host Snakemake gives it the checkout alone",
-                f"--apptainer-args ' --nv --bind {','.join(outside)}', unless the site binds them",
-                note=True,
-            )
+        yield from container(plan, site, node)
     elif deployment == "conda":
         if not node.commands.get("conda"):
             yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")

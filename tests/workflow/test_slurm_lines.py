@@ -215,6 +215,13 @@ def test_default_resources_without_memory_are_told(preflight):
     assert "no line: no mem_mb" in said
 
 
+def test_a_container_is_held_against_its_arguments(preflight):
+    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer")
+    assert "found: no --nv for the container" in said
+    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer", "--apptainer-args", " --nv")
+    assert "no --nv" not in said
+
+
 def test_numbers_of_the_rules_are_held_against_the_lines(preflight):
     """Without a word, too, where a profile changes none: the lines' golden test."""
     planted = {

@@ -60,6 +60,7 @@ WRONG = {  # one sentence of each check, in its order
     "default_profile": "set-resources in profiles/default/config.yaml",
     "environment": "Python in /tmp/env/bin, which compute nodes do not see",
     "environment: checkout": "the checkout in /tmp/gpufeed, which compute nodes do not see",
+    "environment: container": "no --nv for the container",
     "stack": "GPU V100 (compute capability 7.0) with CUDA 13.0",
     "modules": "module cuda/11.8",
     "folders": "data in /dev/shm/none",
@@ -71,6 +72,7 @@ WRONG = {  # one sentence of each check, in its order
 
 def test_every_check_is_called(site, tmp_path, monkeypatch):
     """Where all is wrong each speaks by a sentence that no other has."""
+    (tmp_path / "containers").symlink_to(software.ROOT / "containers")
     monkeypatch.setattr(software, "ROOT", tmp_path)
     (tmp_path / "profiles/default").mkdir(parents=True)
     (tmp_path / "profiles/default/config.yaml").write_text("set-resources: {gate: {mem_mb: 1}}\n")
@@ -99,7 +101,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     node = replace(NODE, cuda="13.0", architectures=CUDA13, inside_job="42", modules=("cuda/11.8",))
     node = replace(node, python=Path("/tmp/env/bin/python"), variables=("SBATCH_GRES",))
     node = replace(node, checkout=Path("/tmp/gpufeed"))
-    said = [str(one) for one in findings(plan, site, node)]
+    said = [str(one) for way in ("none", "apptainer") for one in findings(plan, site, node, way)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
     assert not any("the profile" in one for one in said)  # but for its path
@@ -426,12 +428,32 @@ def test_no_container_and_no_conda(found):
     assert "no command conda" in found(partial(software.environment, deployment="conda"))
 
 
+IN_CONTAINER = partial(software.environment, deployment="apptainer")
+
+
 def test_a_container_does_not_see_scratch_by_itself(found, site):
-    said = found(partial(software.environment, deployment="apptainer"))
-    assert f"--apptainer-args ' --nv --bind {site.scratch.folder}', unless" in said
+    said = found(IN_CONTAINER)
+    assert f"--apptainer-args ' --bind {site.scratch.folder}', unless" in said
     inside = {key: str(software.ROOT / key) for key in ("data", "results")}
-    assert "--bind" not in found(partial(software.environment, deployment="apptainer"), config=inside)
+    assert "--bind" not in found(IN_CONTAINER, config=inside)
     assert "--bind" not in found(software.environment)
+
+
+@pytest.mark.parametrize(("bind", "shows"), [("", True), (":FOLDER:rw", True), (":/scratch", False)])
+def test_a_container_that_is_told_to_show_scratch(found, site, bind, shows):
+    bound = f"{site.scratch.folder}{bind.replace('FOLDER', str(site.scratch.folder))}"
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f" --nv --bind /opt,{bound}")
+    assert ("outside of the checkout" not in said) == shows
+    assert "--nv for" not in said
+
+
+def test_a_container_without_gpus(found, site):
+    said = found(IN_CONTAINER, gpu_job(), cpu_job())
+    assert "found: no --nv for the container: no GPU in it for measure_cell\n" in said
+    assert said.count(f"--apptainer-args ' --nv --bind {site.scratch.folder}'") == 2  # one for both
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f"-B {site.scratch.folder}")
+    assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv'" in said
+    assert "--nv" not in found(IN_CONTAINER, cpu_job())
 
 
 def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):

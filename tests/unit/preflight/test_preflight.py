@@ -407,9 +407,10 @@ def test_an_environment_that_compute_nodes_do_not_see(found):
     assert "Python in /tmp/env/bin, which compute nodes do not see" in found(software.environment, node=node)
 
 
-def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path):
+def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path, monkeypatch):
     (tmp_path / "home").symlink_to("/dev/shm")
-    for checkout in (Path("/var/tmp/gpufeed"), tmp_path / "home/gpufeed"):
+    monkeypatch.setattr(software, "LOCAL", (Path("/dev/shm"),))  # tmp_path itself may lie in /tmp
+    for checkout in (Path("/dev/shm/gpufeed"), tmp_path / "home/gpufeed"):
         said = found(software.environment, node=replace(NODE, checkout=checkout))
         assert f"found: the checkout in {checkout}, which compute nodes do not see" in said
 

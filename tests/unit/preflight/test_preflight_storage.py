@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from preflight_fixtures import NODE
 
-from gpufeed.preflight import storage
+from gpufeed.preflight import software, storage
 from gpufeed.preflight.__main__ import findings
 from gpufeed.preflight.node import answers
 from gpufeed.preflight.plan import Plan
@@ -21,7 +21,8 @@ def test_folders_that_compute_nodes_do_not_see(found, tmp_path):
     assert f"note: results in {Path.home()}/results, outside of scratch" in said
 
 
-def test_a_link_on_scratch_to_what_compute_nodes_do_not_see(found, site):
+def test_a_link_on_scratch_to_what_compute_nodes_do_not_see(found, site, monkeypatch):
+    monkeypatch.setattr(software, "LOCAL", (Path("/dev/shm"),))  # the test's scratch may lie in /tmp
     link = site.scratch.folder / "linked"
     link.symlink_to("/dev/shm")
     said = found(storage.folders, config={"data": str(link / "data")})

@@ -5,8 +5,8 @@ start its scheduler, the functions of its Slurm executor make the sbatch line of
 Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
 never imports Snakemake.
 
-OUT: `jobs` (rule, line or error, how many with it, what the rule itself asks for, resources, partitions that
-take it, the same for the last retry), `partitions` (those of slurm-partition-config's file), `logs`
+OUT: `jobs` (rule, line or error, how many with it, whether the rule itself wants a GPU, resources, partitions
+that take it, the same for the last retry), `partitions` (those of slurm-partition-config's file), `logs`
 (slurm-logdir), `apptainer_args`, `local` (rules that run where snakemake does), `datasets` (to be prepared),
 `config`, `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what
 a profile says and Snakemake passes over without a word), `erased` (file and rules whose resources there a
@@ -108,11 +108,11 @@ def asked(asking, job, attempt: int) -> dict:
         return found | {"error": f"{gres}{type(error).__name__}: {error}"}
 
 
-def own_of(job) -> dict:
-    """What the rule itself asks for of GPUs, nodes and cores, whatever the profile adds."""
+def wants_gpu(job) -> bool:
+    """Whether the rule itself asks for GPUs, whatever the profile adds."""
     own = job.rule.ruleinfo.resources[1] if job.rule.ruleinfo.resources else {}
-    values = {name: own.get(name) for name in ("gpu", "gres", "nodes", "cpus_per_task")}
-    return {name: value(job.wildcards) if callable(value) else value for name, value in values.items()}
+    values = [value(job.wildcards) if callable(value) else value for value in map(own.get, ("gpu", "gres"))]
+    return any(values)
 
 
 def lines(workflow, arguments: list[str]) -> dict:
@@ -126,7 +126,7 @@ def lines(workflow, arguments: list[str]) -> dict:
         if job.name == "prepare_dataset":
             datasets.add(job.wildcards.dataset)
         first, last = asked(asking, job, 1), asked(asking, job, 1 + retries)
-        row = {"rule": job.name, "own": own_of(job), **first, "last": last}
+        row = {"rule": job.name, "wants_gpu": wants_gpu(job), **first, "last": last}
         key = json.dumps(row, sort_keys=True)
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {

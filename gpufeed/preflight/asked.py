@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from gpufeed.preflight.asked_gpus import constraint, one_model, one_node, rules_with_gpu, rules_without_gpu
-from gpufeed.preflight.asked_numbers import memory, rules_numbers
 from gpufeed.preflight.asked_options import asks_twice, gpus_asked_once, gpus_in_extra
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import near, rules_of
@@ -244,5 +243,5 @@ def unknown_model(ask: Ask, site: Site) -> bool:
 CHECKS = (
     executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
     partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu, one_node,
-    rules_numbers, memory, shell,
+    shell,
 )  # fmt: skip

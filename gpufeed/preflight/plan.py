@@ -24,8 +24,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "slurm/lines.py"
 class Ask:
     """One job's request.
 
-    own: gpu, gres, nodes and cpus_per_task as the rule itself sets them, whatever the profile does; None for
-    what it does not set. wants_gpu: whether it asks for GPUs itself.
+    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone.
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
@@ -41,13 +40,6 @@ class Ask:
     wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
     taking: tuple[str, ...] = ()
-    own: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def own_gpus(self) -> int:
-        """GPUs that the rule sets, on all nodes together."""
-        nodes = int(self.own.get("nodes") or 1)
-        return int(self.own.get("gpu") or nodes * sum(n for _, n in gpus_in(self.own.get("gres"))))
 
     @property
     def gpus(self) -> int:
@@ -144,10 +136,9 @@ def read_plan(raw: dict[str, Any]) -> Plan:
 
     def ask(row: dict, whole: dict, retry: bool) -> Ask:
         said = row.get("line", ""), row["resources"], whole["count"], row.get("error", "")
-        own = whole["own"]
-        wants_gpu = bool(own["gpu"] or own["gres"])
-        unknown, taking = tuple(row["unknown"]), tuple(row["taking"])
-        return Ask(whole["rule"], *said, retry, wants_gpu, unknown, taking, own)
+        return Ask(
+            whole["rule"], *said, retry, whole["wants_gpu"], tuple(row["unknown"]), tuple(row["taking"])
+        )
 
     return Plan(
         executor=raw["executor"],

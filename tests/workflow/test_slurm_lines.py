@@ -222,27 +222,6 @@ def test_a_container_is_held_against_its_arguments(preflight):
     assert "no --nv" not in said
 
 
-def test_numbers_of_the_rules_are_held_against_the_lines(preflight):
-    """Without a word, too, where a profile changes none: the lines' golden test."""
-    planted = {
-        "measure_cell": {"gpu": 4, "runtime": 60, "mem_mb": 32},
-        "train_model": {"cpus_per_task": 1, "runtime": 60, "mem_mb": 32000},
-    }
-    (preflight.folder / "numbers").mkdir()
-    (preflight.folder / "numbers/config.yaml").write_text(yaml.safe_dump({"set-resources": planted}))
-    _, said = preflight("--site", "pace-ice", "--profile", "numbers", SBATCH_ACCOUNT="coc")
-    for sentence in (
-        "found: GPUs of measure_cell: the rule wants 1, the line asks for 4",
-        "found: GPUs of measure_cell: the rule wants 2, the line asks for 4",
-        "found: cores of a task of train_model: the rule wants 8, the line asks for 1",
-        "note: 32 MB of memory: measure_cell",
-        "take cpus_per_task out of numbers/config.yaml",
-    ):
-        assert sentence in said, said
-    _, said = preflight("--site", "pace-ice", SBATCH_ACCOUNT="coc")
-    assert "the rule wants" not in said
-
-
 def test_a_slurm_partition_is_held_against_the_file(preflight):
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
     defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}

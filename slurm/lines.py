@@ -60,8 +60,11 @@ class Asking:
         return [partition.name for partition in self._partitions or ()]
 
     def taking(self, job) -> list[str]:
-        """Those of the file whose limits a job keeps."""
-        return [one.name for one in self._partitions or () if one.score_job_fit(job) is not None]
+        """Those of the file whose limits a job keeps; all where the executor cannot read what it asks for."""
+        try:
+            return [one.name for one in self._partitions or () if one.score_job_fit(job) is not None]
+        except (WorkflowError, ValueError):
+            return self.partitions()  # with a slurm_partition it makes a line all the same
 
     def line(self, job) -> str:
         """The sbatch line of a job without the command that it wraps."""

@@ -226,7 +226,10 @@ def test_a_slurm_partition_is_held_against_the_file(preflight):
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
     defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}
     (preflight.folder / "on-cpu").mkdir()
-    (preflight.folder / "on-cpu/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
+    unread = {"predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200"}}  # one GPU, to Slurm alone
+    (preflight.folder / "on-cpu/config.yaml").write_text(
+        yaml.safe_dump({"default-resources": defaults, "set-resources": unread})
+    )
     status, said = preflight("--site", "pace-ice", "--profile", "on-cpu", SBATCH_ACCOUNT="coc")
     assert status == 1
     over = re.search(r"^found: partition ice-cpu for (.*) \(such as .*which it does not take$", said, re.M)
@@ -234,6 +237,7 @@ def test_a_slurm_partition_is_held_against_the_file(preflight):
     assert {"measure_cell", "train_model", "gate"} <= set(over[1].split(", "))
     assert not {"plot", "tabulate"} & set(over[1].split(", "))
     assert "take slurm_partition out of on-cpu/config.yaml" in said
+    assert "refuses predict" not in said
 
 
 def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):

@@ -5,8 +5,9 @@ start its scheduler, the functions of its Slurm executor make the sbatch line of
 Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
 never imports Snakemake.
 
-OUT: `jobs` (rule, line or error, how many with it, GPUs and cores that the rule itself wants, resources, the
-same for the last retry), `local` (rules that run where snakemake does), `datasets` (to be prepared),
+OUT: `jobs` (rule, line or error, how many with it, GPUs and cores that the rule itself wants, resources,
+partitions that take it, the same for the last retry), `partitions` (those of slurm-partition-config's file),
+`logs` (slurm-logdir), `apptainer_args`, `local` (rules that run where snakemake does), `datasets` (to make),
 `config`, `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what
 a profile says and Snakemake passes over without a word), `erased` (file and rules whose resources there a
 later set-resources took away), `written` (the profile in which each key and resource stands).
@@ -55,6 +56,17 @@ class Asking:
         self._partitions = partitions_of(file) if file else None
         self._fallback_partition = ""
 
+    def partitions(self) -> list[str]:
+        """Those of the file; none without one."""
+        return [partition.name for partition in self._partitions or ()]
+
+    def taking(self, job) -> list[str]:
+        """Those of the file whose limits a job keeps; all where the executor cannot read what it asks for."""
+        try:
+            return [one.name for one in self._partitions or () if one.score_job_fit(job) is not None]
+        except (WorkflowError, ValueError):
+            return self.partitions()  # with a slurm_partition it makes a line all the same
+
     def line(self, job) -> str:
         """The sbatch line of a job without the command that it wraps."""
         validate_slurm_extra(job)
@@ -88,11 +100,11 @@ def asked(asking, job, attempt: int) -> dict:
         for name, value in given.items()
         if name not in unknown
     }
-    found = {"resources": resources, "threads": job.threads, "unknown": unknown}
+    found = {"resources": resources, "threads": job.threads, "unknown": unknown, "taking": []}
     if unknown:
         return found
     try:
-        return found | {"line": asking.line(job)}
+        return found | {"line": asking.line(job), "taking": asking.taking(job)}
     except WorkflowError as error:
         return found | {"error": str(error)}
     except (ValueError, TypeError) as error:
@@ -123,6 +135,9 @@ def lines(workflow, arguments: list[str]) -> dict:
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {
         "executor": workflow.executor_plugin.name,
+        "partitions": asking.partitions(),
+        "apptainer_args": workflow.deployment_settings.apptainer_args or "",
+        "logs": str(getattr(asking.settings, "logdir", None) or ""),
         "unheard": list(unheard(workflow, arguments)),
         "erased": list(erased(workflow, arguments)),
         "written": written(arguments),

@@ -9,6 +9,7 @@ from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import near, rules_of
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Ask, Plan
+from gpufeed.preflight.shell import shell
 from gpufeed.preflight.site import Site
 
 
@@ -65,8 +66,15 @@ def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    given = {ask.option("-A", "--account") for ask in plan.first if ask.line}
-    if None in given or any(name.startswith("$") for name in given if name):
+    given = {ask.option("-A", "--account") or "" for ask in plan.first if ask.line}
+    unset = [name for name in given if name.startswith("$")]
+    if unset and not site.account:
+        yield Finding(
+            f"account {unset[0]}, which the shell does not have",
+            f"no account: {site.name} has none, by its site.yaml",
+            f"take slurm_account out of {plan.file('slurm_account', 'default-resources')}",
+        )
+    elif unset or (site.account and "" in given):
         yield Finding(
             "no account",
             f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
@@ -75,7 +83,8 @@ def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under {plan.defaults}",
         )
     elif node.accounts:
-        for name in sorted(given - {account.lower() for account in node.accounts} - node.accounts):
+        known = node.accounts | {account.lower() for account in node.accounts} | {""}
+        for name in sorted(given - known):
             yield Finding(
                 f"account {name}, which Slurm does not know for you",
                 f"one of: {', '.join(sorted(node.accounts))}",
@@ -92,29 +101,75 @@ def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     ]
     if without:
         example = max(without, key=lambda ask: ask.gpus)
-        asked = f"{example.gpus} x {example.model or 'GPU'}, {example.hours:g} h"
         yield Finding(
-            f"no partition for {rules_of(without)} (such as {asked})",
+            f"no partition for {rules_of(without)} (such as {size_of(example)})",
             "a partition that takes them",
             f"write slurm_partition under {plan.defaults}, or correct {partitions}",
         )
+    names = {name for ask in plan.first for name in partitions_of(ask)}
     if node.partitions:
-        names = {ask.option("-p", "--partition") for ask in plan.first} - {None, ""}
         for name in sorted(names - node.partitions):
             yield Finding(
                 f"partition {name}, which this cluster does not have",
                 f"one of: {', '.join(sorted(node.partitions))}",
                 f"correct {partitions}, or name another as slurm_partition",
             )
+    if plan.partitions:
+        for name in sorted(names - set(plan.partitions)):
+            known = name in node.partitions
+            yield Finding(
+                f"partition {name}, not in {partitions}: nobody asks whether it takes "
+                + rules_of(ask for ask in plan.first if name in partitions_of(ask)),
+                f"one of: {', '.join(plan.partitions)}",
+                f"add it to that file, or {out_of_partition(plan)}",
+                note=known,
+            )
+        yield from too_much_for_partition(plan, names & set(plan.partitions), site)
+
+
+def too_much_for_partition(plan: Plan, names: set[str], site: Site) -> Iterator[Finding]:
+    """Jobs that the partition they name does not take, by its limits in the file."""
+    for name in sorted(names):
+        over = [
+            ask
+            for ask in plan.first
+            if name in partitions_of(ask) and name not in ask.taking and not unknown_model(ask, site)
+        ]
+        if over:
+            example = max(over, key=lambda ask: ask.gpus)
+            taking = ", ".join(example.taking) or "none"
+            yield Finding(
+                f"partition {name} for {rules_of(over)} (such as {size_of(example)}), which it does not take",
+                f"a job within its limits; of the partitions in its file this one fits: {taking}",
+                f"{out_of_partition(plan)}, or correct {name} in that file",
+            )
+
+
+def out_of_partition(plan: Plan) -> str:
+    """What to do about a slurm_partition."""
+    return f"take slurm_partition out of {plan.file('slurm_partition')}: the executor picks one of the file"
+
+
+def partitions_of(ask: Ask) -> list[str]:
+    """The partitions that its line names."""
+    return list(filter(None, (ask.option("-p", "--partition") or "").split(",")))
+
+
+def size_of(ask: Ask) -> str:
+    """What counts for a partition: 2 x H200, 1 h."""
+    return f"{ask.gpus} x {ask.model or 'GPU'}, {ask.hours:g} h"
 
 
 def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     given = {ask.option("--qos", "-q") or "" for ask in plan.first if ask.line}
-    for name in sorted(given - set(site.qos)):
+    file = plan.file("qos", "default-resources")
+    for name in sorted(given - set(site.qos or {""})):
         yield Finding(
             f"qos {name}" if name else "no qos",
-            f"one of {site.name}'s: {', '.join(site.qos)}",
-            f"write qos: {near(name, site.qos)} into {plan.file('qos', 'default-resources')}",
+            f"one of {site.name}'s: {', '.join(site.qos)}"
+            if site.qos
+            else f"no qos: {site.name} has none, by its site.yaml",
+            f"write qos: {near(name, site.qos)} into {file}" if site.qos else f"take qos out of {file}",
         )
     yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):
@@ -189,5 +244,5 @@ def unknown_model(ask: Ask, site: Site) -> bool:
 CHECKS = (
     executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
     partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu,
-    gpus_of_rules, cores_of_rules, memory, one_node,
+    gpus_of_rules, cores_of_rules, memory, one_node, shell,
 )  # fmt: skip

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpufeed.preflight.site import ROOT
+
 COMMANDS = ("sbatch", "sacct", "sacctmgr", "scontrol", "sinfo", "squeue")
 ASK_TORCH = "import torch; print(torch.version.cuda or '-', torch._C._cuda_getArchFlags() or '')"
 
@@ -23,6 +25,7 @@ class Node:
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
+    checkout: where jobs start. variables: names of those of the shell that sbatch may read, SBATCH_*.
     """
 
     missing_commands: tuple[str, ...] = ()
@@ -35,10 +38,12 @@ class Node:
     min_job_age: int | None = None
     modules: tuple[str, ...] = ()
     python: Path = Path(sys.executable)
+    checkout: Path = ROOT
     cuda: str | None = None
     architectures: tuple[str, ...] = ()
     no_torch: str = ""
     commands: Mapping[str, str | None] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
 
 
 def look() -> Node:
@@ -64,6 +69,7 @@ def look() -> Node:
         architectures=architectures,
         no_torch=no_torch,
         commands={name: shutil.which(name) for name in ("apptainer", "singularity", "conda", "mamba")},
+        variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
     )
 
 

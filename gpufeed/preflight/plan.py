@@ -30,6 +30,7 @@ class Ask:
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
+    taking: partitions of slurm-partition-config's file whose limits it keeps.
     """
 
     rule: str
@@ -41,6 +42,7 @@ class Ask:
     wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
     own: dict[str, Any] = field(default_factory=dict)
+    taking: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -102,7 +104,9 @@ class Plan:
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
     profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
-    where each key and resource of the profiles stands; "" for what stands nowhere.
+    where each key and resource of the profiles stands; "" for what stands nowhere. partitions: those of
+    slurm-partition-config's file; none without one. logs: slurm-logdir; "" without one.
+    apptainer_args: what Snakemake hands to apptainer.
     """
 
     executor: str
@@ -115,6 +119,9 @@ class Plan:
     erased: tuple[tuple[str, list[str]], ...] = ()
     given: dict[str, Any] = field(default_factory=dict)
     written: dict[str, str] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
+    logs: str = ""
+    apptainer_args: str = ""
 
     def file(self, *names: str) -> str:
         """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
@@ -136,7 +143,8 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         said = line, resources, whole["count"], error
         own = whole["own"]
         wants_gpu = bool(own.get("gpu") or own.get("gres"))
-        return Ask(whole["rule"], *said, retry, wants_gpu, tuple(row["unknown"]), own)
+        unknown, taking = tuple(row["unknown"]), tuple(row["taking"])
+        return Ask(whole["rule"], *said, retry, wants_gpu, unknown, own, taking)
 
     return Plan(
         executor=raw["executor"],
@@ -149,6 +157,9 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         erased=tuple(map(tuple, raw["erased"])),
         given=raw["given"],
         written=raw["written"],
+        partitions=tuple(raw["partitions"]),
+        logs=raw["logs"],
+        apptainer_args=raw["apptainer_args"],
     )
 
 

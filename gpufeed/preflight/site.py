@@ -1,5 +1,6 @@
 """What a site allows: slurm/SITE/site.yaml."""
 
+import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -40,6 +41,7 @@ class Scratch:
 class Site:
     """A cluster.
 
+    account: what to write as one; "" where jobs have none. qos: those of the site; empty where it has none.
     gpus: Slurm's name of a model -> compute capability. constraints: feature -> model that it picks.
     modules: environment module -> least version, where it is loaded at all.
     """
@@ -74,14 +76,16 @@ def read_site(name: str, folder: Path = PROFILES) -> Site:
 def make_site(raw: dict[str, Any], path: Path) -> Site:
     """A Site of the content of its file; raises GpufeedError for other keys and values than a site has."""
     try:
-        scratch = Scratch(Path(raw["scratch"]["folder"]).expanduser(), number(raw["scratch"]["files"]))
+        folder = Path(os.path.expandvars(raw["scratch"]["folder"])).expanduser()
+        scratch = Scratch(folder, number(raw["scratch"]["files"]))
         qos = {
             name: Qos(**{key: number(value) for key, value in limits.items()})
-            for name, limits in raw["qos"].items()
+            for name, limits in (raw["qos"] or {}).items()
         }
         gpus = {model: capability(value) for model, value in raw["gpus"].items()}
         texts = {key: map_of_text(key, raw[key]) for key in ("modules", "constraints") if key in raw}
-        return Site(**{**raw, **texts, "scratch": scratch, "qos": qos, "gpus": gpus})
+        account = raw["account"] or ""
+        return Site(**{**raw, **texts, "account": account, "scratch": scratch, "qos": qos, "gpus": gpus})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GpufeedError(
             f"{path}: {type(error).__name__}: {error}",

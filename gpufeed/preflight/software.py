@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.preflight.container import container
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
@@ -70,39 +71,38 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
+def is_local(folder: Path) -> bool:
+    """Whether each node has a folder of its own there, links followed."""
+    return any(local in (place, *place.parents) for local in LOCAL for place in (folder, folder.resolve()))
+
+
+def local_folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """The checkout, where jobs start, and the folder of their logs."""
+    if is_local(node.checkout):
+        yield Finding(
+            f"the checkout in {node.checkout}, which compute nodes do not see",
+            "a checkout in a folder that every node mounts: each job starts there",
+            f"clone it below your home folder or {site.scratch.folder}",
+        )
+    if plan.logs and is_local(node.checkout / Path(plan.logs).expanduser()):
+        yield Finding(
+            f"slurm-logdir: {plan.logs}, which the login node does not share with the compute nodes",
+            "a folder that every node mounts: the logs stay on the nodes otherwise",
+            f"leave it out in {plan.file('slurm-logdir')} or on the command line: logs then go to "
+            ".snakemake/slurm_logs in the checkout",
+        )
+
+
 def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
     """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
+    yield from local_folders(plan, site, node)
     if deployment == "apptainer":
-        image = ROOT / "containers/gpufeed.sif"
-        if not image.exists():
-            yield Finding(
-                "no image containers/gpufeed.sif",
-                "the image of containers/gpufeed.def",
-                "apptainer build containers/gpufeed.sif containers/gpufeed.def",
-            )
-        if not (node.commands.get("apptainer") or node.commands.get("singularity")):
-            yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
-        places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
-        scratch = site.scratch.folder
-        outside = sorted(
-            {
-                str(scratch if scratch in place.parents else place.parent)
-                for place in places
-                if ROOT not in place.parents
-            }
-        )
-        if outside:
-            yield Finding(
-                f"data or results in {', '.join(outside)}, outside of the checkout",
-                "folders that the container shows: of the host Snakemake gives it the checkout alone",
-                f"--apptainer-args ' --nv --bind {','.join(outside)}', unless the site binds them",
-                note=True,
-            )
+        yield from container(plan, site, node)
     elif deployment == "conda":
         if not node.commands.get("conda"):
             yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")
     else:
-        if any(folder in node.python.parents for folder in LOCAL):
+        if is_local(node.python.parent):
             yield Finding(
                 f"Python in {node.python.parent}, which compute nodes do not see",
                 "an environment in a folder that every node mounts",

@@ -12,7 +12,7 @@ from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
 from gpufeed.preflight.quota import quota_of
 from gpufeed.preflight.site import Site
-from gpufeed.preflight.software import LOCAL
+from gpufeed.preflight.software import is_local
 
 IMAGES = {"cifar10": 60_000, "cifar10_jpeg": 60_000, "tiny_imagenet": 110_000, "fashion_mnist": 70_000}
 PACKED = 3  # the archive of a dataset, its sidecar and its manifest
@@ -22,7 +22,7 @@ COUNTING_S = 20
 
 
 def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    if not site.scratch.folder.exists():
+    if not is_there(site.scratch.folder):
         yield Finding(
             f"no folder {site.scratch.folder}",
             f"the scratch of {site.name}",
@@ -31,27 +31,47 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     outside = outside_of_scratch(plan, site)
     better = {key: f"{site.scratch.folder}/gpufeed/{key}" for key in outside}
     for key, folder in outside.items():
-        if any(local in (folder, *folder.parents) for local in LOCAL):
+        if is_local(folder):
             yield Finding(
-                f"{key} in {folder}, which compute nodes do not see",
+                f"{key} in {told(folder)}, which compute nodes do not see",
                 f"a folder below {site.scratch.folder}",
                 "{config}",
                 config=better,
             )
         else:
             yield Finding(
-                f"{key} in {folder}, outside of scratch",
+                f"{key} in {told(folder)}, outside of scratch",
                 f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
                 "{config}",
                 note=True,
                 config=better,
             )
+    for key, folder in places_of(plan).items():
+        there = existing(folder)
+        if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):
+            yield Finding(
+                f"{key} in {folder}: you may not write into {there}",
+                "a folder in which jobs of yours may make folders and files",
+                "name another folder: {config}",
+                note=key == "data" and not missing(plan),  # prepared by somebody else, caches included
+                config={key: better.get(key, "FOLDER")},
+            )
+
+
+def places_of(plan: Plan) -> dict[str, Path]:
+    """Folders of `data` and `results`, by key."""
+    return {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
 
 
 def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
-    """Folders of `data` and `results`, by key, that lie outside of the site's scratch."""
-    places = {key: Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")}
-    return {key: folder for key, folder in places.items() if not below(folder, site.scratch.folder)}
+    """Those that lie outside of the site's scratch, links followed."""
+    return {key: folder for key, folder in places_of(plan).items() if not below(folder, site.scratch.folder)}
+
+
+def told(folder: Path) -> str:
+    """The folder, and where links lead to."""
+    resolved = folder.resolve()
+    return str(folder) if resolved == folder else f"{folder} (that is, {resolved})"
 
 
 def below(folder: Path, place: Path) -> bool:

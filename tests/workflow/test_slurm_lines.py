@@ -242,6 +242,31 @@ def test_default_resources_without_memory_are_told(preflight):
     assert "no line: no mem_mb" in said
 
 
+def test_a_container_is_held_against_its_arguments(preflight):
+    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer")
+    assert "found: no --nv for the container" in said
+    _, said = preflight("--site", "pace-ice", "--sdm", "apptainer", "--apptainer-args", " --nv")
+    assert "no --nv" not in said
+
+
+def test_a_slurm_partition_is_held_against_the_file(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}
+    (preflight.folder / "on-cpu").mkdir()
+    unread = {"predict": {"gpu": 0, "gpu_model": "", "gres": "gpu:H200"}}  # one GPU, to Slurm alone
+    (preflight.folder / "on-cpu/config.yaml").write_text(
+        yaml.safe_dump({"default-resources": defaults, "set-resources": unread})
+    )
+    status, said = preflight("--site", "pace-ice", "--profile", "on-cpu", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    over = re.search(r"^found: partition ice-cpu for (.*) \(such as .*which it does not take$", said, re.M)
+    assert over, said
+    assert {"measure_cell", "train_model", "gate"} <= set(over[1].split(", "))
+    assert not {"plot", "tabulate"} & set(over[1].split(", "))
+    assert "take slurm_partition out of on-cpu/config.yaml" in said
+    assert "refuses predict" not in said
+
+
 def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
     file = preflight.folder / "misspelt.yaml"
     file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")

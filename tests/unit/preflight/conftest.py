@@ -31,6 +31,7 @@ def found(site):
         executor="slurm",
         unheard=(),
         erased=(),
+        **more,
     ):
         folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
         plan = Plan(
@@ -43,6 +44,7 @@ def found(site):
             unheard,
             erased,
             written={"": "slurm/pace-ice/config.yaml", "default-resources": "slurm/pace-ice/config.yaml"},
+            **more,
         )
         return "\n".join(str(finding) for finding in check(plan, site, node))
 

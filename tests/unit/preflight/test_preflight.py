@@ -57,9 +57,12 @@ WRONG = {  # one sentence of each check, in its order
     "cores_of_rules": "cores: the rule wants 8, the line asks for 1: measure_decoder",
     "memory": "mem_mb of 32: measure_decoder",
     "one_node": "tasks for jobs with GPUs: train_model",
+    "shell": "SBATCH_GRES in the shell",
     "slurm_commands": "inside of Slurm's job 42",
     "default_profile": "set-resources in profiles/default/config.yaml",
     "environment": "Python in /tmp/env/bin, which compute nodes do not see",
+    "environment: checkout": "the checkout in /tmp/gpufeed, which compute nodes do not see",
+    "environment: container": "no --nv for the container",
     "stack": "GPU V100 (compute capability 7.0) with CUDA 13.0",
     "modules": "module cuda/11.8",
     "folders": "data in /dev/shm/none",
@@ -71,6 +74,7 @@ WRONG = {  # one sentence of each check, in its order
 
 def test_every_check_is_called(site, tmp_path, monkeypatch):
     """Where all is wrong each speaks by a sentence that no other has."""
+    (tmp_path / "containers").symlink_to(software.ROOT / "containers")
     monkeypatch.setattr(software, "ROOT", tmp_path)
     (tmp_path / "profiles/default").mkdir(parents=True)
     (tmp_path / "profiles/default/config.yaml").write_text("set-resources: {gate: {mem_mb: 1}}\n")
@@ -99,7 +103,9 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     unheard = (("mine.yaml", "set-resource", ""),)
     plan = Plan("local", jobs, [], config, ["made"], 0, unheard, lost)
     node = replace(NODE, cuda="13.0", architectures=CUDA13, inside_job="42", modules=("cuda/11.8",))
-    said = [str(one) for one in findings(plan, site, replace(node, python=Path("/tmp/env/bin/python")))]
+    node = replace(node, python=Path("/tmp/env/bin/python"), variables=("SBATCH_GRES",))
+    node = replace(node, checkout=Path("/tmp/gpufeed"))
+    said = [str(one) for way in ("none", "apptainer") for one in findings(plan, site, node, way)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
     assert not any("the profile" in one for one in said)  # but for its path
@@ -154,6 +160,44 @@ def test_an_account_of_somebody_else(found):
     assert "account coc, which Slurm does not know for you" in found(asked.account, cpu_job(), node=node)
 
 
+def a_site_without(tmp_path, before, after):
+    """PACE ICE's file, copied and changed."""
+    text = (PROFILES / "pace-ice/site.yaml").read_text()
+    for old, new in zip(before, after, strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/site.yaml").write_text(text)
+    return read_site("mine", tmp_path)
+
+
+NO_ACCOUNT = "account: 'the code of your college, such as coc'"
+QOS = "qos:\n  coc-ice: {hours: 16, gpu_hours: 16}\n  pace-ice: {hours: 16, gpu_hours: 16}\n"
+
+
+@pytest.mark.parametrize(("account", "qos"), [("account: ''", "qos: {}\n"), ("account:", "qos:\n")])
+def test_a_site_without_accounts_and_qos(found, tmp_path, account, qos):
+    site = a_site_without(tmp_path, (NO_ACCOUNT, QOS), (account, qos))
+    job = cpu_job()
+    bare = replace(job, line=job.line.replace("-A coc", "").replace("--qos=coc-ice", ""))
+    for check in asked.CHECKS:
+        assert found(check, bare, site=site) == ""
+    assert found(asked.account, bare, node=replace(NODE, accounts=frozenset()), site=site) == ""
+    said = found(asked.quality_of_service, job, site=site)  # the line copied with the profile
+    assert "found: qos coc-ice\n  expected: no qos: PACE ICE has none, by its site.yaml" in said
+    assert "take qos out of slurm/pace-ice/config.yaml" in said
+    copied = replace(job, line=job.line.replace("-A coc", "-A '$SBATCH_ACCOUNT'"))
+    said = found(asked.account, copied, site=site)
+    assert "found: account $SBATCH_ACCOUNT, which the shell does not have" in said
+    assert "take slurm_account out of slurm/pace-ice/config.yaml" in said
+
+
+def test_a_scratch_by_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("USER", "gp")
+    site = a_site_without(tmp_path, ["folder: ~/scratch"], ["folder: '/scratch/$USER/${USER}s'"])
+    assert site.scratch.folder == Path("/scratch/gp/gps")
+
+
 def test_no_partition_takes_the_job(found):
     job = gpu_job(model="A40", gpus=16)
     said = found(asked.partition, replace(job, line=job.line.replace("-p ice-gpu", "")))
@@ -174,6 +218,37 @@ def test_a_partition_that_the_cluster_lacks(found):
     said = found(asked.partition, gpu_job(), node=node)
     assert "partition ice-gpu, which this cluster does not have" in said
     assert "one of: cpu, gpu" in said
+
+
+def on(partition, job, taking=()):
+    """The job on a partition, where the file has ice-cpu and ice-gpu."""
+    line = job.line.replace("-p ice-gpu", f"-p {partition}").replace("-p ice-cpu", f"-p {partition}")
+    return replace(job, line=line, taking=taking)
+
+
+ICE = ("ice-cpu", "ice-gpu")
+
+
+def test_a_partition_that_does_not_take_its_jobs(found):
+    jobs = on("ice-cpu", gpu_job(), ("ice-gpu",)), on("ice-cpu", cpu_job(), ICE)
+    said = found(asked.partition, *jobs, partitions=ICE)
+    assert "partition ice-cpu for measure_cell (such as 1 x H200, 1 h), which it does not take" in said
+    assert "this one fits: ice-gpu" in said
+    assert said.count("found:") == 1
+    assert "take slurm_partition out of slurm/pace-ice/config.yaml" in said
+    assert found(asked.partition, on("ice-gpu", gpu_job(), ("ice-gpu",)), partitions=ICE) == ""
+
+
+def test_a_partition_that_is_not_in_the_file(found):
+    said = found(asked.partition, on("icegpu", gpu_job(), ("ice-gpu",)), partitions=ICE)
+    assert "found: partition icegpu, not in the file that slurm-partition-config" in said
+    assert "nobody asks whether it takes measure_cell\n  expected: one of: ice-cpu, ice-gpu" in said
+    node = replace(NODE, partitions=frozenset({"ice-gpu", "grade"}))
+    grade = on("ice-gpu,grade", gpu_job(), ("ice-gpu",))
+    said = found(asked.partition, grade, partitions=ICE, node=node)
+    assert "note: partition grade, not in the file" in said  # Slurm knows it
+    assert "found:" not in said
+    assert found(asked.partition, grade, node=node) == ""  # without such a file
 
 
 def test_a_quality_of_service_of_another_site(found):
@@ -267,10 +342,11 @@ ONE_GPU = {"gpu": 1, "gpu_model": "H200"}
 
 def plan_read(**resources) -> Plan:
     """What is read of one job with these resources, for which the executor makes a line."""
-    row = {"rule": "gate", "line": "sbatch --gpus=1", "resources": resources, "unknown": []}
+    row = {"rule": "gate", "line": "sbatch --gpus=1", "resources": resources, "unknown": [], "taking": []}
     job = {**row, "count": 1, "own": {"gpu": 1}, "last": row}
     raw = {"executor": "slurm", "jobs": [job], "config": {}, "datasets": [], "retries": 1}
-    return read_plan({**raw, "unheard": [], "erased": [], "given": {}, "written": {}})
+    told = {"unheard": [], "erased": [], "given": {}, "written": {}, "partitions": [], "logs": ""}
+    return read_plan({**raw, **told, "apptainer_args": ""})
 
 
 @pytest.mark.parametrize(
@@ -409,18 +485,54 @@ def test_an_environment_that_compute_nodes_do_not_see(found):
     assert "Python in /tmp/env/bin, which compute nodes do not see" in found(software.environment, node=node)
 
 
+def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path, monkeypatch):
+    (tmp_path / "home").symlink_to("/dev/shm")
+    monkeypatch.setattr(software, "LOCAL", (Path("/dev/shm"),))  # tmp_path itself may lie in /tmp
+    for checkout in (Path("/dev/shm/gpufeed"), tmp_path / "home/gpufeed"):
+        said = found(software.environment, node=replace(NODE, checkout=checkout))
+        assert f"found: the checkout in {checkout}, which compute nodes do not see" in said
+
+
+def test_logs_that_stay_on_the_nodes(found):
+    said = found(software.environment, logs="/tmp/logs")
+    assert "found: slurm-logdir: /tmp/logs, which the login node does not share" in said
+    assert "leave it out in slurm/pace-ice/config.yaml or on the command line" in said
+    for logs in ("", "logs", "/home/g/logs"):
+        assert found(software.environment, logs=logs) == ""
+
+
 def test_no_container_and_no_conda(found):
     said = found(partial(software.environment, deployment="apptainer"))
     assert "no command apptainer" in said
     assert "no command conda" in found(partial(software.environment, deployment="conda"))
 
 
+IN_CONTAINER = partial(software.environment, deployment="apptainer")
+
+
 def test_a_container_does_not_see_scratch_by_itself(found, site):
-    said = found(partial(software.environment, deployment="apptainer"))
-    assert f"--apptainer-args ' --nv --bind {site.scratch.folder}', unless" in said
+    said = found(IN_CONTAINER)
+    assert f"--apptainer-args ' --bind {site.scratch.folder}', unless" in said
     inside = {key: str(software.ROOT / key) for key in ("data", "results")}
-    assert "--bind" not in found(partial(software.environment, deployment="apptainer"), config=inside)
+    assert "--bind" not in found(IN_CONTAINER, config=inside)
     assert "--bind" not in found(software.environment)
+
+
+@pytest.mark.parametrize(("bind", "shows"), [("", True), (":FOLDER:rw", True), (":/scratch", False)])
+def test_a_container_that_is_told_to_show_scratch(found, site, bind, shows):
+    bound = f"{site.scratch.folder}{bind.replace('FOLDER', str(site.scratch.folder))}"
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f" --nv --bind /opt,{bound}")
+    assert ("outside of the checkout" not in said) == shows
+    assert "--nv for" not in said
+
+
+def test_a_container_without_gpus(found, site):
+    said = found(IN_CONTAINER, gpu_job(), cpu_job())
+    assert "found: no --nv for the container: no GPU in it for measure_cell\n" in said
+    assert said.count(f"--apptainer-args ' --nv --bind {site.scratch.folder}'") == 2  # one for both
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f"-B {site.scratch.folder}")
+    assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv'" in said
+    assert "--nv" not in found(IN_CONTAINER, cpu_job())
 
 
 def test_resources_in_the_default_profile(found, tmp_path, monkeypatch):

@@ -1,12 +1,14 @@
 """Folders, room and data: what compute nodes do not see, and what does not fit."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from preflight_fixtures import NODE
 
-from gpufeed.preflight import storage
+from gpufeed.preflight import software, storage
 from gpufeed.preflight.__main__ import findings
 from gpufeed.preflight.node import answers
 from gpufeed.preflight.plan import Plan
@@ -17,6 +19,36 @@ def test_folders_that_compute_nodes_do_not_see(found, tmp_path):
     said = found(storage.folders, config={"data": "/dev/shm/data", "results": str(Path.home() / "results")})
     assert "data in /dev/shm/data, which compute nodes do not see" in said
     assert f"note: results in {Path.home()}/results, outside of scratch" in said
+
+
+def test_a_link_on_scratch_to_what_compute_nodes_do_not_see(found, site, monkeypatch):
+    monkeypatch.setattr(software, "LOCAL", (Path("/dev/shm"),))  # the test's scratch may lie in /tmp
+    link = site.scratch.folder / "linked"
+    link.symlink_to("/dev/shm")
+    said = found(storage.folders, config={"data": str(link / "data")})
+    assert f"found: data in {link}/data (that is, /dev/shm/data), which compute nodes do not see" in said
+    assert "home folder is small" not in said
+
+
+@pytest.fixture
+def user():
+    """Not root, to whom everything is open."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    yield
+    if root:
+        os.seteuid(0)
+
+
+def test_folders_that_the_user_may_not_write(found, user):
+    config = {"data": "/usr/none/data", "results": "/usr/none"}
+    said = found(storage.folders, config=config, datasets=["made"])
+    assert "found: data in /usr/none/data: you may not write into /usr\n" in said
+    assert "found: results in /usr/none: you may not write into /usr\n" in said
+    prepared = found(storage.folders, config=config)  # nothing is to be made there
+    assert "note: data in /usr/none/data: you may not write into /usr\n" in prepared
+    assert "found: results in /usr/none: you may not write into /usr\n" in prepared
 
 
 def test_a_scratch_that_is_not_there(found, site):

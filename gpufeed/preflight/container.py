@@ -1,0 +1,61 @@
+"""Checks of a run in the container, `--sdm apptainer`: image, command, GPUs and folders in it."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpufeed.preflight.finding import Finding
+from gpufeed.preflight.naming import rules_of
+from gpufeed.preflight.node import Node
+from gpufeed.preflight.plan import Plan
+from gpufeed.preflight.site import ROOT, Site
+from gpufeed.preflight.words import values, words_of
+
+
+def container(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    image = ROOT / "containers/gpufeed.sif"
+    if not image.exists():
+        yield Finding(
+            "no image containers/gpufeed.sif",
+            "the image of containers/gpufeed.def",
+            "apptainer build containers/gpufeed.sif containers/gpufeed.def",
+        )
+    if not (node.commands.get("apptainer") or node.commands.get("singularity")):
+        yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
+    given, hidden = words_of(plan.apptainer_args), hidden_folders(plan, site)
+    blind = [ask for ask in plan.first if ask.gpus and "--nv" not in given]
+    binds = ["--bind", ",".join(hidden)] if hidden else []
+    words = ["", *given, *(["--nv"] if blind else []), *binds]  # a blank before them, for Snakemake's parser
+    option = f"--apptainer-args {shlex.quote(' '.join(words))}"
+    if blind:
+        yield Finding(
+            f"no --nv for the container: no GPU in it for {rules_of(blind)}",
+            "--nv, by which the container has the GPUs and the driver of its host",
+            option,
+        )
+    if hidden:
+        yield Finding(
+            f"data or results in {', '.join(hidden)}, outside of the checkout",
+            "folders that the container shows: of the host Snakemake gives it the checkout alone",
+            f"{option}, unless the site binds them",
+            note=True,
+        )
+
+
+def hidden_folders(plan: Plan, site: Site) -> list[str]:
+    """What has to be bound for data and results, and is not."""
+    places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
+    shown = (ROOT, *bound(plan.apptainer_args))
+    hidden = [place for place in places if not any(at in (place, *place.parents) for at in shown)]
+    scratch = site.scratch.folder
+    return sorted({str(scratch if scratch in place.parents else place.parent) for place in hidden})
+
+
+def bound(arguments: str) -> list[Path]:
+    """Folders that --bind shows under their own path: A, A:A or A:A:rw, several by commas."""
+    binds = [
+        bind.split(":")
+        for _, value in values(words_of(arguments), "--bind", "-B")
+        for bind in value.split(",")
+    ]
+    return [Path(source) for source, *rest in binds if not rest or rest[0] == source]

@@ -1,0 +1,129 @@
+"""The node, the environment, modules, the container: what the jobs would run with."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from preflight_fixtures import CUDA13, NODE, cpu_job, gpu_job
+
+from gpufeed.preflight import software
+from gpufeed.preflight.node import min_job_age
+
+
+def test_inside_of_an_allocation_and_on_a_laptop(found):
+    said = found(software.slurm_commands, node=replace(NODE, inside_job="42"))
+    assert "inside of Slurm's job 42" in said
+    said = found(software.slurm_commands, node=replace(NODE, missing_commands=("sbatch",)))
+    assert "note: no sbatch: accounts and partitions are unchecked" in said
+
+
+def test_squeue_that_forgets_jobs_before_snakemake_asks(found):
+    said = found(software.slurm_commands, node=replace(NODE, min_job_age=150))
+    assert "squeue here forgets a job 150 s after its end" in said
+    assert "slurm-status-command: sacct" in said
+    for age in (None, 30, 300):  # unknown; the executor takes sacct by itself; long enough
+        assert found(software.slurm_commands, node=replace(NODE, min_job_age=age)) == ""
+    assert min_job_age(frozenset({"MinJobAge               = 300 sec", "MaxJobCount = 5"})) == 300
+
+
+def test_an_old_module(found):
+    node = replace(NODE, modules=("gcc/12.3.0", "python/3.9.12-rkxvr6", "cuda/11.8", "anaconda3/2023.03"))
+    said = found(software.modules, node=node)
+    assert "module python/3.9.12-rkxvr6\n  expected: python 3.11 or newer" in said
+    assert "module cuda/11.8\n  expected: cuda 12 or newer" in said
+    assert said.count("found:") == 2
+
+
+def test_v100_with_cuda_13(found):
+    node = replace(NODE, cuda="13.0", architectures=CUDA13)
+    said = found(software.stack, gpu_job(model="V100"), node=node)
+    assert "GPU V100 (compute capability 7.0) with CUDA 13.0: torch has code for sm_75" in said
+    assert "make setup CUDA=12, or another sweep_gpu_model: RTX_6000, A40, A100, H100, H200, L40S" in said
+    assert found(software.stack, gpu_job(model="V100")) == ""  # CUDA 12.8 has sm_70
+
+
+def test_v100_with_an_image_as_its_recipe_makes_it(found):
+    image = partial(software.stack, deployment="apptainer")
+    said = found(image, gpu_job(model="V100"))
+    assert "GPU V100 (compute capability 7.0) and an image, whose recipe is for sm_75" in said
+    assert "--build-arg CUDA=12" in said
+    for model in ("RTX_6000", "A100", "H200", "L40S"):
+        assert found(image, gpu_job(model=model)) == ""
+    assert found(partial(software.stack, deployment="conda"), gpu_job(model="V100")) == ""  # CUDA 12
+
+
+def test_torch_without_cuda_or_no_torch(found):
+    assert "torch without CUDA" in found(
+        software.stack, gpu_job(), node=replace(NODE, cuda="", architectures=())
+    )
+    node = replace(NODE, cuda=None, no_torch="ModuleNotFoundError: No module named 'torch'")
+    assert "torch does not start: ModuleNotFoundError" in found(software.environment, node=node)
+
+
+def test_an_environment_that_compute_nodes_do_not_see(found):
+    node = replace(NODE, python=Path("/tmp/env/bin/python"))
+    assert "Python in /tmp/env/bin, which compute nodes do not see" in found(software.environment, node=node)
+
+
+def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path, monkeypatch):
+    (tmp_path / "home").symlink_to("/dev/shm")
+    monkeypatch.setattr(software, "LOCAL", (Path("/dev/shm"),))  # tmp_path itself may lie in /tmp
+    for checkout in (Path("/dev/shm/gpufeed"), tmp_path / "home/gpufeed"):
+        said = found(software.environment, node=replace(NODE, checkout=checkout))
+        assert f"found: the checkout in {checkout}, which compute nodes do not see" in said
+
+
+def test_logs_that_stay_on_the_nodes(found):
+    said = found(software.environment, logs="/tmp/logs")
+    assert "found: slurm-logdir: /tmp/logs, which the login node does not share" in said
+    assert "leave it out in slurm/pace-ice/config.yaml or on the command line" in said
+    for logs in ("", "logs", "/home/g/logs"):
+        assert found(software.environment, logs=logs) == ""
+
+
+def test_no_container_and_no_conda(found):
+    said = found(partial(software.environment, deployment="apptainer"))
+    assert "no command apptainer" in said
+    assert "no command conda" in found(partial(software.environment, deployment="conda"))
+
+
+IN_CONTAINER = partial(software.environment, deployment="apptainer")
+
+
+def test_a_container_does_not_see_scratch_by_itself(found, site):
+    said = found(IN_CONTAINER)
+    assert f"--apptainer-args ' --bind {site.scratch.folder}', unless" in said
+    inside = {key: str(software.ROOT / key) for key in ("data", "results")}
+    assert "--bind" not in found(IN_CONTAINER, config=inside)
+    assert "--bind" not in found(software.environment)
+
+
+@pytest.mark.parametrize(("bind", "shows"), [("", True), (":FOLDER:rw", True), (":/scratch", False)])
+def test_a_container_that_is_told_to_show_scratch(found, site, bind, shows):
+    bound = f"{site.scratch.folder}{bind.replace('FOLDER', str(site.scratch.folder))}"
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f" --nv --bind /opt,{bound}")
+    assert ("outside of the checkout" not in said) == shows
+    assert "--nv for" not in said
+
+
+def test_a_container_without_gpus(found, site):
+    said = found(IN_CONTAINER, gpu_job(), cpu_job())
+    assert "found: no --nv for the container: no GPU in it for measure_cell\n" in said
+    assert said.count(f"--apptainer-args ' --nv --bind {site.scratch.folder}'") == 2  # one for both
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f"-B {site.scratch.folder}")
+    assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv'" in said
+    assert "--nv" not in found(IN_CONTAINER, cpu_job())
+
+
+@given(st.integers(5, 12), st.integers(0, 9), st.integers(5, 12), st.integers(0, 9))
+def test_machine_code_runs_on_its_major_version_and_ptx_on_all_later_gpus(major, minor, theirs, their_minor):
+    same = theirs == major and their_minor <= minor
+    assert software.served(f"{major}.{minor}", (f"sm_{theirs}{their_minor}",)) == same
+    later = (theirs, their_minor) <= (major, minor)
+    assert software.served(f"{major}.{minor}", (f"compute_{theirs}{their_minor}",)) == later
+    assert software.served(f"{major}.{minor}", (f"sm_{theirs}{their_minor}a",)) == (
+        (theirs, their_minor) == (major, minor)
+    )

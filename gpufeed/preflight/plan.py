@@ -25,8 +25,7 @@ NUMBERS = ("gpu", "nodes", "tasks", "tasks_per_node", "runtime")  # resources th
 class Ask:
     """One job's request.
 
-    wants_gpu: whether the rule itself asks for GPUs, and not the profile alone. own: gpu, gres, nodes and
-    cpus_per_task as the rule itself says them.
+    own: gpu, gres, nodes and cpus_per_task as the rule itself says them, and not the profile.
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
     where resources are `unknown`, since they follow from files that are not there yet.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
@@ -39,10 +38,14 @@ class Ask:
     count: int = 1
     error: str = ""
     retry: bool = False
-    wants_gpu: bool = False
     unknown: tuple[str, ...] = ()
     own: dict[str, Any] = field(default_factory=dict)
     taking: tuple[str, ...] = ()
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Whether the rule itself asks for GPUs, and not the profile alone."""
+        return bool(self.own.get("gpu") or self.own.get("gres"))
 
     @property
     def gpus(self) -> int:
@@ -141,10 +144,8 @@ def read_plan(raw: dict[str, Any]) -> Plan:
         resources, wrong = numbers_of(row["resources"])
         line, error = ("", wrong) if wrong else (row.get("line", ""), row.get("error", ""))
         said = line, resources, whole["count"], error
-        own = whole["own"]
-        wants_gpu = bool(own.get("gpu") or own.get("gres"))
         unknown, taking = tuple(row["unknown"]), tuple(row["taking"])
-        return Ask(whole["rule"], *said, retry, wants_gpu, unknown, own, taking)
+        return Ask(whole["rule"], *said, retry, unknown, whole["own"], taking)
 
     return Plan(
         executor=raw["executor"],

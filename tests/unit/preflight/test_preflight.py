@@ -82,7 +82,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         by_gres("predict", "gpu:H200:8", "--gpus=H200:0", minutes=900, gpu_model="H200"),
         by_gres("quantise_model", "gpu:A100:4"),
         no_gpu("evaluate_model"),
-        replace(cpu_job("export_model", slurm_extra="-G 1"), wants_gpu=True),
+        replace(cpu_job("export_model", slurm_extra="-G 1"), own={"gpu": 1}),
         replace(cpu_job(), line="", unknown=("mem_mb",)),
         replace(
             gpu_job("measure_decoder", gpus=8, cpus_per_task=1, mem_mb=32), own={"gpu": 1, "cpus_per_task": 8}

@@ -125,7 +125,7 @@ def two_nodes(gpus=2, minutes=60, rest="--ntasks=2", **resources) -> Ask:
     line = LINE.format(rule="measure_cell", where="ice-gpu", minutes=minutes, qos="coc-ice", rest=rest)
     line = line.replace("--nodes=1", "--nodes=2") + f" --gres=gpu:H200:{gpus}"
     asked_for = {"gres": f"gpu:H200:{gpus}", "runtime": minutes, "nodes": 2, "tasks": 2, "mpi": "srun"}
-    return Ask("measure_cell", line, asked_for | resources, wants_gpu=True)
+    return Ask("measure_cell", line, asked_for | resources, own={"gres": asked_for["gres"], "nodes": 2})
 
 
 def test_gpus_of_all_nodes_count(found):

@@ -9,7 +9,7 @@ from gpufeed.preflight.plan import Ask
 
 
 def ask(extra: object, **resources) -> Ask:
-    return Ask("gate", "", {"slurm_extra": extra, **resources}, wants_gpu=True)
+    return Ask("gate", "", {"slurm_extra": extra, **resources}, own={"gpu": 1})
 
 
 @pytest.mark.parametrize(

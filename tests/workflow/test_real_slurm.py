@@ -105,25 +105,29 @@ def test_the_demo_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_no
             done["hung"] = job
         return "hung" in done
 
-    def requeue_and_lose() -> bool:
-        """Of the two others, the node of the one is lost that is not on the node of the first."""
+    def requeue_and_hold() -> bool:
+        """Requeues the first of the two others, and stops the processes of the second where they are."""
         for loader in ("resident", "dataloader_sync"):
             job = measured(loader)
             if not job or job in done.values():
                 continue
-            if "lost" in done or (node_of(job) == node_of(done["hung"]) and "requeued" not in done):
+            if "requeued" not in done:
                 run("scontrol", "requeue", job)
                 done["requeued"] = job
             else:
-                node = node_of(job)
-                slurm.kill_node(node)
-                slurm.start_node(node)
+                for stopped in processes_of(job):
+                    stopped.send_signal(signal.SIGSTOP)
                 done["lost"] = job
         return len(done) == 3
 
     try:
         wait_until(hang, 240)
-        wait_until(requeue_and_lose, 240)
+        wait_until(requeue_and_hold, 240)
+        # both may be on one node, which must not be lost before the first has met its time limit
+        wait_until(lambda: states(done["hung"]) == ["TIMEOUT"], 240)
+        node = node_of(done["lost"])
+        slurm.kill_node(node)
+        slurm.start_node(node)
         process.wait(600)
     finally:
         if process.poll() is None:

@@ -22,6 +22,14 @@ def check_source(source: Mapping, where: str) -> None:
     layout, options = source["layout"], source.get("options", {})
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS, where)
+    if layout == "image_folder":
+        return check_folder(source, where)
+    if "folder" in source:
+        raise GpufeedError(
+            f"a folder in {where}, whose layout is {layout}",
+            "layout image_folder, or files",
+            "write layout: image_folder for images of your own",
+        )
     if layout == "synthetic":
         check_splits(options, where)
     elif layout in DERIVED:
@@ -48,6 +56,17 @@ def check_files(layout: str, names: list[str], where: str) -> None:
         raise GpufeedError(found, "one row with name and sha256", "add `files:` to it")
     elif len(names) > 1:
         raise GpufeedError(found, f"one archive for layout {layout}", "leave one row under `files:`")
+
+
+def check_folder(source: Mapping, where: str) -> None:
+    """Raises GpufeedError unless a source of layout image_folder has a folder or else one archive."""
+    files = [file["name"] for file in source.get("files", [])]
+    if len(files) + ("folder" in source) != 1:
+        raise GpufeedError(
+            f"{'a folder and ' if 'folder' in source else ''}{len(files)} files in {where}",
+            "a folder of images, or one archive of such a folder",
+            "write folder: FOLDER into it, or one row under `files:`",
+        )
 
 
 def check_derived(source: Mapping, where: str) -> None:
@@ -84,9 +103,9 @@ def check_of(config: Mapping, dataset: str) -> None:
             raise unknown("dataset", name, others, where)
 
 
-def with_defaults(options: Mapping) -> dict:
-    """The options of a synthetic source, with the defaults of those that it leaves out."""
-    described = validator("config").schema["$defs"]["synthetic"]["properties"]
+def with_defaults(options: Mapping, layout: str = "synthetic") -> dict:
+    """The options of a source, with the defaults of those that it leaves out."""
+    described = validator("config").schema["$defs"][layout]["properties"]
     return {**{key: schema["default"] for key, schema in described.items()}, **options}
 
 

@@ -16,6 +16,7 @@ from gpufeed.cache import build_or_fall_back, open_cache
 from gpufeed.config_sources import with_defaults
 from gpufeed.data.building import one_builder
 from gpufeed.data.fetch import SourceFile, fetch
+from gpufeed.data.listing import NAMES, files_below, names_digest
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.prepare import prepare
 from gpufeed.environment import cores_allowed
@@ -75,6 +76,8 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
     files = [SourceFile(**{**file, "urls": tuple(file.get("urls", ()))}) for file in source.get("files", [])]
     if source["layout"] in DERIVED:
         given = [dataset(options["of"], config, shipped, shelf)]
+    elif "folder" in source:
+        given = [Path(source["folder"]).expanduser()]
     else:
         given = [shelf.root / name / "archives" / file.name for file in files]
     for file, target in zip(files, given, strict=False):
@@ -96,8 +99,11 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
         log.warning("%s", error)
         return False
     wanted = {file["name"]: file["sha256"] for file in source.get("files", [])}
-    wanted |= with_defaults(options) if source["layout"] == "synthetic" else options
-    if (info.layout, as_list(info.resize)) != (source["layout"], as_list(source.get("resize"))):
+    layout = source["layout"]
+    wanted |= with_defaults(options, layout) if layout in ("synthetic", "image_folder") else options
+    if "folder" in source:
+        wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))
+    if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):
         return False
     return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())
 

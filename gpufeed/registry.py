@@ -63,6 +63,7 @@ LAYOUTS = {
     "synthetic": Entry("gpufeed.data.synthetic:reorganise"),
     "mosaic": Entry("gpufeed.data.mosaic:reorganise"),
     "gray_idx": Entry("gpufeed.data.gray_idx:reorganise"),
+    "image_folder": Entry("gpufeed.data.image_folder:reorganise"),
 }
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 

@@ -35,6 +35,7 @@ rule prepare_dataset:
         dataset=lambda wildcards: wildcards.dataset,
         layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
         options=lambda wildcards: source_options(config, wildcards.dataset),
+        folder=folder_of,
         resize=lambda wildcards: config["sources"][wildcards.dataset].get("resize"),
         code=lambda wildcards: digest(*code_of_layout(wildcards)),
     script:

@@ -4,7 +4,7 @@ import io
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -38,15 +38,29 @@ class Staging:
         self.partial.mkdir(parents=True)
 
     def add(
-        self, split: str, class_folder: str, name: str, label: int, data: bytes, shape: tuple[int, int, int]
+        self,
+        split: str,
+        class_folder: str,
+        name: str,
+        label: int,
+        data: bytes | Path,
+        shape: tuple[int, int, int] | None = None,
     ) -> None:
-        """Writes one encoded image; its sample id is the number of images before it. shape: (H, W, C)."""
+        """Puts one encoded image there; its sample id is the number of images before it.
+
+        data: a file is linked, or copied where that cannot be. shape: (H, W, C), else its header's. Raises
+        GpufeedError for a file that cannot be read.
+        """
         folder = self.partial / split / class_folder
         if folder not in self.folders:
             folder.mkdir(parents=True, exist_ok=True)
             self.folders.add(folder)
-        with (folder / name).open("xb") as file:  # x: two samples never share a file
-            file.write(data)
+        if isinstance(data, Path):
+            link_or_copy(data, folder / name)
+        else:
+            with (folder / name).open("xb") as file:  # x: two samples never share a file
+                file.write(data)
+        shape = shape or header_shape(data)
         self.rows.append((f"images/{split}/{class_folder}/{name}", label, split, *shape))
 
     def finish(self, info: DatasetInfo) -> Manifest:
@@ -79,13 +93,32 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def header_shape(data: bytes) -> tuple[int, int, int]:
-    """(H, W, C) of an encoded image, from its header alone; NO_SHAPE if that is no image's.
+def link_or_copy(file: Path, target: Path) -> None:
+    """A second name of a file, or a copy where the file system or its owner allows none.
+
+    Raises GpufeedError for a file that cannot be read, and OSError where a copy cannot be written.
+    """
+    try:
+        file = file.resolve(strict=True)  # else the link would be to a link
+        with suppress(OSError):
+            os.link(file, target)
+            return
+        source = file.open("rb")
+    except OSError as error:
+        raise GpufeedError(
+            f"{file}: {error.strerror}", "a file that you may read", "remove it, or ask for access"
+        ) from error
+    with source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
+def header_shape(data: bytes | Path) -> tuple[int, int, int]:
+    """(H, W, C) of an encoded image or of a file, from its header alone; NO_SHAPE if that is no image's.
 
     A layout gives such a file a row like any other: gpufeed.data.quarantine finds it and says why.
     """
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(data if isinstance(data, Path) else io.BytesIO(data)) as image:
             return image.height, image.width, len(image.getbands())
     except Exception:  # damaged headers raise OSError, ValueError, SyntaxError, struct.error ...
         return NO_SHAPE

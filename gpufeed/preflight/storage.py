@@ -7,6 +7,7 @@ from pathlib import Path
 
 import requests
 
+from gpufeed.data.listing import files_below, is_image
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
@@ -138,17 +139,25 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     names = missing(plan)
     yield from closed(places) if names else ()
     for name in names:
+        folder = plan.config["sources"][name].get("folder")
+        if folder and not is_there(Path(folder).expanduser()):
+            yield Finding(
+                f"no folder {folder}, the images of {name}",
+                "a folder that this node sees",
+                f"correct sources.{name}.folder in the config, or mount what it lies on",
+            )
         own = Path(plan.config["data"]).expanduser() / name / "archives"
         files = [
             file
             for file in plan.config["sources"][name].get("files") or []
             if not any(is_there(place / file["name"]) for place in (own, *places))
-            and not any(reachable(url) for url in file["urls"])
+            and not any(reachable(url) for url in file.get("urls", ()))
         ]
         if files:
+            urls = ", ".join(files[0].get("urls", ()))
             yield Finding(
                 f"{', '.join(file['name'] for file in files)} of {name}: neither here nor reachable",
-                f"the files, or an answer at {', '.join(files[0]['urls'])}",
+                f"the files{f', or an answer at {urls}' if urls else ', which have no address'}",
                 "put them into a folder of yours and name that folder in archives of the config",
             )
 
@@ -207,6 +216,9 @@ def images_of(plan: Plan, name: str) -> int:
         return PACKED
     source = plan.config["sources"][name]
     options = source.get("options") or {}
+    if "folder" in source:
+        folder = Path(source["folder"]).expanduser()
+        return sum(map(is_image, files_below(folder))) if is_there(folder) else 0
     if "count" in options:
         return int(options["count"])
     return images_of(plan, options["of"]) if "of" in options else IMAGES.get(source["layout"], 0)

@@ -10,8 +10,9 @@ def code_of_layout(wildcards):
     layout = config["sources"][wildcards.dataset]["layout"]
     own = (source_file("layout", layout), "data/manifest.py", "data/prepare.py", "data/quarantine.py")
     idx = ("data/idx.py",) if layout in ("fashion_mnist", "gray_idx") else ()
+    listing = ("data/listing.py",) if layout == "image_folder" else ()
     packed = ("data/packed.py",) if config["data_form"] == "packed" else ()
-    return (*own, "decode/pillow.py", *idx, *packed)
+    return (*own, "decode/pillow.py", *idx, *listing, *packed)
 
 
 def code_of_loader(loader):

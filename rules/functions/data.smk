@@ -1,5 +1,6 @@
 # Where datasets come from, and how they lie in `data`.
 
+from gpufeed.data.listing import NAMES, files_below, names_digest
 from gpufeed.experiment import source_options
 from gpufeed.registry import DERIVED
 
@@ -25,6 +26,17 @@ def archives_of(wildcards):
         return f"{DATA}/{source_options(config, wildcards.dataset)['of']}/manifest.parquet"
     files = config["sources"][wildcards.dataset].get("files", [])
     return [f"{DATA}/{wildcards.dataset}/archives/{file['name']}" for file in files]
+
+
+def folder_of(wildcards):
+    """A source's folder of images and a digest of their names, so that other ones are prepared anew; None without."""
+    if not (folder := config["sources"][wildcards.dataset].get("folder")):
+        return None
+    path = Path(folder).expanduser()
+    try:
+        return {"path": str(path), NAMES: names_digest(files_below(path))}
+    except GpufeedError as error:
+        raise WorkflowError(f"dataset {wildcards.dataset} cannot be prepared\n{error}")
 
 
 def files_made_of(wildcards):

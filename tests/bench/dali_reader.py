@@ -85,7 +85,10 @@ def main() -> None:
         for name, batch_size in product(names, given.batch_sizes):
             request = LoadRequest(manifest, "train", batch_size, device, threads=given.threads)
             with load("loader", name)(request) as loader:
-                works = {"ours": lambda loader=loader: drain(loader, lead_in=False), "own": own_reader(loader)}
+                works = {
+                    "ours": lambda loader=loader: drain(loader, lead_in=False),
+                    "own": own_reader(loader),
+                }
                 for number, (reader, work) in product(range(given.repeats + 1), works.items()):
                     begun, cpu = time.perf_counter(), time.process_time()
                     work()

@@ -167,7 +167,7 @@ def test_a_config_is_merged_as_snakemake_does():
 
 
 @pytest.mark.parametrize(
-    "config", ["config.yaml", "h200.yaml", "h200_more.yaml", "demo.yaml", "accuracy.yaml"]
+    "config", ["config.yaml", "h200.yaml", "h200_more.yaml", "demo.yaml", "own.yaml", "accuracy.yaml"]
 )
 def test_the_archives_are_those_that_the_rules_would_download(config):
     """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
@@ -179,6 +179,7 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
         "h200.yaml": {"tiny-imagenet-40.zip"},
         "h200_more.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
         "demo.yaml": set(),
+        "own.yaml": set(),  # a folder is not packed
         "accuracy.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
     }[config]
     assert names == expected

@@ -25,7 +25,10 @@ SYNTHETIC = ["sources", "synthetic", "options"]
     "files",
     [
         ("config.yaml",),
-        *(("config.yaml", name) for name in ("demo.yaml", "h200.yaml", "h200_more.yaml", "accuracy.yaml")),
+        *(
+            ("config.yaml", name)
+            for name in ("demo.yaml", "own.yaml", "h200.yaml", "h200_more.yaml", "accuracy.yaml")
+        ),
     ],
 )
 def test_shipped_configs_plan_every_experiment_that_they_run(files):

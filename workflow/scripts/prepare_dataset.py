@@ -9,6 +9,8 @@ if __name__ == "__main__":  # worker processes may import this file again
     with job_log(snakemake.log[0]) as log:  # noqa: F821
         job = snakemake  # noqa: F821
         archives = job.input.get("archives") or []
+        if job.params.get("folder"):
+            archives = job.params.folder["path"]
         manifest = prepare(
             job.params.layout,
             [Path(path) for path in ([archives] if isinstance(archives, str) else archives)],

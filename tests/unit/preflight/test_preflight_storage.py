@@ -165,3 +165,23 @@ def test_archives_of_another_user(found, tmp_path, monkeypatch):
     assert found(storage.data, config={"archives": [str(theirs)]}) == ""  # nothing to prepare
     below = {"data": str(theirs / "data"), "archives": [str(tmp_path / "none")]}
     assert "not readable" not in found(storage.data, config={**config, **below}, datasets=["made"])
+
+
+def test_an_archive_that_is_not_here_and_has_no_address(found):
+    files = [{"name": "only.zip", "sha256": "0" * 64}]
+    said = found(storage.data, config={"sources": {"made": {"files": files}}}, datasets=["made"])
+    assert "only.zip of made: neither here nor reachable" in said
+    assert "expected: the files, which have no address" in said
+
+
+def test_a_folder_of_images_that_is_not_here(found, site, tmp_path):
+    config = {"sources": {"own": {"layout": "image_folder", "folder": str(tmp_path / "own")}}}
+    said = found(storage.data, config=config, datasets=["own"])
+    assert f"found: no folder {tmp_path / 'own'}" in said
+    (tmp_path / "own/a").mkdir(parents=True)
+    for number in range(site.scratch.files + 1):
+        (tmp_path / f"own/a/{number}.jpg").touch()
+    assert found(storage.data, config=config, datasets=["own"]) == ""
+    assert f"{site.scratch.files + 1:,} files to come" in found(
+        storage.file_count, config=config, datasets=["own"]
+    )

@@ -8,13 +8,17 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from data_fixtures import REPOSITORY
 from PIL import Image
 
 from gpufeed.config_sources import check_source, with_defaults
 from gpufeed.data import image_folder, staging
 from gpufeed.data.listing import files_below, is_image, names_digest
+from gpufeed.data.manifest import Manifest
 from gpufeed.data.prepare import prepare
 from gpufeed.errors import GpufeedError
+from gpufeed.provide import Shelf, dataset
 
 
 def jpeg(shade: int, size: tuple[int, int] = (16, 16)) -> bytes:
@@ -209,3 +213,17 @@ def test_the_config_knows_its_defaults_and_wants_one_place():
             check_source({"layout": "image_folder", **wrong}, "here")
     with pytest.raises(GpufeedError, match="a folder in here"):
         check_source({"layout": "tiny_imagenet", "folder": "x"}, "here")
+
+
+def test_a_training_by_hand_prepares_a_folder_again_when_its_images_change(tmp_path):
+    shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    folder = write(tmp_path / "own", FLAT)
+    own = {"layout": "image_folder", "folder": str(folder)}
+    config = shipped | {"sources": {**shipped["sources"], "own": own}}
+    shelf = Shelf(tmp_path / "data", (), "pillow", 0.0)
+    first = dataset("own", config, shipped, shelf)
+    made = first.stat().st_mtime_ns
+    assert dataset("own", config, shipped, shelf) == first
+    assert first.stat().st_mtime_ns == made
+    write(folder, ["a/new.jpg"])
+    assert len(Manifest.read(dataset("own", config, shipped, shelf))) == len(FLAT) + 1

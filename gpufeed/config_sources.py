@@ -103,10 +103,11 @@ def check_of(config: Mapping, dataset: str) -> None:
             raise unknown("dataset", name, others, where)
 
 
-def with_defaults(options: Mapping, layout: str = "synthetic") -> dict:
-    """The options of a source, with the defaults of those that it leaves out."""
-    described = validator("config").schema["$defs"][layout]["properties"]
-    return {**{key: schema["default"] for key, schema in described.items()}, **options}
+def with_defaults(layout: str, options: Mapping) -> dict:
+    """The options of a source of a layout, with the defaults of those that it leaves out."""
+    described = validator("config").schema["$defs"].get(layout, {}).get("properties", {})
+    defaults = {key: schema["default"] for key, schema in described.items() if "default" in schema}
+    return {**defaults, **options}
 
 
 def evaluation_images(options: Mapping) -> int:
@@ -116,7 +117,7 @@ def evaluation_images(options: Mapping) -> int:
 
 def check_splits(options: Mapping, where: str) -> None:
     """Raises GpufeedError if a split of a synthetic source has no image of some class."""
-    options = with_defaults(options)
+    options = with_defaults("synthetic", options)
     held_out, classes = evaluation_images(options), options["classes"]
     if options["count"] - held_out < classes:
         raise GpufeedError(
@@ -135,5 +136,5 @@ def check_splits(options: Mapping, where: str) -> None:
 def holds_out(source: Mapping) -> bool:
     """Whether a source has images that nothing trains on."""
     if source["layout"] == "synthetic":
-        return bool(evaluation_images(with_defaults(source.get("options", {}))))
+        return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
     return source["layout"] != "mosaic"

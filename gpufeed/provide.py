@@ -100,7 +100,7 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
         return False
     wanted = {file["name"]: file["sha256"] for file in source.get("files", [])}
     layout = source["layout"]
-    wanted |= with_defaults(options, layout) if layout in ("synthetic", "image_folder") else options
+    wanted |= with_defaults(layout, options)
     if "folder" in source:
         wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))
     if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):

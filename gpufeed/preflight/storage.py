@@ -2,12 +2,14 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import requests
 
 from gpufeed.data.listing import files_below, is_image
+from gpufeed.errors import GpufeedError
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
 from gpufeed.preflight.plan import Plan
@@ -139,13 +141,10 @@ def data(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     names = missing(plan)
     yield from closed(places) if names else ()
     for name in names:
-        folder = plan.config["sources"][name].get("folder")
-        if folder and not is_there(Path(folder).expanduser()):
-            yield Finding(
-                f"no folder {folder}, the images of {name}",
-                "a folder that this node sees",
-                f"correct sources.{name}.folder in the config, or mount what it lies on",
-            )
+        try:
+            images_in(plan.config["sources"][name])
+        except GpufeedError as error:
+            yield Finding(error.found, error.expected, error.remedy)
         own = Path(plan.config["data"]).expanduser() / name / "archives"
         files = [
             file
@@ -217,11 +216,16 @@ def images_of(plan: Plan, name: str) -> int:
     source = plan.config["sources"][name]
     options = source.get("options") or {}
     if "folder" in source:
-        folder = Path(source["folder"]).expanduser()
-        return sum(map(is_image, files_below(folder))) if is_there(folder) else 0
+        with suppress(GpufeedError):  # `data` tells it
+            return images_in(source)
     if "count" in options:
         return int(options["count"])
     return images_of(plan, options["of"]) if "of" in options else IMAGES.get(source["layout"], 0)
+
+
+def images_in(source: Mapping) -> int:
+    """Images in the folder of a source, 0 without one; raises GpufeedError where it cannot be read."""
+    return sum(map(is_image, files_below(Path(source["folder"]).expanduser()))) if "folder" in source else 0
 
 
 def is_packed(plan: Plan) -> bool:

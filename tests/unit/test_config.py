@@ -254,7 +254,7 @@ def test_sizes_are_a_side_or_height_and_width(size):
 
 
 def test_defaults_of_synthetic_options_are_those_of_the_layout():
-    assert with_defaults({}) == vars(synthetic.Options())
+    assert with_defaults("synthetic", {}) == vars(synthetic.Options())
 
 
 @given(st.integers(2, 400), st.integers(2, 40), st.floats(0, 1, exclude_max=True))

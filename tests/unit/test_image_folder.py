@@ -204,7 +204,7 @@ def test_the_digest_of_names_changes_with_the_images_alone(tmp_path):
 
 
 def test_the_config_knows_its_defaults_and_wants_one_place():
-    assert with_defaults({}, "image_folder") == vars(image_folder.Options())
+    assert with_defaults("image_folder", {}) == vars(image_folder.Options())
     archive = {"name": "own.zip", "sha256": "0" * 64}
     check_source({"layout": "image_folder", "folder": "x"}, "here")
     check_source({"layout": "image_folder", "files": [archive]}, "here")

@@ -68,8 +68,6 @@ def laid_out(
     # a manifest on disk is one whose images have been looked at
     (reorganised.root / "manifest.parquet").unlink()
     manifest = quarantine(reorganised, max_quarantined_share, workers)
-    if resize is None:
-        manifest.image_size()  # files of several sizes cannot be one batch: said now, not by each cell
     manifest.info = replace(manifest.info, resize=resize)
     manifest.write()
     return manifest

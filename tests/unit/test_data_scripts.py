@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from data_fixtures import REPOSITORY
+from PIL import Image
 
 from gpufeed.data.manifest import Manifest
 
@@ -64,3 +65,30 @@ def test_prepare_dataset(tmp_path):
     assert len(manifest) == 20
     assert manifest.image_size() == (6, 4)
     assert "'train': 16" in (tmp_path / "log").read_text()
+
+
+def test_a_folder_of_images_of_several_sizes_ends_the_job_with_three_lines(tmp_path, capsys):
+    for name, sides in (("a", (8, 8)), ("b", (8, 9))):
+        (tmp_path / "own" / name).mkdir(parents=True)
+        for number, side in enumerate(sides):
+            Image.new("RGB", (side, side)).save(tmp_path / f"own/{name}/{number}.png")
+    folder = {"path": str(tmp_path / "own"), "names": "a digest"}
+
+    def prepare(resize):
+        run(
+            "prepare_dataset.py",
+            input=Named(archives=[]),
+            params=Named(layout="image_folder", dataset="own", options={}, resize=resize, folder=folder),
+            output=Named(manifest=str(tmp_path / "out/manifest.parquet")),
+            config={"max_quarantined_share": 0.0, "data_form": "folders"},
+            threads=1,
+            log=[str(tmp_path / "log")],
+        )
+
+    with pytest.raises(SystemExit, match="1"):
+        prepare(None)
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("found", "what"))]
+    assert told[0] == "found: 2 image sizes in own"
+    assert "resize: [height, width]" in told[1]
+    prepare([8, 8])
+    assert Manifest.read(tmp_path / "out/manifest.parquet").image_size() == (8, 8)

@@ -180,7 +180,7 @@ def test_images_of_several_sizes_need_resize(tmp_path):
     source = write(tmp_path / "own", FLAT)
     (source / "a/large.jpg").write_bytes(jpeg(1, (40, 30)))
     with pytest.raises(GpufeedError, match="2 image sizes"):
-        prepared(source, tmp_path / "out")
+        prepared(source, tmp_path / "out").image_size()
     manifest = prepared(source, tmp_path / "out", resize=(8, 8))
     assert manifest.image_size() == (8, 8)
     assert manifest.table["width"].max() == 40

@@ -23,9 +23,15 @@ def family(ancestors: int = 2) -> Callable[[], bool]:
     ancestors: how many; the two nearest of a script are the shell and Snakemake.
     """
     watched = psutil.Process().parents()[:ancestors]
-    return lambda: all(
-        process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in watched
-    )
+    return lambda: all(map(runs, watched))
+
+
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended; one that ends between the two looks has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def end_with(ancestors: int = 2) -> None:

@@ -11,6 +11,7 @@ import image_fixtures
 import psutil
 import pytest
 import torch
+from process_fixtures import words
 
 from gpufeed import leases, notice
 from gpufeed.config import read_hyper
@@ -113,9 +114,8 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r}, 1, 2)"
     starter, family = ddp_fixtures.started(code, tmp_path)
     if whom == "step":
-        for member in family:
-            if "gpufeed.ddp.node" in member.cmdline()[:3]:
-                member.terminate()
+        for member in [one for one in family if "gpufeed.ddp.node" in words(one)[:3]]:
+            member.terminate()  # all found before: the others end with the first
     else:
         starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
     assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
@@ -129,7 +129,7 @@ def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
     job("n1", "n2")
     code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, 1, 2, waits_after=2)"
     starter, family = ddp_fixtures.started(code, images.root)
-    step = [member for member in family if "--nodelist=n1,n2" not in member.cmdline()]  # all but srun
+    step = [member for member in family if "--nodelist=n1,n2" not in words(member)]  # all but srun
     for process in [starter] if whom == "starter" else step:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGTERM)

@@ -3,8 +3,11 @@
 import subprocess
 import sys
 
+import psutil
 import pytest
 from data_fixtures import REPOSITORY
+
+from gpufeed import orphan
 
 LOOKS = """
 import sys, time
@@ -62,3 +65,17 @@ print("outlived them", flush=True)
         shell.kill()
         assert shell.stdout.read() == "kept\n"
     shell.wait()
+
+
+def test_one_that_ends_between_two_looks_has_ended(monkeypatch):
+    child = subprocess.Popen(["sleep", "60"])
+    watched = psutil.Process(child.pid)
+    assert orphan.runs(watched)
+
+    def still_running(process):
+        child.kill()
+        child.wait()
+        return True
+
+    monkeypatch.setattr(psutil.Process, "is_running", still_running)
+    assert not orphan.runs(watched)

@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from process_fixtures import words
 from workflow_fixtures import SHORT, wait_until
 
 from gpufeed.record import Record
@@ -53,7 +54,7 @@ def test_jobs_end_with_the_snakemake_that_started_them(prepared):
 
     def jobs():
         found = psutil.Process(process.pid).children(recursive=True)
-        return [job for job in found if any("measure_cell" in part for part in job.cmdline())]
+        return [job for job in found if any("measure_cell" in part for part in words(job))]
 
     wait_until(lambda: list(started.glob("**/*.log")) and jobs())
     running = jobs()

@@ -9,6 +9,7 @@ import pandas as pd
 import psutil
 import pytest
 import torch
+from process_fixtures import words
 from workflow_fixtures import SHORT, wait_until
 
 from gpufeed.analysis.find import STEPS_SUFFIX
@@ -57,7 +58,7 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
     process = flow.start(target, "--retries", "1")
     wait_until(lambda: len(said("INFO epoch")) >= 2, 200)
     family = psutil.Process(process.pid).children(recursive=True)
-    (job,) = (one for one in family if any("train_model" in word for word in one.cmdline()[1:2]))
+    (job,) = (one for one in family if any("train_model" in word for word in words(one)[1:2]))
     job.terminate()  # it alone: Snakemake starts it again
     wait_until(lambda: said("going on after step") and len(said("INFO epoch")) >= 2, 200)
     (first,) = map(int, said(r"going on after step (\d+)"))

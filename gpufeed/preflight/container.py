@@ -7,6 +7,7 @@ from pathlib import Path
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import rules_of
 from gpufeed.preflight.node import Node
+from gpufeed.preflight.nv import has_gpus, in_force, unread
 from gpufeed.preflight.plan import Plan
 from gpufeed.preflight.site import ROOT, Site
 from gpufeed.preflight.words import values, words_of
@@ -23,13 +24,23 @@ def container(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     if not (node.commands.get("apptainer") or node.commands.get("singularity")):
         yield Finding("no command apptainer", "apptainer on every node", "module load apptainer")
     given, hidden = words_of(plan.apptainer_args), hidden_folders(plan, site)
-    blind = [ask for ask in plan.first if ask.gpus and "--nv" not in given]
+    set_to = in_force(node.nv, node.commands)
+    wrong = unread(given, set_to)
+    blind = [ask for ask in plan.first if ask.gpus and not wrong and not has_gpus(given, set_to)]
     binds = ["--bind", ",".join(hidden)] if hidden else []
     words = ["", *given, *(["--nv"] if blind else []), *binds]  # a blank before them, for Snakemake's parser
     option = f"--apptainer-args {shlex.quote(' '.join(words))}"
-    if blind:
+    for name, value in wrong.items():
         yield Finding(
-            f"no --nv for the container: no GPU in it for {rules_of(blind)}",
+            f"{name}={value} in the shell, at which apptainer ends with an error in every job",
+            "1 or 0, or no such variable",
+            f"export {name}=1, for containers with GPUs, or unset {name}",
+        )
+    if blind:
+        instead = ", ".join(f"{name}={value}" for name, value in set_to.items())
+        yield Finding(
+            f"no --nv for the container{f', and {instead}' if instead else ''}: no GPU in it for "
+            f"{rules_of(blind)}",
             "--nv, by which the container has the GPUs and the driver of its host",
             option,
         )

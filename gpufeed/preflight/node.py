@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpufeed.preflight.nv import NAMES
 from gpufeed.preflight.site import ROOT
 
 COMMANDS = ("sbatch", "sacct", "sacctmgr", "scontrol", "sinfo", "squeue")
@@ -26,6 +27,7 @@ class Node:
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. modules: loaded ones, as NAME/VERSION.
     checkout: where jobs start. variables: names of those of the shell that sbatch may read, SBATCH_*.
+    nv: the shell's variables that stand for apptainer's --nv, by name.
     """
 
     missing_commands: tuple[str, ...] = ()
@@ -44,6 +46,7 @@ class Node:
     no_torch: str = ""
     commands: Mapping[str, str | None] = field(default_factory=dict)
     variables: tuple[str, ...] = ()
+    nv: Mapping[str, str] = field(default_factory=dict)
 
 
 def look() -> Node:
@@ -70,6 +73,7 @@ def look() -> Node:
         no_torch=no_torch,
         commands={name: shutil.which(name) for name in ("apptainer", "singularity", "conda", "mamba")},
         variables=tuple(sorted(name for name in os.environ if name.startswith("SBATCH_"))),
+        nv={name: os.environ[name] for name in NAMES if name in os.environ},
     )
 
 

@@ -52,3 +52,8 @@ def test_the_variables_of_this_shell(monkeypatch):
     monkeypatch.setattr(preflight_node, "ask_torch", lambda: ("", (), ""))
     monkeypatch.setenv("SBATCH_EXCLUSIVE", "")  # empty is set, to sbatch
     assert "SBATCH_EXCLUSIVE" in look().variables
+    for name in ("APPTAINER_NV", "SINGULARITY_NV"):
+        monkeypatch.delenv(name, raising=False)
+    assert look().nv == {}
+    monkeypatch.setenv("SINGULARITY_NV", "1")
+    assert look().nv == {"SINGULARITY_NV": "1"}

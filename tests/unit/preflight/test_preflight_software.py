@@ -116,6 +116,55 @@ def test_a_container_without_gpus(found, site):
     said = found(IN_CONTAINER, gpu_job(), apptainer_args=f"-B {site.scratch.folder}")
     assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv'" in said
     assert "--nv" not in found(IN_CONTAINER, cpu_job())
+    assert "no --nv for" not in found(IN_CONTAINER, gpu_job(), apptainer_args="--nv=true")
+    assert "no --nv for" in found(IN_CONTAINER, gpu_job(), apptainer_args="--nv --nv=false")
+
+
+def nv(apptainer="/bin/apptainer", **variables):
+    """A node with these variables of the shell, and both commands or singularity alone."""
+    return replace(NODE, nv=variables, commands={"apptainer": apptainer, "singularity": "/bin/singularity"})
+
+
+@pytest.mark.parametrize("value", ["1", "true", " T "])
+@pytest.mark.parametrize("name", ["APPTAINER_NV", "SINGULARITY_NV"])
+def test_a_container_with_gpus_by_a_variable(found, name, value):
+    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=nv(**{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"APPTAINER_NV": "0"}, ", and APPTAINER_NV=0"),
+        ({"APPTAINER_NV": ""}, ", and APPTAINER_NV="),
+        ({"SINGULARITY_NV": "false"}, ", and SINGULARITY_NV=false"),
+        ({"APPTAINER_NV": "0", "SINGULARITY_NV": "1"}, ", and APPTAINER_NV=0"),  # apptainer's own goes first
+    ],
+)
+def test_a_container_without_gpus_by_a_variable(found, variables, said):
+    node = nv(**variables)
+    assert f"found: no --nv for the container{said}: no GPU in it for measure_cell\n" in found(
+        IN_CONTAINER, gpu_job(), node=node
+    )
+    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=node, apptainer_args="--nv")  # goes first
+
+
+def test_singularity_reads_its_own_variable_alone(found):
+    node = nv(apptainer=None, APPTAINER_NV="1")
+    assert "no --nv for the container: no GPU" in found(IN_CONTAINER, gpu_job(), node=node)
+    node = nv(apptainer=None, APPTAINER_NV="0", SINGULARITY_NV="1")
+    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=node)
+
+
+def test_a_variable_at_which_apptainer_ends(found):
+    """Whatever the job needs: the value is read before the container starts."""
+    node = nv(APPTAINER_NV="yes")
+    said = found(IN_CONTAINER, cpu_job(), gpu_job(), node=node)
+    assert (
+        "found: APPTAINER_NV=yes in the shell, at which apptainer ends with an error in every job\n" in said
+    )
+    assert "what to do: export APPTAINER_NV=1, for containers with GPUs, or unset APPTAINER_NV" in said
+    assert "--nv for" not in said
+    assert "APPTAINER_NV" not in found(IN_CONTAINER, gpu_job(), node=node, apptainer_args="--nv")
 
 
 @given(st.integers(5, 12), st.integers(0, 9), st.integers(5, 12), st.integers(0, 9))

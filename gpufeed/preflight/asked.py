@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from gpufeed.preflight.asked_amounts import cores_of_rules, gpus_of_rules, memory
+from gpufeed.preflight.asked_extra import instead_of_extra, repeated_by_extra, signal
 from gpufeed.preflight.asked_gpus import constraint, one_model, one_node, rules_with_gpu, rules_without_gpu
 from gpufeed.preflight.asked_options import asks_twice, gpus_asked_once, gpus_in_extra
 from gpufeed.preflight.finding import Finding
@@ -47,11 +48,14 @@ def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for ask in plan.first:
         if ask.error and not asks_twice(ask):
             by_error.setdefault(ask.error, []).append(ask)
+    either = f"under {plan.defaults}, or under set-resources of {plan.file('set-resources')}"
     for error, asks in by_error.items():
         yield Finding(
             f"Slurm's executor refuses {rules_of(asks)}: {error}",
             "resources that it turns into an sbatch line",
-            f"correct them under {plan.defaults}, or under set-resources of {plan.file('set-resources')}",
+            instead_of_extra(plan, asks)
+            if "not allowed in the 'slurm_extra'" in error
+            else f"correct them {either}",
         )
 
 
@@ -242,7 +246,7 @@ def unknown_model(ask: Ask, site: Site) -> bool:
 
 
 CHECKS = (
-    executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, submittable, unknown, account,
-    partition, quality_of_service, time, one_model, constraint, rules_without_gpu, rules_with_gpu,
-    gpus_of_rules, cores_of_rules, memory, one_node, shell,
+    executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, repeated_by_extra, signal, submittable,
+    unknown, account, partition, quality_of_service, time, one_model, constraint, rules_without_gpu,
+    rules_with_gpu, gpus_of_rules, cores_of_rules, memory, one_node, shell,
 )  # fmt: skip

@@ -1,9 +1,10 @@
 """Checks of the GPUs that the jobs ask for: how many, of which model, on how many nodes."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gpufeed.preflight.asked_options import out_of_extra
+from gpufeed.preflight.asked_extra import OPTIONS, in_extra, out_of_extra
+from gpufeed.preflight.asked_options import gpus_out_of_extra
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.gres import gpus_by_option
 from gpufeed.preflight.naming import near, rules_of
@@ -46,22 +47,20 @@ def one_model(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     yield from constraint_without_gpu(plan)
-    asking = {
-        (str(ask.resources["constraint"]), model)
-        for ask in plan.first
-        if ask.wants_gpu and ask.resources.get("constraint")
-        for model in ask.models
-    }
+    constrained = [ask for ask in plan.first if ask.wants_gpu and ask.constraint]
+    asking = {(ask.constraint, model) for ask in constrained for model in ask.models}
     features = sorted({feature for feature, _ in asking})
     for feature in features:
-        yield from unknown_feature(feature, plan, site, node)
+        here = [ask for ask in constrained if ask.constraint == feature]
+        yield from unknown_feature(feature, here, plan, site, node)
     for feature, model in sorted(asking):
         if model and site.constraints.get(feature, model) != model:
             yield Finding(
                 f"constraint {feature} with GPU {model}: no node has both",
                 f"sweep_gpu_model: {site.constraints[feature]}",
                 "change sweep_gpu_model or sweep_constraint in "
-                + plan.file("sweep_constraint", "constraint", "default-resources"),
+                + plan.file("sweep_constraint", "constraint", "default-resources")
+                + too(plan, (ask for ask in constrained if ask.constraint == feature)),
             )
     yield from forms(plan, site)
     if len(features) > 1:
@@ -75,23 +74,29 @@ def constraint(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 def constraint_without_gpu(plan: Plan) -> Iterator[Finding]:
     """Those that reach rules without a GPU, whose partition may have no such node, and empty ones."""
     file = plan.file("constraint", "default-resources")
-    asking = [ask for ask in plan.first if not ask.wants_gpu and ask.resources.get("constraint")]
+    asking = [ask for ask in plan.first if not ask.wants_gpu and ask.constraint]
     if asking:
         yield Finding(
             f"a constraint for rules that need no GPU: {rules_of(asking)}",
             "constraints for jobs with a GPU alone: nodes without one may lack the feature",
-            f"call it sweep_constraint in {file}: rules give it to jobs with a GPU alone",
+            f"call it sweep_constraint in {file}: rules give it to jobs with a GPU alone" + too(plan, asking),
         )
-    empty = [ask for ask in plan.first if ask.resources.get("constraint") == ""]
+    empty = [ask for ask in plan.first if ask.constraint == ""]
     if empty:
         yield Finding(
             f"an empty constraint: {rules_of(empty)}",
             "the name of a feature, or no constraint",
-            f"take constraint out of {file}",
+            f"take constraint out of {file}" + too(plan, empty),
         )
 
 
-def unknown_feature(feature: str, plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+def too(plan: Plan, asking: Iterable[Ask]) -> str:
+    """What to do beside, where a constraint is one of slurm_extra."""
+    options = [option for ask in asking for option, _ in in_extra(ask, *OPTIONS["sweep_constraint"])]
+    return f", and {out_of_extra(plan, options)}" if options else ""
+
+
+def unknown_feature(feature: str, asking: list[Ask], plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     """Names in a constraint, such as `A100-40GB|A100-80GB`, that sinfo does not list, or site.yaml."""
     known = node.features or frozenset(site.constraints)
     for name in re.findall(r"[^&|,()\[\]\s]+", re.sub(r"\*\d+", "", feature)):
@@ -102,7 +107,8 @@ def unknown_feature(feature: str, plan: Plan, site: Site, node: Node) -> Iterato
                 f"constraint {name}, which no node of this cluster has",
                 f"one of: {', '.join(sorted(known))}",
                 f"write sweep_constraint: {near(name, sorted(known))} into "
-                + plan.file("sweep_constraint", "constraint", "default-resources"),
+                + plan.file("sweep_constraint", "constraint", "default-resources")
+                + too(plan, asking),
             )
         else:
             yield Finding(
@@ -115,7 +121,7 @@ def unknown_feature(feature: str, plan: Plan, site: Site, node: Node) -> Iterato
 
 def forms(plan: Plan, site: Site) -> Iterator[Finding]:
     """A model that the site has in several forms, where no constraint picks one."""
-    open_to_all = [ask for ask in plan.first if ask.gpus and not ask.resources.get("constraint")]
+    open_to_all = [ask for ask in plan.first if ask.gpus and not ask.constraint]
     for model in sorted({model for ask in open_to_all for model in ask.models}):
         features = [feature for feature, of in site.constraints.items() if of == model]
         if len(features) > 1:
@@ -131,7 +137,7 @@ def forms(plan: Plan, site: Site) -> Iterator[Finding]:
 def rules_without_gpu(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     asking = [ask for ask in plan.first if not ask.wants_gpu and gpu_in_line(ask)]
     hidden = [ask for ask in asking if ask.hidden]
-    remedies = [out_of_extra(plan, hidden)] if hidden else []
+    remedies = [gpus_out_of_extra(plan, hidden)] if hidden else []
     if len(hidden) < len(asking):
         remedies.append(
             f"take gpu and gres out of {plan.file('gpu', 'gres', 'gpu_model')}; call gpu_model "

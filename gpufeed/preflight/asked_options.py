@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpufeed.preflight.asked_extra import out_of_extra
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.naming import rules_of
 from gpufeed.preflight.node import Node
@@ -25,7 +26,7 @@ def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 def asked_once(plan: Plan, asking: list[Ask]) -> str:
     """What to do about jobs that ask twice, all in the same ways."""
     if asking[0].hidden:
-        return f"{out_of_extra(plan, asking)}; {NUMBER_AND_MODEL}"
+        return f"{gpus_out_of_extra(plan, asking)}; {NUMBER_AND_MODEL}"
     if all(ask.on_several for ask in asking):
         return f"take gpu and gpu_model out of {plan.file('gpu_model', 'gpu')}: several nodes ask by gres"
     return f"take gres out of {plan.file('gres')}; the model goes into sweep_gpu_model"
@@ -45,10 +46,9 @@ def ways_of(ask: Ask) -> tuple[str, ...]:
     return tuple(way for way, taken in ways.items() if taken)
 
 
-def out_of_extra(plan: Plan, asking: Iterable[Ask]) -> str:
+def gpus_out_of_extra(plan: Plan, asking: Iterable[Ask]) -> str:
     """What to do about GPUs in slurm_extra."""
-    options = sorted({option for ask in asking for option, _, _ in ask.hidden})
-    return f"take {' and '.join(options)} out of slurm_extra in {plan.file('slurm_extra')}"
+    return out_of_extra(plan, (option for ask in asking for option, _, _ in ask.hidden))
 
 
 def gpus_in_extra(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -58,5 +58,5 @@ def gpus_in_extra(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"GPUs asked for by slurm_extra alone: {rules_of(asking)}",
             "gpu, which the rules set: by it the executor takes partition and tasks",
-            f"{out_of_extra(plan, asking)}, and gpu out of {plan.file('gpu')}; {NUMBER_AND_MODEL}",
+            f"{gpus_out_of_extra(plan, asking)}, and gpu out of {plan.file('gpu')}; {NUMBER_AND_MODEL}",
         )

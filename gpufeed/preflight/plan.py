@@ -95,9 +95,16 @@ class Ask:
     def hours(self) -> float:
         return float(self.resources.get("runtime") or 0) / 60
 
+    @property
+    def constraint(self) -> str | None:
+        """On its nodes: that of slurm_extra, which stands behind the resource's; None without one."""
+        extra = values(words_of(self.resources.get("slurm_extra")), "--constraint", "-C")
+        given = self.resources.get("constraint")
+        return ([None if given is None else str(given)] + [value for _, value in extra])[-1]
+
     def option(self, *names: str) -> str | None:
-        """The value of the first of these sbatch options; None where the line has none of them."""
-        return next((value for _, value in values(words_of(self.line), *names)), None)
+        """The value of the last of these sbatch options, which sbatch takes; None where there is none."""
+        return next((value for _, value in reversed(list(values(words_of(self.line), *names)))), None)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from preflight_fixtures import CUDA13, NODE, by_gres, cpu_job, gpu_job, no_gpu
+from preflight_fixtures import CUDA13, NODE, by_gres, cpu_job, gpu_job, no_gpu, with_extra
 
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight.__main__ import findings, main, snakemake_arguments
@@ -32,6 +32,8 @@ WRONG = {  # one sentence of each check, in its order
     "gpus_asked_once": "GPUs asked for twice, by gpu and by gres: measure_cell",
     "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
     "gpus_in_extra": "GPUs asked for by slurm_extra alone: export_model",
+    "repeated_by_extra": "-t 5 in slurm_extra behind the line's own -t 60: measure_inference",
+    "signal": "--signal=B:TERM@120 in slurm_extra, which reaches the batch shell alone: measure_inference",
     "submittable": "Slurm's executor refuses plot: no",
     "unknown": "no mem_mb, where Snakemake would go by the size of input files: tabulate",
     "account": "no account",
@@ -83,6 +85,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         by_gres("quantise_model", "gpu:A100:4"),
         no_gpu("evaluate_model"),
         replace(cpu_job("export_model", slurm_extra="-G 1"), own={"gpu": 1}),
+        with_extra(gpu_job("measure_inference"), "-t 5 --signal=B:TERM@120"),
         replace(cpu_job(), line="", unknown=("mem_mb",)),
         replace(
             gpu_job("measure_decoder", gpus=8, cpus_per_task=1, mem_mb=32), own={"gpu": 1, "cpus_per_task": 8}

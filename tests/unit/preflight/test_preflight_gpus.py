@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from preflight_fixtures import LINE, NODE, by_gres, cpu_job, gpu_job, no_gpu
+from preflight_fixtures import LINE, NODE, by_gres, cpu_job, gpu_job, no_gpu, with_extra
 
 from gpufeed.preflight import asked
 from gpufeed.preflight.gres import gpus_in
@@ -51,11 +51,6 @@ HIDDEN = (
     "--gpus-per-task=A100:4",
 )
 HIDDEN += ("--gpus-per-socket=A100:4 --sockets-per-node=1",)
-
-
-def with_extra(job, extra) -> Ask:
-    """The job with this slurm_extra, which the executor puts into the line as it is."""
-    return replace(job, line=f"{job.line} {extra}", resources=job.resources | {"slurm_extra": extra})
 
 
 @pytest.mark.parametrize("extra", HIDDEN)

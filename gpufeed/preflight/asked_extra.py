@@ -88,7 +88,7 @@ def resource(plan: Plan, *keys: str) -> str:
 
 
 def signal(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """Of a signal before the time limit: whether a training hears it."""
+    """Of a signal before the time limit: whether the training hears it, and may ask to be requeued."""
     last = [(given[-1][1], ask) for ask in plan.first if (given := in_extra(ask, "--signal"))]
     for value in sorted({value for value, _ in last}):
         flags, _, rest = value.rpartition(":")
@@ -96,9 +96,9 @@ def signal(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         if not batch and name.upper() in HEARD:
             continue
         rules = rules_of(ask for its, ask in last if its == value)
-        why = "which reaches the batch shell alone" if batch else "a signal that ends what it reaches"
+        why = "which ends the batch shell and with it the job" if batch else "which ends a training at once"
         yield Finding(
             f"--signal={value} in slurm_extra, {why}: {rules}",
-            "SIGTERM to the steps of the job, at which a training keeps its state",
+            "SIGTERM to the steps of the job: a training then keeps its state and asks to be started again",
             f"write --signal=TERM@120 into slurm_extra in {plan.file('slurm_extra')}",
         )

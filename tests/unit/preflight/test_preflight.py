@@ -33,7 +33,7 @@ WRONG = {  # one sentence of each check, in its order
     "gpus_asked_once: gpu: 0": "by gpu and by gres: measure_cell, predict",
     "gpus_in_extra": "GPUs asked for by slurm_extra alone: export_model",
     "repeated_by_extra": "-t 5 in slurm_extra behind the line's own -t 60: measure_inference",
-    "signal": "--signal=B:TERM@120 in slurm_extra, which reaches the batch shell alone: measure_inference",
+    "signal": "--signal=B:TERM@120 in slurm_extra, which ends the batch shell and with it the job: measure",
     "submittable": "Slurm's executor refuses plot: no",
     "unknown": "no mem_mb, where Snakemake would go by the size of input files: tabulate",
     "account": "no account",

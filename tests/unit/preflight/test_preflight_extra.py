@@ -113,13 +113,13 @@ def test_a_signal_that_a_training_hears(found, value):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("B:TERM@120", "which reaches the batch shell alone"),
-        ("RB:15@5", "which reaches the batch shell alone"),
-        ("USR1@60", "a signal that ends what it reaches"),
-        ("R:10", "a signal that ends what it reaches"),
+        ("B:TERM@120", "which ends the batch shell and with it the job"),
+        ("RB:15@5", "which ends the batch shell and with it the job"),
+        ("USR1@60", "which ends a training at once"),
+        ("R:10", "which ends a training at once"),
     ],
 )
-def test_a_signal_that_a_training_does_not_hear(found, value, why):
+def test_a_signal_at_which_a_training_is_lost(found, value, why):
     said = found(asked.signal, with_extra(gpu_job(), f"--signal TERM --signal {value}"), gpu_job("gate"))
     assert f"found: --signal={value} in slurm_extra, {why}: measure_cell\n" in said
     assert f"what to do: write --signal=TERM@120 into slurm_extra in {FILE}" in said

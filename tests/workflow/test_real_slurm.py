@@ -193,6 +193,46 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
 
 
 @pytest.mark.timeout(900)
+def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit(slurm, prepared):
+    """By the slurm_extra of docs/slurm.md, with two minutes left where the job has ten by its profile."""
+    blocks = {"one": {"loader": "resident", "epochs": 9000}}  # of six steps
+    tiny = {**SHORT["experiments"]["tiny"], "blocks": blocks, "resume": True}
+    flow = prepared({**SHORT, "cores_per_job": 1, "experiments": {"tiny": tiny}})
+    (path,) = flow.planned_records()
+    kept = flow.folder / path.replace("records", "checkpoints").removesuffix(".json") / CHECKPOINT
+    log = flow.folder / path.replace("records", "logs/measure_cell").replace(".json", ".log")
+    (flow.folder / "here").mkdir()
+    warned = {"set-resources": {"measure_cell": {"slurm_extra": "'--signal=TERM@60'"}}}
+    (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE | warned))
+    command = [sys.executable, "-m", "snakemake", "--configfile", "test.yaml", "--retries", "0"]
+    command += ["--profile", "slurm", "--profile", "here", path]
+    with (flow.folder / "output.txt").open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=flow.folder, stdout=output, stderr=output, start_new_session=True
+        )
+    said = (flow.folder / "output.txt").read_text
+
+    def trains() -> bool:
+        assert process.poll() is None, said()[-6000:]
+        return kept.exists()
+
+    try:
+        wait_until(trains, 240)
+        (job,) = run("squeue", "-h", "-o", "%A").split()
+        run("scontrol", "update", f"jobid={job}", "timelimit=2")
+        wait_until(lambda: states(job)[0] == "REQUEUED", 90)  # and not TIMEOUT
+        step = load(kept)[KEY]["step"]
+        goes_on = f"going on after step {step}, "
+        wait_until(lambda: log.exists() and goes_on in log.read_text(), 120)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        run("scancel", "-u", "root")
+        wait_until(lambda: not answers("squeue", "-h"), 60)
+    assert 0 < step < 54000
+
+
+@pytest.mark.timeout(900)
 def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
     same = {"loader": "resident", "trainer": "lightning", "precision": "fp32", "epochs": 2}
     same |= {"overrides": [["model.batch_norm=false"]]}  # whose statistics are of a rank's own batch

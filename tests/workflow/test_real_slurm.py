@@ -218,9 +218,9 @@ def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit
 
     try:
         wait_until(trains, 240)
-        (job,) = run("squeue", "-h", "-o", "%A").split()
-        run("scontrol", "update", f"jobid={job}", "timelimit=2")
-        wait_until(lambda: states(job)[0] == "REQUEUED", 90)  # and not TIMEOUT
+        job, taken = run("squeue", "-h", "-o", "%A %M").split()
+        run("scontrol", "update", f"jobid={job}", f"timelimit={int(taken.split(':')[0]) + 2}")
+        wait_until(lambda: states(job)[0] == "REQUEUED", 150)  # and not TIMEOUT
         step = load(kept)[KEY]["step"]
         goes_on = f"going on after step {step}, "
         wait_until(lambda: log.exists() and goes_on in log.read_text(), 120)

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.models import vit_options
-from gpufeed.registry import AUGMENTS, DECODERS, DERIVED, LOADERS, MODELS, TRAINERS
+from gpufeed.registry import AUGMENTS, DERIVED, LOADERS, MODELS, TRAINERS
 from gpufeed.repeats import Auto, read_auto
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
@@ -159,7 +159,7 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
-    if (cell.loader in DECODERS or loader.extension) and cell.source.get("resize"):
+    if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:
         return homeless(cell)

@@ -51,6 +51,7 @@ class LoaderEntry(Entry):
     reads: str = "files"  # files | cache | strips | shards | beton
     device: str = "any"  # any | cuda
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
+    resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -91,18 +92,20 @@ LOADERS = {
         "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
     ),
     "torchvision_cuda": LoaderEntry(
-        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", augments=ON_DEVICE
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", resizes=False, augments=ON_DEVICE
     ),
     "nvimgcodec": LoaderEntry(
-        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", augments=ON_DEVICE
+        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", resizes=False, augments=ON_DEVICE
     ),
     "dali_gpu": LoaderEntry(
         "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali")
     ),
     "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
-    "strips": LoaderEntry("gpufeed.loaders.strips:StripsLoader", reads="strips", augments=ON_DEVICE),
+    "strips": LoaderEntry(
+        "gpufeed.loaders.strips:StripsLoader", reads="strips", resizes=False, augments=ON_DEVICE
+    ),
     "resident_jpeg": LoaderEntry(
-        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, augments=ON_DEVICE
+        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, augments=ON_DEVICE
     ),
     "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, anew=True),
     "webdataset": LoaderEntry(

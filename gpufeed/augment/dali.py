@@ -73,8 +73,10 @@ class DaliAugment(Augment):
         """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
         from nvidia.dali import fn, types
 
+        from gpufeed.decode.dali_pipeline import stretched
+
         if self.options["size"] is not None:
-            images = fn.resize(images, size=[self.options["size"]] * 2)  # linear, antialiased
+            images = stretched(images, (self.options["size"],) * 2)
         colours = dict(values)
         if "angle" in colours:
             images = fn.rotate(images, angle=colours.pop("angle"), keep_size=True, fill_value=0.0)

@@ -61,6 +61,10 @@ class Tolerance:
             return f"differs by {largest} (mean {mean:.2f}), allowed are {self.max} (mean {self.mean})"
         return None
 
+    def then(self, other: Tolerance) -> Tolerance:
+        """That of a work whose result goes through another, which averages over pixels."""
+        return Tolerance(min(255, self.max + other.max), self.mean + other.mean)
+
 
 EXACT = Tolerance(0, 0.0)
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpufeed.decode.base import EXACT
-from gpufeed.decode.fallback import FallbackDecoder, Refused, isolate
+from gpufeed.decode.fallback import Refused, isolate
+from gpufeed.decode.resizing import ResizingDecoder
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 NEEDS = {"nvidia.dali": "nvidia-dali-cuda120 or nvidia-dali-cuda130", "simplejpeg": "simplejpeg"}
 
 
-class DaliCpuDecoder(FallbackDecoder):
+class DaliCpuDecoder(ResizingDecoder):
     """libjpeg-turbo behind fn.decoders.image, without a GPU or a driver."""
 
     name = "dali_cpu"
@@ -25,15 +26,15 @@ class DaliCpuDecoder(FallbackDecoder):
     parallel = "own threads"
     tolerance = EXACT  # on 1,110 real JPEGs, DALI 2.4.0 against Pillow 13.0.0
 
-    def __init__(self, threads: int = 1):
-        super().__init__(threads)
+    def __init__(self, threads: int = 1, resize: tuple[int, int] | None = None):
+        super().__init__(threads, resize)
         self.pipeline = self.new_pipeline()
 
     def new_pipeline(self, **more) -> DecodePipeline:
         """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""
         from gpufeed.decode.dali_pipeline import DecodePipeline
 
-        return DecodePipeline(None, self.threads, device="cpu", **more)
+        return DecodePipeline(None, self.threads, resize=self.resize, device="cpu", **more)
 
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
         return out.device.type == "cpu" and self.fill_by(self.pipeline, files, out)

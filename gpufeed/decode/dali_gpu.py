@@ -10,12 +10,13 @@ from gpufeed.decode.base import Tolerance
 from gpufeed.decode.dali_cpu import NEEDS
 from gpufeed.decode.device import DeviceDecoder
 from gpufeed.decode.fallback import isolate
+from gpufeed.decode.resizing import ResizingDecoder
 
 if TYPE_CHECKING:
     from gpufeed.decode.dali_pipeline import DecodePipeline
 
 
-class DaliGpuDecoder(DeviceDecoder):
+class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
     """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it."""
 
     name = "dali_gpu"
@@ -36,6 +37,7 @@ class DaliGpuDecoder(DeviceDecoder):
         return DecodePipeline(
             self.device.index,
             self.threads,
+            resize=self.resize,
             device="mixed",
             jpeg_fancy_upsampling=True,
             hw_decoder_load=0.0,  # the JPEG engine took longer than the kernels on an H200, with 2 kB files

@@ -24,14 +24,16 @@ class DecodePipeline:
         threads: int,
         graph: Graph | None = None,
         inputs: tuple[str, ...] = (),
+        resize: tuple[int, int] | None = None,
         **decoder_options,
     ):
         """device_id: None for CPU alone, which needs no driver. decoder_options: of fn.decoders.image.
 
-        graph: what follows the decoder; inputs: names of the values that it takes, one float32 a file.
+        resize: (height, width) to which decoded images are brought; None leaves them as they are. graph:
+        what follows; inputs: names of the values that it takes, one float32 a file.
         """
         self.device_id, self.threads, self.options = device_id, threads, decoder_options
-        self.graph, self.inputs = graph, inputs
+        self.graph, self.inputs, self.resize = graph, inputs, resize
         self.pipeline = self._build()
 
     def _build(self) -> Pipeline:
@@ -52,7 +54,8 @@ class DecodePipeline:
 
     def images(self, files: DataNode) -> DataNode:
         """The node that decodes encoded files, in a pipeline of this one's device: uint8 (H, W, 3) each."""
-        return fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
+        images = fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
+        return images if self.resize is None else stretched(images, self.resize)
 
     def decode(self, files: list[bytes], unpack: Callable) -> list:
         """All images, as `unpack` makes them from each TensorList; raises RuntimeError for a bad file."""
@@ -89,6 +92,14 @@ class DecodePipeline:
         """The outputs of all files in `out`, contiguous, (n, ...) on the pipeline's device; False if their
         shapes differ from its rows. Raises RuntimeError for a file that DALI refuses."""
         return all(copy_output(output, out[places]) for places, output in self.runs(files, values))
+
+
+def stretched(images: DataNode, size: tuple[int, int]) -> DataNode:
+    """uint8 images of (H, W, 3) brought to (height, width), bilinear over all pixels that a new one covers.
+
+    Of what DALI has this is nearest to data/resize.py (docs/decoders.md).
+    """
+    return fn.resize(images, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
 
 
 def drawn(names: Iterable[str]) -> dict[str, DataNode]:

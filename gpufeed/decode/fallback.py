@@ -24,6 +24,7 @@ class FallbackDecoder(Decoder):
     """Files of the kinds in `takes` go to `decode_taken`; all others, and what it refuses, go to Pillow."""
 
     takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
+    resize: tuple[int, int] | None = None  # (height, width) of what it gives, if not that of the files
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
@@ -31,27 +32,34 @@ class FallbackDecoder(Decoder):
 
     @abstractmethod
     def decode_taken(self, files: list[bytes]) -> Sequence[Any | None]:
-        """One uint8 (H, W, 3) array or tensor a file, None for a file that the library refuses."""
+        """One uint8 (H, W, 3) array or tensor a file, None for a file that the library refuses.
+
+        In the size of `resize`, if it has one.
+        """
 
     def decode(self, files: list[bytes]) -> Decoded:
         return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
 
     def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
-        """In one call where all files are of the library's kinds and of one size, as they are mostly."""
+        """In one call where all files are of the library's kinds and come out in one size, as mostly."""
         if files and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
             return [Outcome(self.name)] * len(files)
         return super().decode_into(files, out)
 
     def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
-        """Whether every file is of a kind in `takes` and of (height, width) pixels, by its header."""
+        """Whether every file is of a kind in `takes` and comes out in (height, width), by its header."""
         for data in files:
             header = read_header(data)
-            if header is None or header.kind not in self.takes or (header.height, header.width) != size:
+            if header is None or header.kind not in self.takes or self.size_of(header) != size:
                 return False
         return True
 
+    def size_of(self, header: Header) -> tuple[int, int]:
+        """(height, width) of what becomes of a file."""
+        return self.resize or (header.height, header.width)
+
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
-        """Decodes files that it takes, all of one size, into `out`, uint8 (N, H, W, 3).
+        """Decodes files that it takes, which all come out in one size, into `out`, uint8 (N, H, W, 3).
 
         False if that failed, or if the library has no form that is cheaper than image by image.
         """
@@ -65,13 +73,13 @@ class FallbackDecoder(Decoder):
         if taken:
             results = self.decode_taken([files[i] for i in taken])
             for i, image in zip(taken, results, strict=True):
-                images[i] = image if fits(image, headers[i]) else None
+                images[i] = image if fits(image, self.size_of(headers[i])) else None
         return images
 
 
-def fits(image: Any | None, header: Header) -> bool:
-    """Whether a result has the size that its file says, so that no wrong sample passes for a right one."""
-    return image is not None and tuple(image.shape) == (header.height, header.width, 3)
+def fits(image: Any | None, size: tuple[int, int]) -> bool:
+    """Whether a result has the size that it should have, so that no wrong sample passes for a right one."""
+    return image is not None and tuple(image.shape) == (*size, 3)
 
 
 def fill_gaps(

@@ -23,9 +23,11 @@ from gpufeed.loaders.files import FileBatch
 from gpufeed.loaders.order import epoch_order
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.transfer import empty_batch
+from gpufeed.registry import load
 
 if TYPE_CHECKING:
     from gpufeed.decode.dali_pipeline import DecodePipeline
+    from gpufeed.decode.resizing import ResizingDecoder
     from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
 CHUNK = 256  # files a task, when all are looked at
@@ -44,6 +46,9 @@ class DaliLoader(StreamingLoader):
         self.reads = False  # whether DALI reads the files itself
         self.reading: ReadingPipeline | None = None
         self.fed: DecodePipeline | None = None  # decoder and augment in one, fed with bytes
+
+    def new_library(self) -> ResizingDecoder:
+        return load("decoder", self.decoder)(self.request.threads, self.request.manifest.info.resize)
 
     def check_transform(self) -> None:
         if not isinstance(self.request.sample_transform, DaliAugment):

@@ -59,9 +59,13 @@ class StreamingLoader(AheadLoader):
         super().open()
         on_cuda = self.request.device.type == "cuda"
         with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
-            self.library = load("decoder", self.decoder)(self.request.threads)
+            self.library = self.new_library()
         if self.request.decoded is not None:
             self.library = DecodedBefore(self.library, self.request.decoded, self.request.device)
+
+    def new_library(self) -> Decoder:
+        """The decoder, on the request's threads and the current device."""
+        return load("decoder", self.decoder)(self.request.threads)
 
     def close(self) -> None:
         super().close()
@@ -111,14 +115,14 @@ class StreamingLoader(AheadLoader):
 
 
 def check_size(loader: str, request: LoadRequest) -> None:
-    """Raises GpufeedError for a dataset whose images have another size than their files."""
+    """Raises GpufeedError for images that are to be resized, in a loader that leaves them as they are."""
     info = request.manifest.info
-    if info.resize is not None:
+    if info.resize is not None and not LOADERS[loader].resizes:
         height, width = info.resize
         raise GpufeedError(
             f"{info.dataset}, to be resized to {height} x {width} pixels, in loader {loader}",
             "a dataset at the size of its files",
-            "use a loader that reads a cache, or one of the DataLoader's",
+            "use dali_cpu, dali_gpu, a loader that reads a cache, or one of the DataLoader's",
         )
 
 

@@ -37,6 +37,17 @@ def test_shipped_configs_plan_every_experiment_that_they_run(files):
     assert all(plan.cells[name] for name in config["run"])
 
 
+def test_dali_is_measured_with_images_of_several_sizes():
+    plan = planned(merged("config.yaml", "own.yaml"))
+    loaders = {cell.loader for cell in plan.cells["own"].values()}
+    assert {"dali_cpu", "dali_gpu", "dataloader_workers", "spdl"} <= loaders
+    sentences = {found.sentence for found in plan.left_out if found.experiment == "own"}
+    assert sentences == {
+        f"{name} gives images the size of their files, and own is to be resized"
+        for name in ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
+    }
+
+
 @pytest.mark.parametrize("name", ["h200", "h200_more"])
 def test_the_reference_run_changes_data_repeats_and_run_list_alone(name):
     assert set(yaml.safe_load((ROOT / f"config/{name}.yaml").read_text())) <= {

@@ -10,6 +10,7 @@ import torch
 from image_fixtures import (
     MEAN,
     STD,
+    encode,
     request,
     write_beton,
     write_cache,
@@ -20,6 +21,7 @@ from image_fixtures import (
 
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
+from gpufeed.decode.resizing import resize_tolerance
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.gate.pixels import pixel_source
 from gpufeed.loaders.base import Batch, Loader
@@ -73,16 +75,33 @@ def dataset(tmp_path_factory):
     return manifest, write_cache(manifest)
 
 
+@pytest.fixture(scope="module")
+def several_sizes(tmp_path_factory):
+    """As the dataset above, of images of three sizes that are to be brought to a fourth."""
+    manifest = write_dataset(tmp_path_factory.mktemp("mixed"))
+    for i, path in enumerate(manifest.paths()):
+        height, width = ((8, 8), (16, 7), (10, 30))[i % 3]
+        random = np.random.default_rng(i)
+        path.write_bytes(encode(random.integers(0, 256, (height, width, 3), dtype=np.uint8)))
+        manifest.table.loc[i, ["height", "width"]] = (height, width)
+    manifest.info = replace(manifest.info, resize=(9, 12))
+    manifest.write()
+    write_shards(manifest)
+    write_beton(manifest)
+    return manifest, write_cache(manifest)
+
+
 @pytest.fixture
 def make(dataset, device):
     """(case, changes of the request) -> an open loader, closed after the test.
 
-    Skips the test, with the loader's own sentence, where this node or device cannot run it.
+    of: another dataset. Skips the test, with the loader's own sentence, where this node or device cannot
+    run it.
     """
     made = []
 
-    def make_loader(case: Case, **changes):
-        manifest, cache = dataset
+    def make_loader(case: Case, of=None, **changes):
+        manifest, cache = of or dataset
         settings = {
             "device": device,
             "workers": case.workers,
@@ -157,6 +176,24 @@ def test_three_epochs(case, make, dataset, device):
         else:
             assert ids_of(batches) == expected_order(loader, epoch)
             assert sorted(ids_of(batches)) == loader.split_ids.tolist()
+
+
+@every_loader
+def test_images_of_several_sizes_come_in_one_or_are_refused(case, make, several_sizes, device):
+    if not case.entry.resizes:
+        if case.entry.reads == "strips":
+            pytest.skip("the planner leaves it out, and no strips are made for it")
+        with pytest.raises(GpufeedError, match="to be resized to 9 x 12 pixels"):
+            make(case, of=several_sizes)
+        return
+    loader = make(case, of=several_sizes)
+    allowed = resize_tolerance((9, 12)) if case.name.startswith("dali") else EXACT
+    for epoch in range(2):
+        batches = list(loader)
+        for batch in batches:
+            check_batch(batch, allowed, several_sizes, device)
+        if not case.entry.ceiling:
+            assert ids_of(batches) == expected_order(loader, epoch)
 
 
 @every_pipeline

@@ -41,4 +41,4 @@ def resize_tolerance(size: tuple[int, int]) -> Tolerance:
     height, width = size
     corner = 255 * (1 - (7 / 8) ** 2)
     mean = 255 * (1 - (1 - 1 / (4 * height)) * (1 - 1 / (4 * width)))  # 2 of the rows, 2 of the columns
-    return Tolerance(round(corner) + 1, mean + 0.5)  # Pillow rounds between rows and columns, DALI does not
+    return Tolerance(round(corner) + 1, mean + 1)  # Pillow rounds between rows and columns, DALI does not

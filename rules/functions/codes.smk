@@ -45,7 +45,8 @@ def code_of_loader(loader):
         modules += ("loaders/coded_store.py", "loaders/rounds.py", "loaders/files.py", "memory.py")
         modules += ("decode/jpeg_groups.py", "decode/tally.py", "ops/jpeg.py", "strips/parse.py")
     if loader == "spdl":
-        modules += ("loaders/peers.py", "decode/files.py", "decode/header.py", "decode/tally.py")
+        modules += ("loaders/spdl*.py", "loaders/peers.py")
+        modules += ("decode/files.py", "decode/header.py", "decode/tally.py")
     return modules
 
 

@@ -21,8 +21,9 @@ from gpufeed.data.resize import resized
 from gpufeed.decode.pillow import rgb
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.gate.pixels import pixel_source
-from gpufeed.loaders import spdl, webdataset
+from gpufeed.loaders import webdataset
 from gpufeed.loaders.order import epoch_order
+from gpufeed.loaders.spdl_ffmpeg import Ffmpeg
 from gpufeed.registry import load
 from gpufeed.shards.store import open_shards, read_info
 
@@ -66,7 +67,7 @@ def test_a_package_that_lacks_is_a_skip_that_names_what_to_install(manifest, mon
 @pytest.fixture
 def ffmpeg():
     try:
-        return spdl.Ffmpeg()
+        return Ffmpeg()
     except Skip as skip:
         pytest.skip(str(skip))
 
@@ -228,7 +229,8 @@ def test_spdl_takes_workers_for_threads(manifest, workers, threads, expected):
 
 
 def test_a_pipeline_of_spdl_that_gives_nothing_is_an_error(manifest, monkeypatch):
-    monkeypatch.setattr(spdl, "STUCK_S", 0.2)
+    spdl_threads = pytest.importorskip("gpufeed.loaders.spdl_threads")
+    monkeypatch.setattr(spdl_threads, "STUCK_S", 0.2)
 
     def slow(image, sample_id, epoch):
         time.sleep(0.5)

@@ -174,8 +174,7 @@ def impossible(cell: Cell) -> str | None:
     if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if loader.anew and cell.persistent_workers:
-        what = "threads" if loader.threads else "workers"
-        return f"{cell.loader} starts its {what} anew each epoch, so persistent_workers must be false"
+        return f"{cell.loader} starts its workers anew each epoch, so persistent_workers must be false"
     if cell.ranks > 1 and cell.trainer != "lightning":
         must = "devices" if cell.nodes == 1 else "devices and nodes"
         return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"

@@ -48,6 +48,7 @@ class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
     threads: bool = False  # its workers are threads of the process
     anew: bool = False  # its workers start anew with each epoch
+    own_process: bool = False  # with persistent_workers its threads have a process that stays
     reads: str = "files"  # files | cache | strips | shards | beton
     device: str = "any"  # any | cuda
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
@@ -107,7 +108,9 @@ LOADERS = {
     "resident_jpeg": LoaderEntry(
         "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, augments=ON_DEVICE
     ),
-    "spdl": LoaderEntry("gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, anew=True),
+    "spdl": LoaderEntry(
+        "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True
+    ),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
     ),

@@ -92,18 +92,24 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     """
     names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
-        say = FEATURES[feature]
         having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
         among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
         varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
         for index in having.index[varies.astype(bool)] if len(having) else []:
             value = cells.at[index, feature]
             if not pd.isna(value):
-                names[index] += f", {say(value)}"
+                names[index] += f", {setting(feature, value, cells.at[index, 'loader'])}"
     if not unique:
         return names
     twice = names.duplicated(keep=False)
     return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+
+
+def setting(feature: str, value: object, loader: str) -> str:
+    """How one of FEATURES is said of a pipeline with that loader."""
+    if feature == "persistent_workers" and loader in LOADERS and LOADERS[loader].own_process:
+        return "in a process of their own" if value else "in the training process"
+    return FEATURES[feature](value)
 
 
 def _plain_label(row: pd.Series) -> str:

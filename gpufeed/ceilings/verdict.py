@@ -133,8 +133,9 @@ def waits(found: Mapping[str, Any]) -> str:
 def start(found: Mapping[str, Any]) -> str:
     """What the first batches of the epochs take of the wait."""
     seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
-    anew = cell["loader"] in LOADERS and LOADERS[cell["loader"]].anew
-    can_stay = cell["workers"] and not anew and not cell.get("persistent_workers")
+    entry = LOADERS.get(cell["loader"])
+    for_good = entry is not None and (entry.anew or entry.threads)  # whatever persistent_workers says
+    can_stay = cell["workers"] and not for_good and not cell.get("persistent_workers")
     stay = " (or persistent_workers)" if can_stay else ""
     return (
         f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "

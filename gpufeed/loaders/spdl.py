@@ -1,11 +1,15 @@
 """SPDL with threads that each read and decode whole batches, by FFmpeg, without the interpreter's lock.
 
 `workers` are its threads, 0 for one a core; `prefetch_factor` is how many batches wait at its end. They are
-threads of the training process (spdl_threads.py).
+threads of the training process (spdl_threads.py), or with `persistent_workers` of a process that stays for
+all epochs (spdl_process.py), which SPDL's documentation recommends for production.
 """
+
+from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +19,10 @@ from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.spdl_batches import BatchMaker
 from gpufeed.loaders.spdl_ffmpeg import NAME, Ffmpeg
 from gpufeed.loaders.transfer import send, upload
+
+if TYPE_CHECKING:
+    from gpufeed.loaders.spdl_process import OwnProcess
+    from gpufeed.loaders.spdl_threads import Threads
 
 
 class SpdlLoader(AheadLoader):
@@ -29,7 +37,7 @@ class SpdlLoader(AheadLoader):
         super().__init__(request)
         self.maker = BatchMaker(request)
         self.labels = request.manifest.labels()
-        self.pipeline = None
+        self.pipeline: Threads | OwnProcess | None = None
         self.tally = Tally(NAME)
 
     @property
@@ -40,9 +48,18 @@ class SpdlLoader(AheadLoader):
     def open(self) -> None:
         super().open()
         self.maker.open()
-        from gpufeed.loaders.spdl_threads import Threads  # imports SPDL, which a node may lack
+        self.pipeline = self._pipeline()
+        self.pipeline.open()
 
-        self.pipeline = Threads(self.maker)
+    def _pipeline(self) -> Threads | OwnProcess:
+        # they import SPDL, which a node may lack
+        if self.request.persistent_workers:
+            from gpufeed.loaders.spdl_process import OwnProcess
+
+            return OwnProcess(self.request, self.share)
+        from gpufeed.loaders.spdl_threads import Threads
+
+        return Threads(self.maker)
 
     def close(self) -> None:
         super().close()

@@ -15,6 +15,9 @@ class Threads:
     def __init__(self, maker: BatchMaker):
         self.maker = maker
 
+    def open(self) -> None:
+        """Nothing begins before an epoch."""
+
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
         """The batches of `order` (sample ids, int64), by a pipeline that ends with this iterator.
 

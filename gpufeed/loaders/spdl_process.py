@@ -1,0 +1,176 @@
+"""SPDL's pipeline in a process of its own: MTP in the words of its documentation ("Execution Models").
+
+The process lives as long as the loader and makes the pipeline anew for each epoch. Batches come through
+shared memory, SPDL's own, and are copied from there into (pinned) memory of this process.
+"""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import torch
+from spdl.pipeline import run_pipeline_in_subprocess
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
+from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of
+from gpufeed.loaders.spdl_segments import Segments
+from gpufeed.loaders.transfer import empty_batch
+from gpufeed.processes import settle
+
+# not forked: this process may have started CUDA; not from Python's fork server, which would stay behind
+CONTEXT = multiprocessing.get_context("spawn")
+HANDED = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
+ALIGNMENT = 64  # bytes that SPDL may leave out at the beginning of a segment
+
+
+class OwnProcess:
+    """Batches made by the threads of a process that ends with `close`, or with this one."""
+
+    def __init__(self, request: LoadRequest, samples: int):
+        """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
+        self.request = request
+        check_transform(request)
+        # the process has nothing to do with the GPU
+        self.maker = SendingMaker(replace(request, device=torch.device("cpu"), pin_memory=False))
+        self.turn = Turn(samples, request.batch_size)
+        self.batches: Iterable | None = None
+
+    def open(self) -> None:
+        """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
+        segments = Segments(self.batch_bytes(), WAITING + HANDED, CONTEXT, STUCK_S)
+        try:
+            self.batches = run_pipeline_in_subprocess(
+                described(self.turn, self.maker).get_config(),
+                num_threads=threads_of(self.request),
+                buffer_size=WAITING,
+                initializer=[begin, segments.attach, self.maker.open],
+                mp_context=CONTEXT.get_start_method(),
+                timeout=STUCK_S,
+                arena=segments,
+            )
+        except RuntimeError as error:
+            raise told(error, threads_of(self.request)) from error
+        segments.unlink()
+
+    def batch_bytes(self) -> int:
+        """Of a whole batch, as it will come."""
+        image, transform = (
+            torch.zeros(self.maker.samples.shape, dtype=torch.uint8),
+            self.request.sample_transform,
+        )
+        if transform is not None:
+            image = transform(image, 0, 0)
+        return ALIGNMENT + image.nbytes * min(self.request.batch_size, self.turn.most)
+
+    def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
+        """The batches of `order` (sample ids, int64).
+
+        Raises what stopped a batch, and GpufeedError if the process dies or none comes for STUCK_S; the next
+        epoch then has a new process.
+        """
+        if self.batches is None:
+            self.open()
+        self.turn.set(order, epoch)
+        with closing(iter(self.batches)) as found:
+            for _ in parts_of(order, epoch, self.request.batch_size):
+                yield self._next(found)
+
+    def _next(self, found: Iterator[Made | Exception]) -> Made:
+        """The next batch in memory of this process: its segment is free again on return."""
+        try:
+            made = next(found)
+        except RuntimeError as error:
+            self.close()
+            raise told(error, threads_of(self.request)) from error
+        if isinstance(made, Exception):
+            raise made
+        shape, dtype = tuple(made.images.shape), made.images.dtype
+        images = empty_batch(shape, dtype, torch.device("cpu"), self.request)
+        return Made(images.copy_(made.images), made.left)
+
+    def close(self) -> None:
+        """Ends the process; safe to call twice."""
+        batches, self.batches = self.batches, None
+        if batches is not None:
+            batches._finalizer()  # SPDL ends it with the last reference, which a traceback may keep
+
+
+class SendingMaker(BatchMaker):
+    """A maker of batches for another process."""
+
+    def attempt(self, part: Part) -> Made | Exception:
+        found = super().attempt(part)
+        return sendable(found) if isinstance(found, Exception) else found
+
+
+class Turn(Iterable[Part]):
+    """The order of the next epoch, in memory that the process shares: it is read when an epoch begins."""
+
+    def __init__(self, most: int, batch_size: int):
+        """most: samples in an epoch."""
+        self.most, self.batch_size = most, batch_size
+        self.shared = torch.zeros(2 + most, dtype=torch.int64).share_memory_()  # epoch, length, sample ids
+
+    def set(self, order: np.ndarray, epoch: int) -> None:
+        """order: sample ids, int64 (n,), n <= most."""
+        self.shared[2 : 2 + len(order)] = torch.from_numpy(order)
+        self.shared[:2] = torch.tensor([epoch, len(order)])
+
+    def __iter__(self) -> Iterator[Part]:
+        epoch, length = self.shared[:2].tolist()
+        return parts_of(self.shared[2 : 2 + length].numpy().copy(), epoch, self.batch_size)
+
+
+def begin() -> None:
+    """Makes a process one that ends with its parent and leaves all other signals to it."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # shells and Slurm send them to all processes of a job
+        signal.signal(number, signal.SIG_IGN)
+    settle()
+    if (
+        not multiprocessing.parent_process().is_alive()
+    ):  # it went while this one imported: `settle` saw another
+        os._exit(1)
+    torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
+
+
+def sendable(error: Exception) -> Exception:
+    """The error with its traceback as a note; its type and words alone where pickle does not take it."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def check_transform(request: LoadRequest) -> None:
+    """Raises GpufeedError for a transform of samples that cannot be sent to a process."""
+    try:
+        ForkingPickler.dumps(request.sample_transform)
+    except Exception as error:
+        raise GpufeedError(
+            f"a transform of samples that cannot be sent to a process ({error})",
+            "one that pickle takes, for loader spdl with persistent_workers",
+            "define it at the top of a module, or set persistent_workers to false",
+        ) from error
+
+
+def told(error: RuntimeError, threads: int) -> GpufeedError:
+    """SPDL's word on a process that died, failed or is stuck."""
+    if "did not produce any data" in str(error):
+        return stuck(STUCK_S, threads)
+    return GpufeedError(
+        f"the process of SPDL's pipeline is gone: {error}",
+        f"a process with {threads} threads that stays alive and at work",
+        "look for an out-of-memory kill, a full /dev/shm or its words in the log; take fewer workers",
+    )

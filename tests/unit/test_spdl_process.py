@@ -1,0 +1,273 @@
+"""SPDL's pipeline in a process of its own, held against the one in this process; on the CPU."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from data_fixtures import REPOSITORY
+from hostile_fixtures import hostile_files, photo, saved
+from image_fixtures import MEAN, STD, request, write_files
+
+from gpufeed.augment.cpu import CpuAugment
+from gpufeed.errors import GpufeedError, Skip
+from gpufeed.registry import load
+
+pytest.importorskip("spdl.pipeline")
+HELPERS = ("resource_tracker",)  # of Python's: stays as long as the process that first needed it
+
+
+def pid(image, sample_id, epoch):
+    """Where it runs, in place of the image; float32 has all of Linux's process numbers."""
+    return torch.full((3, 48, 64), os.getpid(), dtype=torch.float32)
+
+
+def failing(image, sample_id, epoch):
+    if image.any():  # not for the one that tells the size
+        raise ValueError(f"planted at {sample_id}")
+    return image
+
+
+class Odd(Exception):
+    """One that pickle takes and does not give back."""
+
+    def __init__(self, one, two):
+        super().__init__(f"odd {one} {two}")
+
+
+def failing_oddly(image, sample_id, epoch):
+    if image.any():
+        raise Odd(1, 2)
+    return image
+
+
+def slow(image, sample_id, epoch):
+    if image.any():
+        time.sleep(1)
+    return image
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Twelve JPEGs, and hostile ones that FFmpeg leaves to Pillow: batches of more than a page."""
+    usual = [saved("JPEG", photo() // (2 + i)) for i in range(12)]
+    others = [file.data for file in hostile_files().values() if file.damaged]
+    jpegs = [data for data in others if data.startswith(b"\xff\xd8")]
+    return write_files(tmp_path / "files", [*usual, *jpegs], "JPEG", (48, 64))
+
+
+@pytest.fixture
+def make(manifest):
+    """(changes of the request) -> an open loader with a process of its own, closed after the test."""
+    made = []
+
+    def make_loader(of=manifest, **changes):
+        asked = request(of, None, **{"workers": 2, "persistent_workers": True, "batch_size": 4, **changes})
+        loader = load("loader", "spdl")(asked)
+        made.append(loader)
+        try:
+            loader.open()
+        except Skip as skip:
+            pytest.skip(str(skip))
+        return loader
+
+    yield make_loader
+    for loader in made:
+        loader.close()
+
+
+def processes() -> set[psutil.Process]:
+    """Those that this one has started, without Python's helpers."""
+    found = psutil.Process().children(recursive=True)
+    return {one for one in found if not any(helper in " ".join(one.cmdline()) for helper in HELPERS)}
+
+
+def shared(process: psutil.Process) -> set[Path]:
+    """What it maps of shared memory and has a name still, or had one."""
+    maps = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+    return {Path(line.split()[5]) for line in maps if "/dev/shm/" in line}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
+        {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
+        {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
+    ],
+    ids=["plain", "short queue", "augment cpu", "decoded"],
+)
+def test_batches_are_those_of_the_threads_of_this_process(make, changes):
+    own, threads = make(**changes), make(persistent_workers=False, **changes)
+    for _ in range(2):
+        pairs = list(zip(own, threads, strict=True))
+        assert len(pairs) == len(own)
+        for found, expected in pairs:
+            for name in ("images", "labels", "ids"):
+                assert torch.equal(getattr(found, name), getattr(expected, name))
+            assert found.images.dtype == expected.images.dtype
+    assert own.tally.asdict() == threads.tally.asdict()
+    assert "decoded" in changes or own.tally.asdict()["fell_back"]["pillow"] > 0
+
+
+def test_images_are_resized_as_in_this_process(make, manifest):
+    manifest.info = replace(manifest.info, resize=(9, 11))
+    pairs = zip(make(), make(persistent_workers=False), strict=True)
+    assert all(torch.equal(found.images, expected.images) for found, expected in pairs)
+
+
+def test_one_process_serves_all_epochs_and_ends_on_close(make):
+    before = processes()
+    loader = make(sample_transform=pid)
+    (process,) = processes() - before
+    found = {int(value) for _ in range(2) for batch in loader for value in batch.images.unique()}
+    assert found == {process.pid}
+    memory = shared(process)
+    assert len([path for path in memory if path.name.startswith("psm_")]) == 6
+    # batches lie in memory without a name; semaphores, of a page each, have theirs while they are in use
+    assert {path.name.split(".")[0] for path in memory if path.exists()} <= {"sem"}
+    loader.close()
+    assert not process.is_running()
+    del loader.pipeline
+    assert not [path for path in memory if path.exists()]
+
+
+def test_an_epoch_that_was_left_is_followed_by_a_whole_one(make):
+    loader = make()
+    expected = [batch.ids.tolist() for batch in make(persistent_workers=False)]
+    for _ in range(3):  # more often than there are segments
+        for _ in loader:
+            break
+        loader.load_state_dict({"epoch": 0, "next_batch": 0, "seed": 3})
+    assert [batch.ids.tolist() for batch in loader] == expected
+
+
+def test_a_loader_left_in_mid_epoch_leaves_nothing(make):
+    before, threads = processes(), set(threading.enumerate())
+    loader = make(batch_size=1)
+    iterator = iter(loader)
+    next(iterator)
+    (process,) = processes() - before
+    memory = shared(process)
+    loader.close()
+    assert processes() == before
+    assert not [path for path in memory if path.exists()]
+    assert {thread.name for thread in set(threading.enumerate()) - threads if thread.is_alive()} == set()
+
+
+def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make):
+    before = processes()
+    loader = make(batch_size=1, prefetch_factor=1)
+    (process,) = processes() - before
+    begun = time.monotonic()
+    with pytest.raises(GpufeedError, match=r"the process of SPDL's pipeline is gone.*unexpectedly") as error:
+        list(process.kill() for _ in loader)
+    assert time.monotonic() - begun < 60
+    assert "out-of-memory" in error.value.remedy
+    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    assert sum(len(batch.ids) for batch in loader) == loader.share
+    loader.close()  # while the error, and with it its frames, is kept
+    assert processes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone"])
+def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest, damage):
+    bad = manifest.paths()[7]
+    whole, before = bad.read_bytes(), processes()
+    loader, threads = make(), make(persistent_workers=False)
+    (process,) = processes() - before
+    if damage == "gone":
+        bad.unlink()
+    else:
+        bad.write_bytes(whole[:700])
+    errors = []
+    for one in (loader, threads):
+        with pytest.raises(GpufeedError, match=str(bad)) as error:
+            list(one)
+        errors.append(str(error.value))
+    assert errors[0] == errors[1]
+    bad.write_bytes(whole)
+    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    assert sum(len(batch.ids) for batch in loader) == loader.share
+    assert process.is_running()
+
+
+def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
+    with pytest.raises(ValueError, match="planted at") as error:
+        list(make(sample_transform=failing))
+    assert "in failing" in error.value.__notes__[0]
+
+
+def test_an_error_that_pickle_refuses_keeps_its_words(make):
+    with pytest.raises(RuntimeError, match="Odd: odd 1 2"):
+        list(make(sample_transform=failing_oddly))
+
+
+def test_a_transform_that_cannot_be_sent_is_refused(make):
+    with pytest.raises(GpufeedError, match="cannot be sent to a process") as error:
+        make(sample_transform=lambda image, sample_id, epoch: image)
+    assert "persistent_workers" in error.value.remedy
+
+
+def test_a_process_that_gives_nothing_is_an_error(make):
+    before = processes()
+    loader = make(sample_transform=slow)
+    loader.pipeline.batches._interface.timeout = 0.3  # in place of STUCK_S
+    with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
+        list(loader)
+    assert processes() == before
+
+
+TRAINS = """
+import sys, time
+sys.path[:0] = [{root!r}, {root!r} + "/tests/fixtures"]
+from pathlib import Path
+from image_fixtures import request, write_dataset
+from gpufeed.registry import load
+if __name__ == "__main__":
+    import psutil
+    made = write_dataset(Path({folder!r}), size=40)
+    asked = request(made, None, workers=2, persistent_workers=True)
+    with load("loader", "spdl")(asked) as loader:
+        for batch in loader:
+            children = psutil.Process().children()
+            print(*(child.pid for child in children), flush=True)
+            time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
+def test_it_ends_with_its_parent(make, tmp_path, number):
+    make().close()  # a skip where this node cannot run it
+    script = tmp_path / "trains.py"
+    script.write_text(TRAINS.format(root=str(REPOSITORY), folder=str(tmp_path / "tiny")))
+    training = subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = [psutil.Process(int(word)) for word in training.stdout.readline().split()]
+    assert len(children) == 2  # the process, and Python's tracker of resources
+    memory = set().union(*map(shared, children))
+    assert memory
+    if number == signal.SIGKILL:
+        training.kill()
+    else:
+        os.killpg(training.pid, number)  # as a terminal does
+    _, said = training.communicate(timeout=60)
+    assert not psutil.wait_procs(children, timeout=20)[1]
+    assert not [path for path in memory if path.exists()]
+    if number == signal.SIGINT:
+        assert said.count("Traceback") == 1
+        assert said.rstrip().endswith("KeyboardInterrupt")

@@ -78,7 +78,7 @@ def value(change: Mapping, side: str, other: str) -> str:
     if axis == "overrides":
         return ", ".join(text for text in own if text not in others) or "default"
     if axis in wording.FEATURES and axis != "augment":
-        return wording.FEATURES[axis](own)
+        return wording.setting(axis, own, change[side]["loader"])
     return str(own)
 
 

@@ -63,8 +63,9 @@ class SpdlLoader(AheadLoader):
 
     def close(self) -> None:
         super().close()
-        if self.pipeline is not None:
-            self.pipeline.close()
+        pipeline, self.pipeline = self.pipeline, None
+        if pipeline is not None:
+            pipeline.close()
 
     def files(self) -> list[str]:
         return self.files_of_split()

@@ -132,6 +132,8 @@ def test_most_of_the_wait_for_the_first_batch_is_start_up():
     assert "longer epochs (or persistent_workers) would have fewer" in workers.sentence
     anew = of(made.pairs(1.0, start_s=0.9), cell={"loader": "fastai", "workers": 2})
     assert "of which longer epochs would have fewer" in anew.sentence
+    threads = of(made.pairs(1.0, start_s=0.9), cell={"loader": "spdl", "workers": 2})
+    assert "of which longer epochs would have fewer" in threads.sentence  # its pipeline is new in any case
     assert of(made.pairs(1.0, start_s=0.4), decode_s=0.9, input_s=2.0).kind == "input-bound"
 
 

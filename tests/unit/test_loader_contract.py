@@ -2,6 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 
 import numpy as np
 import psutil
@@ -253,6 +254,7 @@ def test_state_goes_on_in_mid_epoch(case, make):
 
 @every_loader
 def test_early_exit_leaves_nothing_behind(case, make):
+    resource_tracker.ensure_running()  # Python's own, which stays once a process was spawned
     before = {process.pid for process in psutil.Process().children()}
     threads = set(threading.enumerate())
     loader = make(case)

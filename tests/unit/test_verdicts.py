@@ -359,6 +359,15 @@ def test_settings_of_workers_are_named_only_where_there_are_workers(tmp_path):
     ]
 
 
+def test_the_process_of_spdls_threads_is_said(tmp_path):
+    paths = made.write_speeds(tmp_path, free("spdl", 8), [100])
+    paths += made.write_speeds(tmp_path, free("spdl", 8, persistent_workers=True), [300])
+    assert wording.labels(cells_of(paths)).tolist() == [
+        "spdl, 8 threads, in the training process",
+        "spdl, 8 threads, in a process of their own",
+    ]
+
+
 def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
     for loader, augment, speed in (
         ("dali_gpu", "dali", 900),

@@ -198,6 +198,9 @@ def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make
     loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
     assert sum(len(batch.ids) for batch in loader) == loader.share
     assert process.is_running()
+    loader.close()  # while the error is kept, and with it the frames that it went through
+    assert error.value
+    assert not process.is_running()
 
 
 def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):

@@ -86,25 +86,32 @@ def opened(loader):
 
 
 @pytest.mark.parametrize(
-    ("name", "workers"),
+    ("name", "workers", "persistent"),
     [
-        ("overlap", 0),
-        ("overlap", 2),
-        ("dataloader_workers", 2),
-        ("host_cache", 0),
-        ("spdl", 3),
-        ("webdataset", 0),
-        ("webdataset", 2),
-        ("ffcv", 3),
+        ("overlap", 0, False),
+        ("overlap", 2, False),
+        ("dataloader_workers", 2, False),
+        ("host_cache", 0, False),
+        ("spdl", 3, False),
+        ("spdl", 3, True),  # in a process of their own, spawned after CUDA has started
+        ("webdataset", 0, False),
+        ("webdataset", 2, False),
+        ("ffcv", 3, False),
     ],
 )
-def test_real_files_beside_a_busy_stream(device, tmp_path, name, workers):
+def test_real_files_beside_a_busy_stream(device, tmp_path, name, workers, persistent):
     manifest = write_dataset(tmp_path / "tiny", train=600, test=6)
     cache = write_cache(manifest) if name == "host_cache" else None
     write_shards(manifest)
     write_beton(manifest)
     made = request(
-        manifest, cache, device=device, workers=workers, prefetch_factor=2 if workers else None, batch_size=7
+        manifest,
+        cache,
+        device=device,
+        workers=workers,
+        prefetch_factor=2 if workers else None,
+        persistent_workers=persistent,
+        batch_size=7,
     )
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     with opened(load("loader", name)(made)) as loader:

@@ -230,13 +230,15 @@ def test_a_process_that_gives_nothing_is_an_error(make):
 
 
 TRAINS = """
-import sys, time
+import signal, sys, time
 sys.path[:0] = [{root!r}, {root!r} + "/tests/fixtures"]
 from pathlib import Path
 from image_fixtures import request, write_dataset
 from gpufeed.registry import load
 if __name__ == "__main__":
     import psutil
+    # a shell in the background may have told everybody to ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     made = write_dataset(Path({folder!r}), size=40)
     asked = request(made, None, workers=2, persistent_workers=True)
     with load("loader", "spdl")(asked) as loader:

@@ -62,6 +62,14 @@ def test_gpus_of_a_job_are_on_one_node_only_if_it_says_so(slurm):
     )
 
 
+def text_of(log: Path) -> str:
+    """Nothing while there is none: a job that starts again has its log taken away first."""
+    try:
+        return log.read_text()
+    except FileNotFoundError:
+        return ""
+
+
 @pytest.mark.timeout(1200)
 def test_the_demo_ends_whole_though_jobs_are_requeued_time_out_and_lose_their_node(slurm, workflow):
     flow = workflow(DEMO)
@@ -167,7 +175,7 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
     def trains(after: int) -> bool:
         """Whether the training is some epochs on, in a start that goes on after at least so many steps."""
         assert process.poll() is None, (flow.folder / "output.txt").read_text()[-6000:]
-        text = log.read_text() if log.exists() else ""
+        text = text_of(log)
         return text.count("INFO epoch") > 20 and went_on(text) >= after
 
     def went_on(text: str) -> int:
@@ -186,6 +194,7 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            run("scancel", "-u", "root")
     assert process.returncode == 0, (flow.folder / "output.txt").read_text()[-6000:]
     assert states(job) == ["REQUEUED", "REQUEUED", "COMPLETED"]
     assert 120 < first < went_on(log.read_text()) < 24000
@@ -223,7 +232,7 @@ def test_a_repeat_goes_on_that_slurm_asks_to_end_some_time_before_its_time_limit
         wait_until(lambda: states(job)[0] == "REQUEUED", 150)  # and not TIMEOUT
         step = load(kept)[KEY]["step"]
         goes_on = f"going on after step {step}, "
-        wait_until(lambda: log.exists() and goes_on in log.read_text(), 120)
+        wait_until(lambda: goes_on in text_of(log), 120)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -16,6 +16,7 @@ import torch
 from data_fixtures import REPOSITORY
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import MEAN, STD, request, write_files
+from process_fixtures import words
 
 from gpufeed.augment.cpu import CpuAugment
 from gpufeed.errors import GpufeedError, Skip
@@ -87,7 +88,7 @@ def make(manifest):
 def processes() -> set[psutil.Process]:
     """Those that this one has started, without Python's helpers."""
     found = psutil.Process().children(recursive=True)
-    return {one for one in found if not any(helper in " ".join(one.cmdline()) for helper in HELPERS)}
+    return {one for one in found if not any(helper in " ".join(words(one)) for helper in HELPERS)}
 
 
 def shared(process: psutil.Process) -> set[Path]:

@@ -176,7 +176,7 @@ def test_a_file_that_has_become_another_is_resized_by_others(mixed, opened):
             i: image for batch in loader for i, image in zip(batch.ids.tolist(), batch.images, strict=True)
         }
         assert list(images) == loader.split_ids.tolist()
-        assert np.array_equal(images[late].numpy(), expected)
+        assert np.array_equal(images[late].cpu().numpy(), expected)
     assert not loader.reads
 
 

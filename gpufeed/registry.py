@@ -111,6 +111,7 @@ LOADERS = {
     "spdl": LoaderEntry(
         "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True
     ),
+    "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required"),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
     ),

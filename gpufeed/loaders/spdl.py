@@ -1,8 +1,10 @@
-"""SPDL with threads that each read and decode whole batches, by FFmpeg, without the interpreter's lock.
+"""SPDL with threads or processes that each read and decode whole batches, by FFmpeg.
 
 `workers` are its threads, 0 for one a core; `prefetch_factor` is how many batches wait at its end. They are
 threads of the training process (spdl_threads.py), or with `persistent_workers` of a process that stays for
-all epochs (spdl_process.py), which SPDL's documentation recommends for production.
+all epochs (spdl_process.py), which SPDL's documentation recommends for production. Of loader
+spdl_processes they are processes (spdl_processes.py), which it recommends where threads wait for the lock of
+the interpreter.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from gpufeed.loaders.transfer import send, upload
 
 if TYPE_CHECKING:
     from gpufeed.loaders.spdl_process import OwnProcess
+    from gpufeed.loaders.spdl_processes import Processes
     from gpufeed.loaders.spdl_threads import Threads
 
 
@@ -37,7 +40,7 @@ class SpdlLoader(AheadLoader):
         super().__init__(request)
         self.maker = BatchMaker(request)
         self.labels = request.manifest.labels()
-        self.pipeline: Threads | OwnProcess | None = None
+        self.pipeline: Threads | OwnProcess | Processes | None = None
         self.tally = Tally(NAME)
 
     @property
@@ -51,7 +54,7 @@ class SpdlLoader(AheadLoader):
         self.pipeline = self._pipeline()
         self.pipeline.open()
 
-    def _pipeline(self) -> Threads | OwnProcess:
+    def _pipeline(self) -> Threads | OwnProcess | Processes:
         # they import SPDL, which a node may lack
         if self.request.persistent_workers:
             from gpufeed.loaders.spdl_process import OwnProcess
@@ -84,3 +87,12 @@ class SpdlLoader(AheadLoader):
             end = start + len(images)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
             start = end
+
+
+class SpdlProcessesLoader(SpdlLoader):
+    """The same with `workers` processes, which stay for all epochs, in place of threads."""
+
+    def _pipeline(self) -> Processes:
+        from gpufeed.loaders.spdl_processes import Processes
+
+        return Processes(self.request)

@@ -1,36 +1,60 @@
-"""The pipeline of the loader spdl, whichever process runs it."""
+"""The pipeline of SPDL's loaders, whichever process runs it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from spdl.pipeline import PipelineBuilder
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.spdl_batches import BatchMaker, Part
+from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.spdl_batches import Made, Part
 
 WAITING = 3  # batches at the end of the pipeline, as SPDL's add_sink has it by itself
 
 
 def threads_of(request: LoadRequest) -> int:
-    """How many threads make batches."""
+    """How many threads or processes make batches."""
     return request.workers or request.threads
 
 
-def described(parts: Iterable[Part], maker: BatchMaker) -> PipelineBuilder:
-    """Each part through `maker`, in their order."""
-    request = maker.request
+def described(
+    parts: Iterable[Part], attempt: Callable, concurrency: int, request: LoadRequest
+) -> PipelineBuilder:
+    """Each part through `attempt`, so many at a time, in their order."""
     return (
         PipelineBuilder()
         .add_source(parts)
-        .pipe(maker.attempt, concurrency=threads_of(request), output_order="input")
+        .pipe(attempt, concurrency=concurrency, output_order="input")
         .add_sink(request.prefetch_factor or WAITING)
     )
 
 
-def stuck(seconds: float, threads: int) -> GpufeedError:
+def made_here(
+    parts: list[Part], attempt: Callable, concurrency: int, request: LoadRequest, threads: int
+) -> Iterator[Made]:
+    """What comes of the parts, by a pipeline of this process that ends with this iterator.
+
+    attempt: a function that runs in one of `threads` threads, or a coroutine; it returns the error that
+    stopped a batch, where SPDL would log one that it raises and leave the batch out. Raises these errors, and
+    GpufeedError if no batch comes for STUCK_S.
+    """
+    pipeline = described(parts, attempt, concurrency, request).build(num_threads=threads)
+    with pipeline.auto_stop():
+        done = pipeline.get_iterator(timeout=STUCK_S)
+        for _ in parts:
+            try:
+                made = next(done)
+            except TimeoutError as error:
+                raise stuck(STUCK_S, threads_of(request)) from error
+            if isinstance(made, Exception):
+                raise made
+            yield made
+
+
+def stuck(seconds: float, workers: int) -> GpufeedError:
     """What is wrong when no batch came for so long."""
     return GpufeedError(
         f"no batch from SPDL's pipeline for {seconds} s",
-        f"{threads} threads at work",
+        f"{workers} threads or processes at work",
         "look for a dead network mount, a disk that hangs, and at the load of the node",
     )

@@ -4,15 +4,8 @@ The process lives as long as the loader and makes the pipeline anew for each epo
 shared memory, SPDL's own, and are copied from there into (pinned) memory of this process.
 """
 
-import multiprocessing
-import os
-import pickle
-import signal
-import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import replace
-from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import torch
@@ -21,14 +14,11 @@ from spdl.pipeline import run_pipeline_in_subprocess
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
-from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
+from gpufeed.loaders.spdl_batches import Made, Part, parts_of
+from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, taken
 from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of
 from gpufeed.loaders.spdl_segments import Segments
-from gpufeed.loaders.transfer import empty_batch
-from gpufeed.processes import settle
 
-# not forked: this process may have started CUDA; not from Python's fork server, which would stay behind
-CONTEXT = multiprocessing.get_context("spawn")
 HANDED = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
 ALIGNMENT = 64  # bytes that SPDL may leave out at the beginning of a segment
 
@@ -39,19 +29,18 @@ class OwnProcess:
     def __init__(self, request: LoadRequest, samples: int):
         """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
         self.request = request
-        check_transform(request)
-        # the process has nothing to do with the GPU
-        self.maker = SendingMaker(replace(request, device=torch.device("cpu"), pin_memory=False))
+        self.maker = SendingMaker(request)
         self.turn = Turn(samples, request.batch_size)
         self.batches: Iterable | None = None
 
     def open(self) -> None:
         """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
         segments = Segments(self.batch_bytes(), WAITING + HANDED, CONTEXT, STUCK_S)
+        threads = threads_of(self.request)
         try:
             self.batches = run_pipeline_in_subprocess(
-                described(self.turn, self.maker).get_config(),
-                num_threads=threads_of(self.request),
+                described(self.turn, self.maker.attempt, threads, self.request).get_config(),
+                num_threads=threads,
                 buffer_size=WAITING,
                 initializer=[begin, segments.attach, self.maker.open],
                 mp_context=CONTEXT.get_start_method(),
@@ -59,7 +48,7 @@ class OwnProcess:
                 arena=segments,
             )
         except RuntimeError as error:
-            raise told(error, threads_of(self.request)) from error
+            raise told(error, threads) from error
         segments.unlink()
 
     def batch_bytes(self) -> int:
@@ -94,23 +83,13 @@ class OwnProcess:
             raise told(error, threads_of(self.request)) from error
         if isinstance(made, Exception):
             raise made
-        shape, dtype = tuple(made.images.shape), made.images.dtype
-        images = empty_batch(shape, dtype, torch.device("cpu"), self.request)
-        return Made(images.copy_(made.images), made.left)
+        return taken(made, self.request)
 
     def close(self) -> None:
         """Ends the process; safe to call twice."""
         batches, self.batches = self.batches, None
         if batches is not None:
             batches._finalizer()  # SPDL ends it with the last reference, which a traceback may keep
-
-
-class SendingMaker(BatchMaker):
-    """A maker of batches for another process."""
-
-    def attempt(self, part: Part) -> Made | Exception:
-        found = super().attempt(part)
-        return sendable(found) if isinstance(found, Exception) else found
 
 
 class Turn(Iterable[Part]):
@@ -131,46 +110,8 @@ class Turn(Iterable[Part]):
         return parts_of(self.shared[2 : 2 + length].numpy().copy(), epoch, self.batch_size)
 
 
-def begin() -> None:
-    """Makes a process one that ends with its parent and leaves all other signals to it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # shells and Slurm send them to all processes of a job
-        signal.signal(number, signal.SIG_IGN)
-    settle()
-    if (
-        not multiprocessing.parent_process().is_alive()
-    ):  # it went while this one imported: `settle` saw another
-        os._exit(1)
-    torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
-
-
-def sendable(error: Exception) -> Exception:
-    """The error with its traceback as a note; its type and words alone where pickle does not take it."""
-    error.add_note("".join(traceback.format_exception(error)))
-    try:
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return error
-
-
-def check_transform(request: LoadRequest) -> None:
-    """Raises GpufeedError for a transform of samples that cannot be sent to a process."""
-    try:
-        ForkingPickler.dumps(request.sample_transform)
-    except Exception as error:
-        raise GpufeedError(
-            f"a transform of samples that cannot be sent to a process ({error})",
-            "one that pickle takes, for loader spdl with persistent_workers",
-            "define it at the top of a module, or set persistent_workers to false",
-        ) from error
-
-
 def told(error: RuntimeError, threads: int) -> GpufeedError:
     """SPDL's word on a process that died, failed or is stuck."""
     if "did not produce any data" in str(error):
         return stuck(STUCK_S, threads)
-    return GpufeedError(
-        f"the process of SPDL's pipeline is gone: {error}",
-        f"a process with {threads} threads that stays alive and at work",
-        "look for an out-of-memory kill, a full /dev/shm or its words in the log; take fewer workers",
-    )
+    return gone(error, f"a process with {threads} threads that stays alive and at work")

@@ -44,7 +44,7 @@ def code_of_loader(loader):
     if LOADERS[loader].extension:
         modules += ("loaders/coded_store.py", "loaders/rounds.py", "loaders/files.py", "memory.py")
         modules += ("decode/jpeg_groups.py", "decode/tally.py", "ops/jpeg.py", "strips/parse.py")
-    if loader == "spdl":
+    if loader in ("spdl", "spdl_processes"):
         modules += ("loaders/spdl*.py", "loaders/peers.py", "processes.py")
         modules += ("decode/files.py", "decode/header.py", "decode/tally.py")
     return modules

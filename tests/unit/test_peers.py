@@ -229,8 +229,8 @@ def test_spdl_takes_workers_for_threads(manifest, workers, threads, expected):
 
 
 def test_a_pipeline_of_spdl_that_gives_nothing_is_an_error(manifest, monkeypatch):
-    spdl_threads = pytest.importorskip("gpufeed.loaders.spdl_threads")
-    monkeypatch.setattr(spdl_threads, "STUCK_S", 0.2)
+    spdl_pipeline = pytest.importorskip("gpufeed.loaders.spdl_pipeline")
+    monkeypatch.setattr(spdl_pipeline, "STUCK_S", 0.2)
 
     def slow(image, sample_id, epoch):
         time.sleep(0.5)

@@ -1,5 +1,6 @@
-"""SPDL's pipeline in a process of its own, held against the one in this process; on the CPU."""
+"""SPDL's pipeline in processes of its own, held against the one in this process; on the CPU."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -24,6 +25,9 @@ from gpufeed.registry import load
 
 pytest.importorskip("spdl.pipeline")
 HELPERS = ("resource_tracker",)  # of Python's: stays as long as the process that first needed it
+OWN = {"workers": 2, "persistent_workers": True, "batch_size": 4}
+THREADS = {"name": "spdl", "persistent_workers": False}  # of this process
+KINDS = {"own process": ("spdl", 1), "pool": ("spdl_processes", 2)}  # loader, processes
 
 
 def pid(image, sample_id, epoch):
@@ -56,6 +60,17 @@ def slow(image, sample_id, epoch):
     return image
 
 
+def hanging(image, sample_id, epoch):
+    if image.any():
+        time.sleep(1000)
+    return image
+
+
+def unsendable(self):
+    """What ends the process that unpacks it."""
+    return os._exit, (3,)
+
+
 @pytest.fixture
 def manifest(tmp_path):
     """Twelve JPEGs, and hostile ones that FFmpeg leaves to Pillow: batches of more than a page."""
@@ -65,14 +80,24 @@ def manifest(tmp_path):
     return write_files(tmp_path / "files", [*usual, *jpegs], "JPEG", (48, 64))
 
 
+@pytest.fixture(params=list(KINDS))
+def kind(request):
+    return request.param
+
+
 @pytest.fixture
-def make(manifest):
-    """(changes of the request) -> an open loader with a process of its own, closed after the test."""
+def count(kind):
+    """How many processes a loader has."""
+    return KINDS[kind][1]
+
+
+@pytest.fixture
+def make(manifest, kind):
+    """(changes of the request) -> an open loader with processes of its own, closed after the test."""
     made = []
 
-    def make_loader(of=manifest, **changes):
-        asked = request(of, None, **{"workers": 2, "persistent_workers": True, "batch_size": 4, **changes})
-        loader = load("loader", "spdl")(asked)
+    def make_loader(of=manifest, name=KINDS[kind][0], **changes):
+        loader = load("loader", name)(request(of, None, **{**OWN, **changes}))
         made.append(loader)
         try:
             loader.open()
@@ -108,7 +133,7 @@ def shared(process: psutil.Process) -> set[Path]:
     ids=["plain", "short queue", "augment cpu", "decoded"],
 )
 def test_batches_are_those_of_the_threads_of_this_process(make, changes):
-    own, threads = make(**changes), make(persistent_workers=False, **changes)
+    own, threads = make(**changes), make(**{**changes, **THREADS})
     for _ in range(2):
         pairs = list(zip(own, threads, strict=True))
         assert len(pairs) == len(own)
@@ -122,28 +147,41 @@ def test_batches_are_those_of_the_threads_of_this_process(make, changes):
 
 def test_images_are_resized_as_in_this_process(make, manifest):
     manifest.info = replace(manifest.info, resize=(9, 11))
-    pairs = zip(make(), make(persistent_workers=False), strict=True)
+    pairs = zip(make(), make(**THREADS), strict=True)
     assert all(torch.equal(found.images, expected.images) for found, expected in pairs)
 
 
-def test_one_process_serves_all_epochs_and_ends_on_close(make):
+def test_the_same_processes_serve_all_epochs_and_end_on_close(make, count):
     before = processes()
-    loader = make(sample_transform=pid)
-    (process,) = processes() - before
+    loader = make(sample_transform=pid, batch_size=1)
+    own = processes() - before
+    assert len(own) == count
     found = {int(value) for _ in range(2) for batch in loader for value in batch.images.unique()}
-    assert found == {process.pid}
+    assert found == {process.pid for process in own}
+    assert processes() - before == own
+    loader.close()
+    assert not any(process.is_running() for process in own)
+
+
+@pytest.mark.parametrize("kind", ["own process"])
+def test_the_memory_of_its_batches_has_no_name(make):
+    before = processes()
+    loader = make()
+    (process,) = processes() - before
+    list(loader)
     memory = shared(process)
     assert len([path for path in memory if path.name.startswith("psm_")]) == 6
     # batches lie in memory without a name; semaphores, of a page each, have theirs while they are in use
     assert {path.name.split(".")[0] for path in memory if path.exists()} <= {"sem"}
     loader.close()
     assert not process.is_running()
+    gc.collect()  # a semaphore's name goes with its object
     assert not [path for path in memory if path.exists()]
 
 
 def test_an_epoch_that_was_left_is_followed_by_a_whole_one(make):
     loader = make()
-    expected = [batch.ids.tolist() for batch in make(persistent_workers=False)]
+    expected = [batch.ids.tolist() for batch in make(**THREADS)]
     for _ in range(3):  # more often than there are segments
         for _ in loader:
             break
@@ -156,25 +194,27 @@ def test_a_loader_left_in_mid_epoch_leaves_nothing(make):
     loader = make(batch_size=1)
     iterator = iter(loader)
     next(iterator)
-    (process,) = processes() - before
-    memory = shared(process)
+    memory = set().union(*map(shared, processes() - before))
     loader.close()
     assert processes() == before
     assert not [path for path in memory if path.exists()]
     assert {thread.name for thread in set(threading.enumerate()) - threads if thread.is_alive()} == set()
 
 
-def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make):
+def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make, count):
     before = processes()
     loader = make(batch_size=1, prefetch_factor=1)
-    (process,) = processes() - before
+    victim = (processes() - before).pop()
     begun = time.monotonic()
-    with pytest.raises(GpufeedError, match=r"the process of SPDL's pipeline is gone.*unexpectedly") as error:
-        [process.kill() for _ in loader]
+    with pytest.raises(
+        GpufeedError, match=r"a process of SPDL's pipeline is gone.*(unexpectedly|abruptly)"
+    ) as error:
+        [victim.kill() for _ in loader]
     assert time.monotonic() - begun < 60
     assert "out-of-memory" in error.value.remedy
     loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
     assert sum(len(batch.ids) for batch in loader) == loader.share
+    assert len(processes() - before) == count
     loader.close()  # while the error, and with it its frames, is kept
     assert processes() == before
 
@@ -183,8 +223,8 @@ def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make):
 def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest, damage):
     bad = manifest.paths()[7]
     whole, before = bad.read_bytes(), processes()
-    loader, threads = make(), make(persistent_workers=False)
-    (process,) = processes() - before
+    loader, threads = make(), make(**THREADS)
+    own = processes() - before
     if damage == "gone":
         bad.unlink()
     else:
@@ -198,10 +238,10 @@ def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make
     bad.write_bytes(whole)
     loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
     assert sum(len(batch.ids) for batch in loader) == loader.share
-    assert process.is_running()
+    assert all(process.is_running() for process in own)
     loader.close()  # while the error is kept, and with it the frames that it went through
     assert error.value
-    assert not process.is_running()
+    assert not any(process.is_running() for process in own)
 
 
 def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
@@ -221,6 +261,7 @@ def test_a_transform_that_cannot_be_sent_is_refused(make):
     assert "persistent_workers" in error.value.remedy
 
 
+@pytest.mark.parametrize("kind", ["own process"])
 def test_a_process_that_gives_nothing_is_an_error(make):
     before = processes()
     loader = make(sample_transform=slow)
@@ -228,6 +269,39 @@ def test_a_process_that_gives_nothing_is_an_error(make):
     with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
         list(loader)
     assert processes() == before
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_a_pool_that_gives_nothing_is_an_error(make, monkeypatch):
+    before = processes()
+    loader = make(sample_transform=slow)
+    monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
+    with pytest.raises(GpufeedError, match=r"no batch from SPDL's pipeline for 0\.3 s"):
+        list(loader)
+    loader.close()
+    assert processes() == before
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
+    before = processes()
+    loader = make(sample_transform=hanging)
+    monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
+    with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
+        list(loader)
+    loader.close()
+    assert not psutil.wait_procs(processes() - before, timeout=10)[1]
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch):
+    make().close()  # a skip where this node cannot run it
+    before = processes()
+    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unsendable, raising=False)
+    with pytest.raises(GpufeedError, match="a process of SPDL's pipeline is gone"):
+        load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()
+    assert not psutil.wait_procs(processes() - before, timeout=10)[1]
 
 
 TRAINS = """
@@ -242,7 +316,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     made = write_dataset(Path({folder!r}), size=40)
     asked = request(made, None, workers=2, persistent_workers=True)
-    with load("loader", "spdl")(asked) as loader:
+    with load("loader", {name!r})(asked) as loader:
         for batch in loader:
             children = psutil.Process().children()
             print(*(child.pid for child in children), flush=True)
@@ -251,10 +325,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "Ctrl-C"])
-def test_it_ends_with_its_parent(make, tmp_path, number):
+def test_they_end_with_their_parent(make, kind, count, tmp_path, number):
     make().close()  # a skip where this node cannot run it
     script = tmp_path / "trains.py"
-    script.write_text(TRAINS.format(root=str(REPOSITORY), folder=str(tmp_path / "tiny")))
+    made = {"root": str(REPOSITORY), "folder": str(tmp_path / "tiny"), "name": KINDS[kind][0]}
+    script.write_text(TRAINS.format(**made))
     training = subprocess.Popen(
         [sys.executable, script],
         stdout=subprocess.PIPE,
@@ -263,7 +338,7 @@ def test_it_ends_with_its_parent(make, tmp_path, number):
         start_new_session=True,
     )
     children = [psutil.Process(int(word)) for word in training.stdout.readline().split()]
-    assert len(children) == 2  # the process, and Python's tracker of resources
+    assert len(children) == count + 1  # Python's tracker of resources
     memory = set().union(*map(shared, children))
     assert memory
     if number == signal.SIGKILL:
@@ -274,5 +349,5 @@ def test_it_ends_with_its_parent(make, tmp_path, number):
     assert not psutil.wait_procs(children, timeout=20)[1]
     assert not [path for path in memory if path.exists()]
     if number == signal.SIGINT:
-        assert said.count("Traceback") == 1
-        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert said.count("Traceback") == 1, said
+        assert said.rstrip().endswith("KeyboardInterrupt"), said

@@ -1,0 +1,123 @@
+"""SPDL's pipeline with a pool of processes: MP in the words of its documentation ("Execution Models").
+
+Each process makes whole batches in one thread, so that none waits for the interpreter's lock of another. The
+processes live as long as the loader; the pipeline, in this process, is made anew for each epoch. Batches come
+through shared memory, torch's, and are copied from there into (pinned) memory of this process.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.synchronize import Barrier
+from multiprocessing.util import Finalize
+
+import numpy as np
+import psutil
+
+from gpufeed.errors import GpufeedError
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.spdl_batches import Made, Part, parts_of
+from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, taken
+from gpufeed.loaders.spdl_pipeline import made_here, stuck, threads_of
+from gpufeed.orphan import runs
+
+AHEAD = 2  # batches a process, at work or done: one that takes long stops the others no sooner
+END_S = 5  # for the batches that the processes are at when they should end
+
+
+class Processes:
+    """Batches made by processes that end with `close`, or with this one."""
+
+    def __init__(self, request: LoadRequest):
+        """Raises GpufeedError for a transform that no process can be sent."""
+        self.request = request
+        self.maker = SendingMaker(request)
+        self.count = threads_of(request)
+        self.pool: ProcessPoolExecutor | None = None
+        self.workers: list[psutil.Process] = []
+
+    def open(self) -> None:
+        """Starts the processes, whose imports take seconds; raises GpufeedError if they do not come up."""
+        initargs = (self.maker, CONTEXT.Barrier(self.count))
+        self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)
+        try:
+            found = [self.pool.submit(present) for _ in range(self.count)]
+            self.workers = [psutil.Process(one.result()) for one in found]
+        except threading.BrokenBarrierError as error:
+            self.close()
+            raise stuck(STUCK_S, self.count) from error
+        except (BrokenProcessPool, psutil.NoSuchProcess) as error:
+            raise self.gone(error) from error
+
+    def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
+        """The batches of `order` (sample ids, int64).
+
+        Raises as `made_here`, and GpufeedError if a process dies; the next epoch then has new ones.
+        """
+        if self.pool is None:
+            self.open()
+        request = self.request
+        parts = [*parts_of(order, epoch, request.batch_size)]
+        try:
+            for made in made_here(parts, self.attempt, AHEAD * self.count, request, threads=1):
+                yield taken(made, request)
+        except BrokenProcessPool as error:
+            raise self.gone(error) from error
+
+    async def attempt(self, part: Part) -> Made | Exception:
+        """A batch, or what stopped it."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.pool, made_by_this_process, part)
+        except Exception as error:
+            return error
+
+    def gone(self, error: Exception) -> GpufeedError:
+        """Ends the other processes, too."""
+        self.close()
+        return gone(error, f"{self.count} processes that stay alive and at work")
+
+    def close(self) -> None:
+        """Ends the processes; safe to call twice."""
+        pool, self.pool = self.pool, None
+        if pool is None:
+            return
+        ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        ending.start()
+        ending.join(END_S)
+        if ending.is_alive():
+            for worker in filter(runs, self.workers):
+                worker.kill()
+            ending.join(END_S)
+        self.workers = []
+
+
+making: SendingMaker | None = None  # in a process of the pool
+everybody: Barrier | None = None
+
+
+def begin_making(maker: SendingMaker, together: Barrier) -> None:
+    """Makes a process one that makes batches."""
+    global making, everybody
+    begin()
+    maker.open()
+    making, everybody = maker, together
+    Finalize(None, forget, exitpriority=0)
+
+
+def forget() -> None:
+    """Lets go of FFmpeg before the interpreter ends, which SPDL's library would complain about."""
+    making.library = None
+
+
+def present() -> int:
+    """This process's number, once all of them are there; raises BrokenBarrierError if they do not come."""
+    everybody.wait(STUCK_S)
+    return os.getpid()
+
+
+def made_by_this_process(part: Part) -> Made | Exception:
+    return making.attempt(part)

@@ -98,7 +98,8 @@ class DaliLoader(StreamingLoader):
         from gpufeed.loaders.dali_reader import ReadingPipeline
 
         batch_size = min(self.request.batch_size, self.share)
-        return ReadingPipeline(self.library.pipeline, self.reader.paths, batch_size, self.augment)
+        r, decoder = self.request, self.library.pipeline
+        return ReadingPipeline(decoder, self.reader.paths, batch_size, r.device, self.augment)
 
     def planned(self, order: np.ndarray, epoch: int) -> Iterator[Planned]:
         """The batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
@@ -126,7 +127,7 @@ class DaliLoader(StreamingLoader):
     def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
         if files.encoded:
             return self.from_bytes(files, epoch, device)
-        images = self.from_reader(files.ids, device)
+        images = self.from_reader(files.ids)
         if images is not None:
             self.tally.add(self.decoder, len(files.ids))
             return images
@@ -134,12 +135,15 @@ class DaliLoader(StreamingLoader):
         encoded = [self.reader.read(sample_id) for sample_id in files.ids.tolist()]
         return self.from_bytes(FileBatch(files.ids, encoded), epoch, device)
 
-    def from_reader(self, ids: np.ndarray, device: torch.device) -> torch.Tensor | None:
-        """The next batch that DALI has read; None, then and from then on, if it could not."""
+    def from_reader(self, ids: np.ndarray) -> torch.Tensor | None:
+        """The next batch that DALI has read, on the request's device.
+
+        None, then and from then on, if it could not.
+        """
         if self.reading is None:
             return None
         shape, dtype = self.output()
-        out = empty_batch((len(ids), *shape), dtype, device, self.request)
+        out = empty_batch((len(ids), *shape), dtype, self.request.device, self.request)
         try:
             if self.reading.fill(ids, out):
                 return out
@@ -186,7 +190,7 @@ class DaliLoader(StreamingLoader):
 
 
 class DaliCpuLoader(DaliLoader):
-    """DALI on the CPU, on the request's threads."""
+    """DALI on the CPU, on the request's threads; what it reads itself it copies to the device itself."""
 
     decoder = "dali_cpu"
 

@@ -47,11 +47,17 @@ class ReadingPipeline:
     """
 
     def __init__(
-        self, decoder: DecodePipeline, paths: list[str], batch_size: int, augment: DaliAugment | None = None
+        self,
+        decoder: DecodePipeline,
+        paths: list[str],
+        batch_size: int,
+        device: torch.device,
+        augment: DaliAugment | None = None,
     ):
-        """decoder: whose device, threads and options these are. paths: of all files, by sample id.
-        batch_size: of the largest batch."""
+        """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
+        sample id. batch_size: of the largest batch. device: where DALI brings batches to."""
         self.decoder, self.paths, self.batch_size, self.augment = decoder, paths, batch_size, augment
+        self.device = device
         self.planned: Iterator[Planned] | None = None
         self.given, self.allowed = 0, None
         self.lock = threading.Lock()  # whoever iterates twice at once gets wrong_ids, and DALI no mixture
@@ -63,7 +69,7 @@ class ReadingPipeline:
         self.pipeline = Pipeline(
             batch_size=self.batch_size,
             num_threads=self.decoder.threads,
-            device_id=self.decoder.device_id,
+            device_id=(self.device.index or 0) if self.device.type == "cuda" else None,
             prefetch_queue_depth=DEPTH,
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
@@ -74,7 +80,8 @@ class ReadingPipeline:
             output = self.decoder.images(fn.io.file.read(paths, dont_use_mmap=True))
             if self.augment is not None:
                 output = self.augment.graph(output, drawn(self.augment.inputs))
-            self.pipeline.set_outputs(output, ids)
+            # a copy by DALI runs beside its next batches; one by us would stand between them
+            self.pipeline.set_outputs(output.gpu() if self.device.type == "cuda" else output, ids)
         self.pipeline.build()
 
     def follow(self, planned: Iterator[Planned]) -> None:
@@ -96,7 +103,7 @@ class ReadingPipeline:
         return self.begun[0].ids if self.begun else np.empty(0, np.int64)
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
-        """The next batch in `out`, contiguous (n, ...) on the pipeline's device.
+        """The next batch in `out`, contiguous (n, ...) on the device that was asked for.
 
         False if the images have another shape. ids: int64 (n,), what the loader promises; raises
         GpufeedError if other samples come next, and RuntimeError for what DALI refuses, after which there

@@ -89,9 +89,10 @@ class StreamingLoader(AheadLoader):
 
     def _images(self, files: FileBatch, epoch: int) -> tuple[torch.Tensor, Span | None]:
         """The batch's pixels on the request's device, and the copy that brought them there, if any."""
-        if LOADERS[self.decoder].device == "cuda":
-            return self.pixels(files, epoch, self.request.device), None
-        return upload(self.pixels(files, epoch, torch.device("cpu")), self.request.device)
+        device = self.request.device
+        on_device = LOADERS[self.decoder].device == "cuda"
+        images = self.pixels(files, epoch, device if on_device else torch.device("cpu"))
+        return upload(images, device) if images.device.type == "cpu" else (images, None)
 
     def _files(self, order: np.ndarray) -> Iterator[FileBatch]:
         """The files of each batch, read ahead by a thread that ends with this iterator."""
@@ -101,7 +102,7 @@ class StreamingLoader(AheadLoader):
                 yield files
 
     def pixels(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
-        """What becomes of the files, on `device`: decoded uint8 (N, H, W, 3), in any epoch.
+        """What becomes of the files, decoded uint8 (N, H, W, 3), in any epoch; on `device` or the request's.
 
         Raises GpufeedError naming a bad file.
         """

@@ -30,7 +30,7 @@ class DaliBulk(CallBulk):
         if all(self.decoder.takes_all([read_file(path)], files.shape[:2]) for path in files.paths):
             whole = -(-len(files.paths) // files.batch_size) * files.batch_size
             batches = (np.arange(whole) % len(files.paths)).reshape(-1, files.batch_size)
-            self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size)
+            self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size, self.device)
             self.reading.follow(Planned(0, ids) for ids in cycle(batches))
             # the first call begins so many, whatever is allowed: a later run shall find none of them ready
             for _ in self._read_by_dali(DEPTH):
@@ -43,16 +43,18 @@ class DaliBulk(CallBulk):
 
     def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor]:
         self.reading.allow(batches)
+        on_cuda = self.device.type == "cuda"  # where DALI brings what it decoded, too
+        shape = (self.files.batch_size, *self.files.shape)
         for number in range(batches):
             slot = number % SLOTS
-            out = self.room(slot)
+            out = torch.empty(shape, dtype=torch.uint8, device=self.device) if on_cuda else self.room(slot)
             try:
                 filled = self.reading.fill(self.reading.coming(), out)
             except RuntimeError as error:
                 raise self.changed(what_dali_says(error)) from error
             if not filled:
                 raise self.changed("images of other sizes")
-            yield self.delivered(out, slot)
+            yield out if on_cuda else self.delivered(out, slot)
 
     def changed(self, found: str) -> GpufeedError:
         """The error for files that have changed since `open`; later runs are fed with bytes."""

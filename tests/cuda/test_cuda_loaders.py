@@ -94,6 +94,7 @@ def opened(loader):
         ("host_cache", 0, False),
         ("spdl", 3, False),
         ("spdl", 3, True),  # in a process of their own, spawned after CUDA has started
+        ("spdl_processes", 3, False),
         ("webdataset", 0, False),
         ("webdataset", 2, False),
         ("ffcv", 3, False),

@@ -6,16 +6,16 @@ through shared memory, torch's, and are copied from there into (pinned) memory o
 """
 
 import asyncio
-import os
+import multiprocessing
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from multiprocessing.util import Finalize
 
 import numpy as np
-import psutil
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
@@ -23,7 +23,6 @@ from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of
 from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, taken
 from gpufeed.loaders.spdl_pipeline import made_here, stuck, threads_of
-from gpufeed.orphan import runs
 
 AHEAD = 2  # batches a process, at work or done: one that takes long stops the others no sooner
 END_S = 5  # for the batches that the processes are at when they should end
@@ -38,20 +37,30 @@ class Processes:
         self.maker = SendingMaker(request)
         self.count = threads_of(request)
         self.pool: ProcessPoolExecutor | None = None
-        self.workers: list[psutil.Process] = []
+        self.workers: list[BaseProcess] = []
 
     def open(self) -> None:
         """Starts the processes, whose imports take seconds; raises GpufeedError if they do not come up."""
-        initargs = (self.maker, CONTEXT.Barrier(self.count))
+        initargs = (CONTEXT.Barrier(self.count),)
+        others = set(multiprocessing.active_children())
         self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)
         try:
-            found = [self.pool.submit(present) for _ in range(self.count)]
-            self.workers = [psutil.Process(one.result()) for one in found]
-        except threading.BrokenBarrierError as error:
+            try:
+                # each starts a process; what it gets comes through the pool, since a process that is started
+                # with more than a pipe holds keeps this one until its imports are done
+                found = [self.pool.submit(present, self.maker) for _ in range(self.count)]
+            finally:
+                self.workers = [*set(multiprocessing.active_children()) - others]
+            for one in found:
+                one.result(2 * STUCK_S)
+        except (threading.BrokenBarrierError, TimeoutError) as error:
             self.close()
             raise stuck(STUCK_S, self.count) from error
-        except (BrokenProcessPool, psutil.NoSuchProcess) as error:
+        except BrokenProcessPool as error:
             raise self.gone(error) from error
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
         """The batches of `order` (sample ids, int64).
@@ -71,7 +80,10 @@ class Processes:
     async def attempt(self, part: Part) -> Made | Exception:
         """A batch, or what stopped it."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.pool, made_by_this_process, part)
+            work = asyncio.get_running_loop().run_in_executor(self.pool, made_by_this_process, part)
+            # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
+            # loses a process may wait for ever (CPython 3.11, gh-107219)
+            return await asyncio.shield(work)
         except Exception as error:
             return error
 
@@ -89,7 +101,7 @@ class Processes:
         ending.start()
         ending.join(END_S)
         if ending.is_alive():
-            for worker in filter(runs, self.workers):
+            for worker in self.workers:
                 worker.kill()
             ending.join(END_S)
         self.workers = []
@@ -99,24 +111,25 @@ making: SendingMaker | None = None  # in a process of the pool
 everybody: Barrier | None = None
 
 
-def begin_making(maker: SendingMaker, together: Barrier) -> None:
-    """Makes a process one that makes batches."""
-    global making, everybody
+def begin_making(together: Barrier) -> None:
+    """Makes a process one that may make batches."""
+    global everybody
     begin()
+    everybody = together
+
+
+def present(maker: SendingMaker) -> None:
+    """Opens the maker; waits until all processes have, and raises BrokenBarrierError if they do not come."""
+    global making
     maker.open()
-    making, everybody = maker, together
+    making = maker
     Finalize(None, forget, exitpriority=0)
+    everybody.wait(STUCK_S)
 
 
 def forget() -> None:
     """Lets go of FFmpeg before the interpreter ends, which SPDL's library would complain about."""
     making.library = None
-
-
-def present() -> int:
-    """This process's number, once all of them are there; raises BrokenBarrierError if they do not come."""
-    everybody.wait(STUCK_S)
-    return os.getpid()
 
 
 def made_by_this_process(part: Part) -> Made | Exception:

@@ -66,6 +66,11 @@ def hanging(image, sample_id, epoch):
     return image
 
 
+def stopping(self):
+    """What stops the process that unpacks it."""
+    return time.sleep, (1000,)
+
+
 def unsendable(self):
     """What ends the process that unpacks it."""
     return os._exit, (3,)
@@ -219,6 +224,24 @@ def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make, count
     assert processes() == before
 
 
+def test_processes_killed_after_an_epoch_was_left_are_an_error_too(make):
+    before = processes()
+    loader = make(batch_size=1, prefetch_factor=1)
+    for _ in loader:
+        break
+    for process in processes() - before:
+        process.kill()
+    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    begun = time.monotonic()
+    with pytest.raises(GpufeedError, match="a process of SPDL's pipeline is gone"):
+        list(loader)
+    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    assert sum(len(batch.ids) for batch in loader) == loader.share
+    loader.close()
+    assert time.monotonic() - begun < 60
+    assert processes() == before
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest, damage):
     bad = manifest.paths()[7]
@@ -291,6 +314,18 @@ def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
     with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
         list(loader)
     loader.close()
+    assert not psutil.wait_procs(processes() - before, timeout=10)[1]
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_processes_that_hang_as_they_start_are_an_error_and_killed(make, manifest, monkeypatch):
+    make().close()  # a skip where this node cannot run it
+    before = processes()
+    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", stopping, raising=False)
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", 1)
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
+    with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
+        load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()
     assert not psutil.wait_procs(processes() - before, timeout=10)[1]
 
 

@@ -385,4 +385,6 @@ def test_they_end_with_their_parent(make, kind, count, tmp_path, number):
     assert not [path for path in memory if path.exists()]
     if number == signal.SIGINT:
         assert said.count("Traceback") == 1, said
-        assert said.rstrip().endswith("KeyboardInterrupt"), said
+        # Python's own tracker of semaphores may have more to say, of one whose name has gone already
+        lines = [line for line in said.splitlines() if "resource_tracker" not in line]
+        assert lines[-1] == "KeyboardInterrupt", said

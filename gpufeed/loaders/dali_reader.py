@@ -66,10 +66,13 @@ class ReadingPipeline:
     def _build(self) -> None:
         self.begun: deque[Planned] = deque()  # in DALI's hands
         self.started = False
+        index = None
+        if self.device.type == "cuda":
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
         self.pipeline = Pipeline(
             batch_size=self.batch_size,
             num_threads=self.decoder.threads,
-            device_id=(self.device.index or 0) if self.device.type == "cuda" else None,
+            device_id=index,
             prefetch_queue_depth=DEPTH,
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
@@ -80,7 +83,7 @@ class ReadingPipeline:
             output = self.decoder.images(fn.io.file.read(paths, dont_use_mmap=True))
             if self.augment is not None:
                 output = self.augment.graph(output, drawn(self.augment.inputs))
-            # a copy by DALI runs beside its next batches; one by us would stand between them
+            # DALI's copy may run beside its next batches
             self.pipeline.set_outputs(output.gpu() if self.device.type == "cuda" else output, ids)
         self.pipeline.build()
 

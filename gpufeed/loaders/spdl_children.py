@@ -42,14 +42,19 @@ def taken(made: Made, request: LoadRequest) -> Made:
 
 def begin() -> None:
     """Makes a process one that ends with its parent and leaves all other signals to it."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # shells and Slurm send them to all processes of a job
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals()
     settle()
     if (
         not multiprocessing.parent_process().is_alive()
     ):  # it went while this one imported: `settle` saw another
         os._exit(1)
     torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
+
+
+def leave_signals() -> None:
+    """Ignores what shells and Slurm send to all processes of a job."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def sendable(error: Exception) -> Exception:

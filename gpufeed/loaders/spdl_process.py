@@ -15,7 +15,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of
-from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, taken
+from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of
 from gpufeed.loaders.spdl_segments import Segments
 
@@ -42,7 +42,7 @@ class OwnProcess:
                 described(self.turn, self.maker.attempt, threads, self.request).get_config(),
                 num_threads=threads,
                 buffer_size=WAITING,
-                initializer=[begin, segments.attach, self.maker.open],
+                initializer=[begin, segments.attach, self.maker.open, leave_signals],
                 mp_context=CONTEXT.get_start_method(),
                 timeout=STUCK_S,
                 arena=segments,

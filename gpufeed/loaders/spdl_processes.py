@@ -21,7 +21,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of
-from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, taken
+from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import made_here, stuck, threads_of
 
 AHEAD = 2  # batches a process, at work or done: one that takes long stops the others no sooner
@@ -82,7 +82,7 @@ class Processes:
         try:
             work = asyncio.get_running_loop().run_in_executor(self.pool, made_by_this_process, part)
             # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
-            # loses a process may wait for ever (CPython 3.11, gh-107219)
+            # loses a process may wait for ever (CPython 3.11: its manager meets InvalidStateError)
             return await asyncio.shield(work)
         except Exception as error:
             return error
@@ -100,10 +100,10 @@ class Processes:
         ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
         ending.start()
         ending.join(END_S)
-        if ending.is_alive():
-            for worker in self.workers:
+        for worker in self.workers:  # also where the pool's own thread has died
+            if worker.is_alive():
                 worker.kill()
-            ending.join(END_S)
+        ending.join(END_S)
         self.workers = []
 
 
@@ -122,6 +122,7 @@ def present(maker: SendingMaker) -> None:
     """Opens the maker; waits until all processes have, and raises BrokenBarrierError if they do not come."""
     global making
     maker.open()
+    leave_signals()  # SPDL's library has set a handler of its own
     making = maker
     Finalize(None, forget, exitpriority=0)
     everybody.wait(STUCK_S)

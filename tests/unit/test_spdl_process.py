@@ -184,6 +184,16 @@ def test_the_memory_of_its_batches_has_no_name(make):
     assert not [path for path in memory if path.exists()]
 
 
+def test_its_processes_leave_a_request_to_end_to_their_parent(make):
+    before = processes()
+    loader = make()
+    own = processes() - before
+    for process in own:
+        process.terminate()
+    assert sum(len(batch.ids) for batch in loader) == loader.share
+    assert all(process.is_running() for process in own)
+
+
 def test_an_epoch_that_was_left_is_followed_by_a_whole_one(make):
     loader = make()
     expected = [batch.ids.tolist() for batch in make(**THREADS)]

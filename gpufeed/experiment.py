@@ -175,6 +175,8 @@ def impossible(cell: Cell) -> str | None:
         return f"precision {cell.precision} needs a GPU, and the config says device cpu"
     if loader.anew and cell.persistent_workers:
         return f"{cell.loader} starts its workers anew each epoch, so persistent_workers must be false"
+    if loader.stays and not cell.persistent_workers:
+        return f"{cell.loader} keeps its workers between epochs, so persistent_workers must be true"
     if cell.ranks > 1 and cell.trainer != "lightning":
         must = "devices" if cell.nodes == 1 else "devices and nodes"
         return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"

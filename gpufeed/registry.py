@@ -48,6 +48,7 @@ class LoaderEntry(Entry):
     workers: str = "never"  # never | optional | required
     threads: bool = False  # its workers are threads of the process
     anew: bool = False  # its workers start anew with each epoch
+    stays: bool = False  # its workers stay for all epochs
     own_process: bool = False  # with persistent_workers its threads have a process that stays
     reads: str = "files"  # files | cache | strips | shards | beton
     device: str = "any"  # any | cuda
@@ -111,7 +112,7 @@ LOADERS = {
     "spdl": LoaderEntry(
         "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True
     ),
-    "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required"),
+    "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
     ),

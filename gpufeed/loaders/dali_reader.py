@@ -57,7 +57,10 @@ class ReadingPipeline:
         """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
         sample id. batch_size: of the largest batch. device: where DALI brings batches to."""
         self.decoder, self.paths, self.batch_size, self.augment = decoder, paths, batch_size, augment
-        self.device = device
+        self.on_cuda = device.type == "cuda"
+        self.device_id = device.index
+        if self.on_cuda and device.index is None:  # asked here: `_build` may run in another thread later
+            self.device_id = torch.cuda.current_device()
         self.planned: Iterator[Planned] | None = None
         self.given, self.allowed = 0, None
         self.lock = threading.Lock()  # whoever iterates twice at once gets wrong_ids, and DALI no mixture
@@ -66,13 +69,10 @@ class ReadingPipeline:
     def _build(self) -> None:
         self.begun: deque[Planned] = deque()  # in DALI's hands
         self.started = False
-        index = None
-        if self.device.type == "cuda":
-            index = torch.cuda.current_device() if self.device.index is None else self.device.index
         self.pipeline = Pipeline(
             batch_size=self.batch_size,
             num_threads=self.decoder.threads,
-            device_id=index,
+            device_id=self.device_id,
             prefetch_queue_depth=DEPTH,
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
@@ -84,7 +84,7 @@ class ReadingPipeline:
             if self.augment is not None:
                 output = self.augment.graph(output, drawn(self.augment.inputs))
             # DALI's copy may run beside its next batches
-            self.pipeline.set_outputs(output.gpu() if self.device.type == "cuda" else output, ids)
+            self.pipeline.set_outputs(output.gpu() if self.on_cuda else output, ids)
         self.pipeline.build()
 
     def follow(self, planned: Iterator[Planned]) -> None:

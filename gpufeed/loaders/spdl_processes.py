@@ -22,9 +22,9 @@ from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of
 from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
-from gpufeed.loaders.spdl_pipeline import made_here, stuck, threads_of
+from gpufeed.loaders.spdl_pipeline import made_here, threads_of
 
-AHEAD = 2  # batches a process, at work or done: one that takes long stops the others no sooner
+AHEAD = 2  # batches a process: one that takes long stops the others no sooner
 END_S = 5  # for the batches that the processes are at when they should end
 
 
@@ -55,7 +55,11 @@ class Processes:
                 one.result(2 * STUCK_S)
         except (threading.BrokenBarrierError, TimeoutError) as error:
             self.close()
-            raise stuck(STUCK_S, self.count) from error
+            raise GpufeedError(
+                f"processes of SPDL's pipeline that have not started for {STUCK_S} s or longer",
+                f"{self.count} processes at work",
+                "look for a dead network mount and at the load of the node; take fewer workers",
+            ) from error
         except BrokenProcessPool as error:
             raise self.gone(error) from error
         except BaseException:
@@ -65,7 +69,8 @@ class Processes:
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
         """The batches of `order` (sample ids, int64).
 
-        Raises as `made_here`, and GpufeedError if a process dies; the next epoch then has new ones.
+        Raises as `made_here`, and GpufeedError if a process dies; the next epoch then has new ones. What an
+        epoch that was left had begun is finished first.
         """
         if self.pool is None:
             self.open()
@@ -84,8 +89,14 @@ class Processes:
             # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
             # loses a process may wait for ever (CPython 3.11: its manager meets InvalidStateError)
             return await asyncio.shield(work)
-        except Exception as error:
+        except BrokenProcessPool as error:
             return error
+        except Exception as error:  # `attempt` returns its own: this one met the batch on its way here
+            return GpufeedError(
+                f"a batch that did not come out of its process ({error})",
+                "room for it in shared memory, and a free file descriptor",
+                "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
+            )
 
     def gone(self, error: Exception) -> GpufeedError:
         """Ends the other processes, too."""

@@ -24,7 +24,7 @@ class StreamingLoader(AheadLoader):
     """One thread reads the files of the next batches, another has them decoded, on CUDA on a side stream.
 
     What a decoder leaves on the device stays there (Batch.transfer is None); what it decodes on the host
-    goes through pinned memory, unless the request says pin_memory=False.
+    goes through pinned memory, unless the request says pin_memory=False; DALI copies what it reads by itself.
     """
 
     decoder: ClassVar[str]  # its name in the registry, which is the loader's name too

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -66,12 +67,19 @@ def hanging(image, sample_id, epoch):
     return image
 
 
+def no_room(image, sample_id, epoch):
+    """No file of its process may be longer than 100 bytes from now on."""
+    if image.any():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    return image
+
+
 def stopping(self):
     """What stops the process that unpacks it."""
     return time.sleep, (1000,)
 
 
-def unsendable(self):
+def ending(self):
     """What ends the process that unpacks it."""
     return os._exit, (3,)
 
@@ -328,25 +336,24 @@ def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["pool"])
-def test_processes_that_hang_as_they_start_are_an_error_and_killed(make, manifest, monkeypatch):
+@pytest.mark.parametrize(("unpacked", "words"), [(stopping, "have not started"), (ending, "is gone")])
+def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, words):
     make().close()  # a skip where this node cannot run it
     before = processes()
-    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", stopping, raising=False)
+    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unpacked, raising=False)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", 1)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
-    with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
+    with pytest.raises(GpufeedError, match=f"SPDL's pipeline.*{words}"):
         load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()
     assert not psutil.wait_procs(processes() - before, timeout=10)[1]
 
 
 @pytest.mark.parametrize("kind", ["pool"])
-def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch):
-    make().close()  # a skip where this node cannot run it
-    before = processes()
-    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unsendable, raising=False)
-    with pytest.raises(GpufeedError, match="a process of SPDL's pipeline is gone"):
-        load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()
-    assert not psutil.wait_procs(processes() - before, timeout=10)[1]
+def test_a_batch_that_shared_memory_has_no_room_for_is_an_error_with_a_remedy(make):
+    loader = make(sample_transform=no_room)
+    with pytest.raises(GpufeedError, match="did not come out of its process") as error:
+        list(loader)
+    assert "/dev/shm" in error.value.remedy
 
 
 TRAINS = """

@@ -8,10 +8,15 @@ from workflow_fixtures import SHORT
 pytestmark = pytest.mark.long
 TINY = SHORT["experiments"]["tiny"]
 LOADERS = ["spdl", "webdataset", "ffcv"]
+STAYS = "spdl_processes"
 LACKS = ("gpufeed[peers]", "FFmpeg", "needs the package ffcv")  # what is said on a node without it
+BLOCKS = {
+    "peers": {"loader": LOADERS, "workers": 1},
+    "stays": {"loader": STAYS, "workers": 1, "persistent_workers": True},
+}
 PEERS = {
     **SHORT,
-    "experiments": {"tiny": {**TINY, "blocks": {"peers": {"loader": LOADERS, "workers": 1}}}},
+    "experiments": {"tiny": {**TINY, "blocks": BLOCKS}},
 }
 
 
@@ -26,7 +31,7 @@ def test_peers_are_judged_and_measured(prepared):
         record["cell"]["loader"]: record
         for record in map(json.loads, flow.files("results/records/**/*.json").values())
     }
-    assert set(verdicts) == set(records) == set(LOADERS)
+    assert set(verdicts) == set(records) == {*LOADERS, STAYS}
     for name, record in records.items():
         if verdicts[name]["status"] == "skipped":
             assert any(lack in verdicts[name]["sentence"] for lack in LACKS)

@@ -194,6 +194,12 @@ class DaliCpuLoader(DaliLoader):
 
     decoder = "dali_cpu"
 
+    def check_device(self, error: RuntimeError) -> None:
+        if self.request.device.type == "cuda":
+            torch.cuda.synchronize(self.request.device)  # raises if the GPU has failed
+            if isinstance(error, torch.OutOfMemoryError):
+                raise error
+
 
 class DaliGpuLoader(DaliLoader):
     """DALI with Huffman decoding on the request's threads and the rest on the GPU."""

@@ -185,12 +185,20 @@ def test_augments_that_a_loader_has_no_place_for(loader, augment, sentence):
     assert impossible(Cell("e", "d", "dali_cpu", augment="dali")) is None
 
 
+def test_workers_that_stay_are_asked_for():
+    cell = Cell("e", "d", "spdl_processes", workers=2)
+    assert impossible(cell).startswith("spdl_processes keeps its workers between epochs")
+    assert impossible(replace(cell, persistent_workers=True)) is None
+
+
 AS_THEY_ARE = ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
 
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_four_loaders_resize_nothing_and_the_others_do(loader):
-    cell = Cell("e", "d", loader, workers=int(LOADERS[loader].workers == "required"))
+    entry = LOADERS[loader]
+    needs = {"workers": int(entry.workers == "required"), "persistent_workers": entry.stays}
+    cell = Cell("e", "d", loader, **needs)
     source = {"layout": "synthetic", "files": {}, "options": {}}
     assert impossible(replace(cell, source=source)) is None
     found = impossible(replace(cell, source={**source, "resize": [8, 8]}))

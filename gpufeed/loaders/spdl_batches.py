@@ -10,6 +10,7 @@ import torch
 
 from gpufeed.data.resize import resized
 from gpufeed.decode.files import read_file
+from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import Samples
 from gpufeed.loaders.spdl_ffmpeg import Ffmpeg
@@ -55,6 +56,12 @@ class BatchMaker:
         try:
             with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # a thread has its own
                 return self.made(part)
+        except SystemExit as error:  # it would end the thread, and nobody would hear of it
+            return GpufeedError(
+                f"a transform of samples that ends its thread (SystemExit: {error})",
+                "an image from it",
+                "let it raise what is wrong",
+            )
         except Exception as error:
             return error
 

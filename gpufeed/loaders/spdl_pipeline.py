@@ -1,8 +1,9 @@
 """The pipeline of SPDL's loaders, whichever process runs it."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
-from spdl.pipeline import PipelineBuilder
+from spdl.pipeline import Pipeline, PipelineBuilder
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
@@ -39,7 +40,7 @@ def made_here(
     GpufeedError if no batch comes for STUCK_S.
     """
     pipeline = described(parts, attempt, concurrency, request).build(num_threads=threads)
-    with pipeline.auto_stop():
+    with letting_go(pipeline), pipeline.auto_stop():
         done = pipeline.get_iterator(timeout=STUCK_S)
         for _ in parts:
             try:
@@ -49,6 +50,17 @@ def made_here(
             if isinstance(made, Exception):
                 raise made
             yield made
+
+
+@contextmanager
+def letting_go(pipeline: Pipeline) -> Iterator[None]:
+    """Takes out of a stopped pipeline what waits at its end, and would stay until Python collects it."""
+    try:
+        yield
+    finally:
+        with suppress(EOFError, TimeoutError, RuntimeError):  # its end; or it did not start
+            while True:
+                pipeline.get_item(timeout=0)
 
 
 def stuck(seconds: float, workers: int) -> GpufeedError:

@@ -4,8 +4,10 @@ The process lives as long as the loader and makes the pipeline anew for each epo
 shared memory, SPDL's own, and are copied from there into (pinned) memory of this process.
 """
 
+import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import torch
@@ -36,13 +38,13 @@ class OwnProcess:
     def open(self) -> None:
         """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
         segments = Segments(self.batch_bytes(), WAITING + HANDED, CONTEXT, STUCK_S)
-        threads = threads_of(self.request)
+        threads, maker = threads_of(self.request), Packed(self.maker)
         try:
             self.batches = run_pipeline_in_subprocess(
-                described(self.turn, self.maker.attempt, threads, self.request).get_config(),
+                described(self.turn, maker.attempt, threads, self.request).get_config(),
                 num_threads=threads,
                 buffer_size=WAITING,
-                initializer=[begin, segments.attach, self.maker.open, leave_signals],
+                initializer=[begin, segments.attach, maker.open, leave_signals],
                 mp_context=CONTEXT.get_start_method(),
                 timeout=STUCK_S,
                 arena=segments,
@@ -90,6 +92,32 @@ class OwnProcess:
         batches, self.batches = self.batches, None
         if batches is not None:
             batches._finalizer()  # SPDL ends it with the last reference, which a traceback may keep
+
+
+class Packed:
+    """A maker that travels to another process in shared memory, whatever the length of its list of files.
+
+    What a process is started with goes through a pipe, and Python (3.11) waits for ever where that is more
+    than the pipe holds and the process has died before it read.
+    """
+
+    def __init__(self, maker: SendingMaker):
+        self.maker = maker
+        self.packed: torch.Tensor | None = None  # kept until the other process has it
+
+    def __getstate__(self) -> dict:
+        pickled = bytearray(ForkingPickler.dumps(self.maker))
+        self.packed = torch.frombuffer(pickled, dtype=torch.uint8).share_memory_()
+        return {"packed": self.packed}
+
+    def __setstate__(self, state: dict) -> None:
+        self.__init__(pickle.loads(state["packed"].numpy()))
+
+    def open(self) -> None:
+        self.maker.open()
+
+    def attempt(self, part: Part) -> Made | Exception:
+        return self.maker.attempt(part)
 
 
 class Turn(Iterable[Part]):

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 import torch
@@ -21,6 +22,7 @@ from image_fixtures import MEAN, STD, request, write_files
 from process_fixtures import words
 
 from gpufeed.augment.cpu import CpuAugment
+from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
 
@@ -52,6 +54,12 @@ class Odd(Exception):
 def failing_oddly(image, sample_id, epoch):
     if image.any():
         raise Odd(1, 2)
+    return image
+
+
+def exiting(image, sample_id, epoch):
+    if image.any():
+        sys.exit("planted")
     return image
 
 
@@ -260,6 +268,29 @@ def test_processes_killed_after_an_epoch_was_left_are_an_error_too(make):
     assert processes() == before
 
 
+def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
+    make, manifest, tmp_path, monkeypatch
+):
+    make().close()  # a skip where this node cannot run it
+    before = processes()
+    (tmp_path / "sitecustomize.py").write_text("import os\nos._exit(3)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    long = Manifest(manifest.root, manifest.info, pd.concat([manifest.table] * 5000, ignore_index=True))
+    found = []
+
+    def opening():
+        try:
+            make(long)
+        except GpufeedError as error:
+            found.append(str(error))
+
+    thread = threading.Thread(target=opening, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert "a process of SPDL's pipeline is gone" in found[0]
+    assert not psutil.wait_procs(processes() - before, timeout=10)[1]
+
+
 @pytest.mark.parametrize("damage", ["cut", "gone"])
 def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest, damage):
     bad = manifest.paths()[7]
@@ -289,6 +320,13 @@ def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
     with pytest.raises(ValueError, match="planted at") as error:
         list(make(sample_transform=failing))
     assert "in failing" in error.value.__notes__[0]
+
+
+@pytest.mark.parametrize("persistent", [True, False], ids=["processes", "threads"])
+def test_a_transform_that_ends_its_thread_is_an_error(make, persistent):
+    loader = make(**({} if persistent else THREADS), sample_transform=exiting)
+    with pytest.raises(GpufeedError, match=r"SystemExit: planted"):
+        list(loader)
 
 
 def test_an_error_that_pickle_refuses_keeps_its_words(make):
@@ -336,12 +374,14 @@ def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["pool"])
-@pytest.mark.parametrize(("unpacked", "words"), [(stopping, "have not started"), (ending, "is gone")])
-def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, words):
+@pytest.mark.parametrize(
+    ("unpacked", "seconds", "words"), [(stopping, 1, "have not started"), (ending, 60, "is gone")]
+)  # 60: on a busy machine a process imports for longer than one second before it unpacks anything
+def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, seconds, words):
     make().close()  # a skip where this node cannot run it
     before = processes()
     monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unpacked, raising=False)
-    monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", 1)
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", seconds)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
     with pytest.raises(GpufeedError, match=f"SPDL's pipeline.*{words}"):
         load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()

@@ -56,7 +56,9 @@ class ReadingPipeline:
     ):
         """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
         sample id. batch_size: of the largest batch. device: where DALI brings batches to."""
-        self.decoder, self.paths, self.batch_size, self.augment = decoder, paths, batch_size, augment
+        self.decoder, self.batch_size, self.augment = decoder, batch_size, augment
+        # bytes of one length: shorter ones end in zeros, where DALI sees their end
+        self.names = np.array([os.fsencode(path) for path in paths])
         self.on_cuda = device.type == "cuda"
         self.device_id = device.index
         if self.on_cuda and device.index is None:  # asked here: `_build` may run in another thread later
@@ -141,10 +143,8 @@ class ReadingPipeline:
             self.pipeline.schedule_run()
 
     def _feed(self, batch: Planned) -> None:
-        # as one array: shorter paths end in zeros, where DALI sees their end
-        names = np.array([os.fsencode(self.paths[sample_id]) for sample_id in batch.ids.tolist()])
         inputs = {
-            FILES: names.view(np.uint8).reshape(len(names), -1),
+            FILES: self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1),
             IDS: np.ascontiguousarray(batch.ids),
             **(self.augment.values(batch.ids, batch.epoch) if self.augment is not None else {}),
         }

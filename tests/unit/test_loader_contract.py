@@ -19,6 +19,7 @@ from image_fixtures import (
     write_shards,
     write_strips,
 )
+from process_fixtures import left_after
 
 from gpufeed.cache import open_cache
 from gpufeed.decode.base import EXACT, Tolerance
@@ -265,8 +266,7 @@ def test_early_exit_leaves_nothing_behind(case, make):
         break
     loader.close()
     loader.close()
-    _, alive = psutil.wait_procs([p for p in psutil.Process().children() if p.pid not in before], timeout=10)
-    assert not alive
+    assert not left_after(10, [p for p in psutil.Process().children() if p.pid not in before])
     assert [t.name for t in threading.enumerate() if t.name.startswith("gpufeed") and t not in threads] == []
 
 

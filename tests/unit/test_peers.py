@@ -15,6 +15,7 @@ import torch
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import request, write_cache, write_dataset, write_files, write_shards
 from PIL import Image
+from process_fixtures import left_after
 
 from gpufeed.cache import open_cache
 from gpufeed.data.resize import resized
@@ -330,7 +331,7 @@ def test_a_damaged_shard_is_named(manifest, damage, workers):
     with pytest.raises(GpufeedError) as error, loader:
         list(loader)
     assert str(bad) in error.value.found
-    assert not psutil.wait_procs(set(psutil.Process().children()) - before, timeout=10)[1]
+    assert not left_after(10, set(psutil.Process().children()) - before)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -20,6 +19,17 @@ from data_fixtures import REPOSITORY
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import MEAN, STD, request, write_files
 from process_fixtures import left_after, words
+from transform_fixtures import (
+    ending,
+    exiting,
+    failing,
+    failing_oddly,
+    hanging,
+    no_room,
+    pid,
+    slow,
+    stopping,
+)
 
 from gpufeed.augment.cpu import CpuAugment
 from gpufeed.data.manifest import Manifest
@@ -31,65 +41,6 @@ HELPERS = ("resource_tracker",)  # of Python's: stays as long as the process tha
 OWN = {"workers": 2, "persistent_workers": True, "batch_size": 4}
 THREADS = {"name": "spdl", "persistent_workers": False}  # of this process
 KINDS = {"own process": ("spdl", 1), "pool": ("spdl_processes", 2)}  # loader, processes
-
-
-def pid(image, sample_id, epoch):
-    """Where it runs, in place of the image; float32 has all of Linux's process numbers."""
-    return torch.full((3, 48, 64), os.getpid(), dtype=torch.float32)
-
-
-def failing(image, sample_id, epoch):
-    if image.any():  # not for the one that tells the size
-        raise ValueError(f"planted at {sample_id}")
-    return image
-
-
-class Odd(Exception):
-    """One that pickle takes and does not give back."""
-
-    def __init__(self, one, two):
-        super().__init__(f"odd {one} {two}")
-
-
-def failing_oddly(image, sample_id, epoch):
-    if image.any():
-        raise Odd(1, 2)
-    return image
-
-
-def exiting(image, sample_id, epoch):
-    if image.any():
-        sys.exit("planted")
-    return image
-
-
-def slow(image, sample_id, epoch):
-    if image.any():
-        time.sleep(1)
-    return image
-
-
-def hanging(image, sample_id, epoch):
-    if image.any():
-        time.sleep(1000)
-    return image
-
-
-def no_room(image, sample_id, epoch):
-    """No file of its process may be longer than 100 bytes from now on."""
-    if image.any():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-    return image
-
-
-def stopping(self):
-    """What stops the process that unpacks it."""
-    return time.sleep, (1000,)
-
-
-def ending(self):
-    """What ends the process that unpacks it."""
-    return os._exit, (3,)
 
 
 @pytest.fixture

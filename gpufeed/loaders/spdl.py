@@ -95,4 +95,4 @@ class SpdlProcessesLoader(SpdlLoader):
     def _pipeline(self) -> Processes:
         from gpufeed.loaders.spdl_processes import Processes
 
-        return Processes(self.request)
+        return Processes(self.request, self.share)

@@ -1,7 +1,7 @@
 """One batch of the loader spdl: its files read and decoded, in whatever thread asks for it."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,6 +33,11 @@ class Made:
     left: int
 
 
+def on_device(request: LoadRequest) -> AbstractContextManager:
+    """Within it the request's device is this thread's: each thread begins with CUDA's first."""
+    return torch.cuda.device(request.device) if request.device.type == "cuda" else nullcontext()
+
+
 class BatchMaker:
     """Makes batches in the process that has opened it. What FFmpeg refuses Pillow decodes."""
 
@@ -52,9 +57,8 @@ class BatchMaker:
 
     def attempt(self, part: Part) -> Made | Exception:
         """A batch, or what stopped it: SPDL would log an error and leave the batch out."""
-        on_cuda = self.request.device.type == "cuda"
         try:
-            with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # a thread has its own
+            with on_device(self.request):
                 return self.made(part)
         except SystemExit as error:  # it would end the thread, and nobody would hear of it
             return GpufeedError(

@@ -32,6 +32,13 @@ class SendingMaker(BatchMaker):
         found = super().attempt(part)
         return sendable(found) if isinstance(found, Exception) else found
 
+    def batch_bytes(self, samples: int) -> int:
+        """Of a whole batch, as it will come; samples: of an epoch, which may be fewer."""
+        image, transform = torch.zeros(self.samples.shape, dtype=torch.uint8), self.request.sample_transform
+        if transform is not None:
+            image = transform(image, 0, 0)
+        return image.nbytes * min(self.request.batch_size, samples)
+
 
 def taken(made: Made, request: LoadRequest) -> Made:
     """A batch of another process in (pinned) memory of this one: what it came in may be used again."""

@@ -37,7 +37,8 @@ class OwnProcess:
 
     def open(self) -> None:
         """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
-        segments = Segments(self.batch_bytes(), WAITING + HANDED, CONTEXT, STUCK_S)
+        size = ALIGNMENT + self.maker.batch_bytes(self.turn.most)
+        segments = Segments(size, WAITING + HANDED, CONTEXT, STUCK_S)
         threads, maker = threads_of(self.request), Packed(self.maker)
         try:
             self.batches = run_pipeline_in_subprocess(
@@ -52,16 +53,6 @@ class OwnProcess:
         except RuntimeError as error:
             raise told(error, threads) from error
         segments.unlink()
-
-    def batch_bytes(self) -> int:
-        """Of a whole batch, as it will come."""
-        image, transform = (
-            torch.zeros(self.maker.samples.shape, dtype=torch.uint8),
-            self.request.sample_transform,
-        )
-        if transform is not None:
-            image = transform(image, 0, 0)
-        return ALIGNMENT + image.nbytes * min(self.request.batch_size, self.turn.most)
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
         """The batches of `order` (sample ids, int64).

@@ -2,7 +2,8 @@
 
 Each process makes whole batches in one thread, so that none waits for the interpreter's lock of another. The
 processes live as long as the loader; the pipeline, in this process, is made anew for each epoch. Batches come
-through shared memory, torch's, and are copied from there into (pinned) memory of this process.
+through memory that they share with this one from the beginning (spdl_slots.py), and are copied from there
+into (pinned) memory of its own.
 """
 
 import asyncio
@@ -20,9 +21,10 @@ import numpy as np
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
-from gpufeed.loaders.spdl_batches import Made, Part, parts_of
+from gpufeed.loaders.spdl_batches import Made, Part, on_device, parts_of
 from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import made_here, threads_of
+from gpufeed.loaders.spdl_slots import Slots, Written
 
 AHEAD = 2  # batches a process: one that takes long stops the others no sooner
 END_S = 5  # for the batches that the processes are at when they should end
@@ -31,16 +33,22 @@ END_S = 5  # for the batches that the processes are at when they should end
 class Processes:
     """Batches made by processes that end with `close`, or with this one."""
 
-    def __init__(self, request: LoadRequest):
-        """Raises GpufeedError for a transform that no process can be sent."""
+    def __init__(self, request: LoadRequest, samples: int):
+        """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
         self.request = request
         self.maker = SendingMaker(request)
+        self.samples = samples
         self.count = threads_of(request)
         self.pool: ProcessPoolExecutor | None = None
+        self.slots: Slots | None = None
         self.workers: list[BaseProcess] = []
 
     def open(self) -> None:
-        """Starts the processes, whose imports take seconds; raises GpufeedError if they do not come up."""
+        """Starts the processes, whose imports take seconds.
+
+        Raises GpufeedError if they do not come up, or if shared memory has no room for their batches.
+        """
+        self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count)
         initargs = (CONTEXT.Barrier(self.count),)
         others = set(multiprocessing.active_children())
         self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)
@@ -48,7 +56,7 @@ class Processes:
             try:
                 # each starts a process; what it gets comes through the pool, since a process that is started
                 # with more than a pipe holds keeps this one until its imports are done
-                found = [self.pool.submit(present, self.maker) for _ in range(self.count)]
+                found = [self.pool.submit(present, self.maker, self.slots) for _ in range(self.count)]
             finally:
                 self.workers = [*set(multiprocessing.active_children()) - others]
             for one in found:
@@ -77,26 +85,30 @@ class Processes:
         request = self.request
         parts = [*parts_of(order, epoch, request.batch_size)]
         try:
-            for made in made_here(parts, self.attempt, AHEAD * self.count, request, threads=1):
-                yield taken(made, request)
+            yield from made_here(parts, self.attempt, AHEAD * self.count, request, threads=1)
         except BrokenProcessPool as error:
             raise self.gone(error) from error
 
     async def attempt(self, part: Part) -> Made | Exception:
         """A batch, or what stopped it."""
+        slots = self.slots
+        slot = await slots.take()
         try:
-            work = asyncio.get_running_loop().run_in_executor(self.pool, made_by_this_process, part)
+            work = self.pool.submit(made_by_this_process, part, slot)
+        except Exception as error:
+            return error
+        try:
             # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
             # loses a process may wait for ever (CPython 3.11: its manager meets InvalidStateError)
-            return await asyncio.shield(work)
-        except BrokenProcessPool as error:
+            found = await asyncio.shield(asyncio.wrap_future(work))
+            if isinstance(found, Exception):
+                return found
+            with on_device(self.request):
+                return taken(slots.read(found), self.request)
+        except Exception as error:
             return error
-        except Exception as error:  # `attempt` returns its own: this one met the batch on its way here
-            return GpufeedError(
-                f"a batch that did not come out of its process ({error})",
-                "room for it in shared memory, and a free file descriptor",
-                "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
-            )
+        finally:
+            work.add_done_callback(lambda _: slots.free.append(slot))  # at once, unless this was cancelled
 
     def gone(self, error: Exception) -> GpufeedError:
         """Ends the other processes, too."""
@@ -105,7 +117,7 @@ class Processes:
 
     def close(self) -> None:
         """Ends the processes; safe to call twice."""
-        pool, self.pool = self.pool, None
+        pool, self.pool, self.slots = self.pool, None, None
         if pool is None:
             return
         ending = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
@@ -119,6 +131,7 @@ class Processes:
 
 
 making: SendingMaker | None = None  # in a process of the pool
+filling: Slots | None = None
 everybody: Barrier | None = None
 
 
@@ -129,12 +142,12 @@ def begin_making(together: Barrier) -> None:
     everybody = together
 
 
-def present(maker: SendingMaker) -> None:
+def present(maker: SendingMaker, slots: Slots) -> None:
     """Opens the maker; waits until all processes have, and raises BrokenBarrierError if they do not come."""
-    global making
+    global making, filling
     maker.open()
     leave_signals()  # SPDL's library has set a handler of its own
-    making = maker
+    making, filling = maker, slots
     Finalize(None, forget, exitpriority=0)
     everybody.wait(STUCK_S)
 
@@ -144,5 +157,6 @@ def forget() -> None:
     making.library = None
 
 
-def made_by_this_process(part: Part) -> Made | Exception:
-    return making.attempt(part)
+def made_by_this_process(part: Part, slot: int) -> Written | Exception:
+    found = making.attempt(part)
+    return found if isinstance(found, Exception) else filling.write(found, slot)

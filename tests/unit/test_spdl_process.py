@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,8 +25,8 @@ from transform_fixtures import (
     exiting,
     failing,
     failing_oddly,
+    growing,
     hanging,
-    no_room,
     pid,
     slow,
     stopping,
@@ -344,11 +345,41 @@ def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, u
 
 
 @pytest.mark.parametrize("kind", ["pool"])
-def test_a_batch_that_shared_memory_has_no_room_for_is_an_error_with_a_remedy(make):
-    loader = make(sample_transform=no_room)
-    with pytest.raises(GpufeedError, match="did not come out of its process") as error:
-        list(loader)
+def test_batches_that_shared_memory_has_no_room_for_are_an_error_with_a_remedy(make):
+    make().close()  # a skip where this node cannot run it
+    before, limits = processes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(GpufeedError, match="no shared memory for 4 batches of 36864 bytes") as error:
+            make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "/dev/shm" in error.value.remedy
+    assert processes() == before
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_a_batch_larger_than_it_was_said_to_be_is_an_error(make):
+    loader = make(sample_transform=growing)
+    with pytest.raises(GpufeedError, match="147456 bytes from the transform") as error:
+        list(loader)
+    assert error.value.expected.startswith("36864 bytes at most")
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_all_batches_come_through_the_memory_that_was_there_at_first(make):
+    before = processes()
+    loader = make()
+    own = processes() - before
+    memory = [shared(process) for process in own]
+    for _ in range(2):
+        list(loader)
+    assert [shared(process) for process in own] == memory
+    for _ in loader:
+        break
+    loader.load_state_dict({"epoch": 0, "next_batch": 0, "seed": 3})
+    list(loader)  # which begins with batches of the epoch that was left still being made
+    assert len(set(loader.pipeline.slots.free)) == len(loader.pipeline.slots.memory)
 
 
 TRAINS = """

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from gpufeed import leases
@@ -22,7 +23,22 @@ PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for 
 
 
 class Asked(BaseException):
-    """SIGTERM came, or the process that started the step has gone."""
+    """The request to end, to a node that waits for its GPUs."""
+
+
+class Ask:
+    """SIGTERM came, or the process that started the step has gone.
+
+    Beside torchrun it is written down, for the loop that looks at both: raised within a wait for a process it
+    could leave the lock of that process taken, and the next wait would never end.
+    """
+
+    came, raises = False, True
+
+    def hear(self, number: int, frame: object) -> None:
+        first, self.came = not self.came, True
+        if self.raises and first:
+            raise Asked
 
 
 def port(job: int, step: int) -> int:
@@ -35,11 +51,12 @@ def main() -> int:
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
-    signal.signal(signal.SIGTERM, asked)
-    process = None
+    ask, process = Ask(), None
+    signal.signal(signal.SIGTERM, ask.hear)
     try:
         leases.take_part(devices)
         leases.refuse()
+        ask.raises = False
         meet = (f"--nnodes={nodes}", f"--node-rank={place}", f"--master-addr={address}")
         meet += (f"--master-port={port(job, step)}", f"--rdzv-conf=timeout={MEET_S}")
         process = subprocess.Popen(
@@ -47,28 +64,23 @@ def main() -> int:
         )
         if place == 0:
             threading.Thread(target=until_alone, name="gpufeed-starter", daemon=True).start()
-        while process.poll() is None:
-            try:
+        while process.poll() is None and not ask.came:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(LOOK_S)
-            except subprocess.TimeoutExpired:
-                continue
-        return abs(process.returncode)
     except Asked:
-        slurm.note_asked(folder, place)
-        return 128 + signal.SIGTERM
+        pass
     except Skip as lacking:
         from gpufeed.ddp.files import write_failure  # imports torch
 
         write_failure(folder, place * devices, lacking)
         return 1
     finally:
+        if ask.came:
+            slurm.note_asked(folder, place)
         if process is not None:
             torchrun.stop(process)
-
-
-def asked(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Asked
+    status = process.returncode if process else 1
+    return 128 + signal.SIGTERM if ask.came and status else abs(status)
 
 
 def until_alone() -> None:

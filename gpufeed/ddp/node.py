@@ -47,7 +47,7 @@ def port(job: int, step: int) -> int:
 
 
 def main() -> int:
-    """The status of torchrun."""
+    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 without GPUs."""
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
@@ -70,13 +70,15 @@ def main() -> int:
     except Asked:
         pass
     except Skip as lacking:
+        ask.raises = False
         from gpufeed.ddp.files import write_failure  # imports torch
 
         write_failure(folder, place * devices, lacking)
         return 1
     finally:
         if ask.came:
-            slurm.note_asked(folder, place)
+            with suppress(OSError):  # the folder goes with the starter
+                slurm.note_asked(folder, place)
         if process is not None:
             torchrun.stop(process)
     status = process.returncode if process else 1

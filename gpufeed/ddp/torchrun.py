@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 
 GRACE_S = 40.0  # from the request to end to the end by force; torchrun itself gives its ranks 30 s
+KILLED_S = 5.0  # for the kernel to end it
 ALONE = ("--standalone", "--local-addr=localhost")
 
 
@@ -45,7 +46,8 @@ def stop(process: subprocess.Popen) -> None:
         process.wait(GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # if a signal's exception has left its lock taken
+            process.wait(KILLED_S)
     for member in family:
         with suppress(psutil.NoSuchProcess):
             member.kill()

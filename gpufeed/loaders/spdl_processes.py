@@ -27,6 +27,7 @@ from gpufeed.loaders.spdl_pipeline import made_here, threads_of
 from gpufeed.loaders.spdl_slots import Slots, Written
 
 AHEAD = 2  # batches a process: one that takes long stops the others no sooner
+BEYOND = 2  # attempts that SPDL's pipe with an order begins before it counts (0.8)
 END_S = 5  # for the batches that the processes are at when they should end
 
 
@@ -48,7 +49,7 @@ class Processes:
 
         Raises GpufeedError if they do not come up, or if shared memory has no room for their batches.
         """
-        self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count)
+        self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count + BEYOND)
         initargs = (CONTEXT.Barrier(self.count),)
         others = set(multiprocessing.active_children())
         self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)
@@ -92,11 +93,11 @@ class Processes:
     async def attempt(self, part: Part) -> Made | Exception:
         """A batch, or what stopped it."""
         slots = self.slots
-        slot = await slots.take()
         try:
+            slot = await slots.take()
             work = self.pool.submit(made_by_this_process, part, slot)
         except Exception as error:
-            return error
+            return error.with_traceback(None)
         try:
             # an epoch that is left cancels this, and not the work: where a task was cancelled, a pool that
             # loses a process may wait for ever (CPython 3.11: its manager meets InvalidStateError)
@@ -106,7 +107,7 @@ class Processes:
             with on_device(self.request):
                 return taken(slots.read(found), self.request)
         except Exception as error:
-            return error
+            return error.with_traceback(None)  # which would keep the slots as long as the error is kept
         finally:
             work.add_done_callback(lambda _: slots.free.append(slot))  # at once, unless this was cancelled
 

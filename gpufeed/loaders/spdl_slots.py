@@ -4,7 +4,7 @@ A batch in memory of its own would be handed over by a handshake with the proces
 here anew: milliseconds of the one thread that receives what all processes make.
 """
 
-import asyncio
+from asyncio import sleep
 from dataclasses import dataclass
 
 import torch
@@ -36,15 +36,15 @@ class Slots:
         except RuntimeError as error:
             raise GpufeedError(
                 f"no shared memory for {count} batches of {size} bytes ({error})",
-                "room for two batches a process",
-                "look at df /dev/shm; take fewer workers or smaller batches",
+                "room for two batches a process and two more, and a free file descriptor",
+                "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
             ) from error
         self.free = [*range(count)]  # of the process that has made it
 
     async def take(self) -> int:
         """A slot that nobody uses; its user puts it back into `free`."""
         while not self.free:  # batches of an epoch that was left are still being made
-            await asyncio.sleep(0.001)
+            await sleep(0.001)
         return self.free.pop()
 
     def write(self, made: Made, slot: int) -> Written:

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict
 
@@ -11,7 +14,7 @@ import image_fixtures
 import psutil
 import pytest
 import torch
-from process_fixtures import words
+from process_fixtures import left_after, words
 
 from gpufeed import leases, notice
 from gpufeed.config import read_hyper
@@ -121,6 +124,18 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp_path):
+    told = {"SLURM_NODEID": "1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+    command = [sys.executable, "-m", "gpufeed.ddp.node", str(tmp_path / "gone"), "127.0.0.1", "2", "1"]
+    task = subprocess.Popen(command, env=os.environ | told, stdin=subprocess.DEVNULL)
+    while not (begun := psutil.Process(task.pid).children()):
+        assert task.poll() is None
+        time.sleep(0.1)
+    task.terminate()
+    assert task.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not left_after(0, begun)
 
 
 @pytest.mark.parametrize("whom", ["starter", pytest.param("step", marks=pytest.mark.long)])

@@ -1,5 +1,6 @@
 """SPDL's pipeline in processes of its own, held against the one in this process; on the CPU."""
 
+import asyncio
 import gc
 import os
 import resource
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -351,7 +353,7 @@ def test_batches_that_shared_memory_has_no_room_for_are_an_error_with_a_remedy(m
     before, limits = processes(), resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
     try:
-        with pytest.raises(GpufeedError, match="no shared memory for 4 batches of 36864 bytes") as error:
+        with pytest.raises(GpufeedError, match="no shared memory for 6 batches of 36864 bytes") as error:
             make()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -368,19 +370,44 @@ def test_a_batch_larger_than_it_was_said_to_be_is_an_error(make):
 
 
 @pytest.mark.parametrize("kind", ["pool"])
-def test_all_batches_come_through_the_memory_that_was_there_at_first(make):
-    before = processes()
-    loader = make()
-    own = processes() - before
-    memory = [shared(process) for process in own]
-    for _ in range(2):
-        list(loader)
-    assert [shared(process) for process in own] == memory
+def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):
+    loader = make(batch_size=1, sample_transform=brief)
+    slots = loader.pipeline.slots
     for _ in loader:
         break
-    loader.load_state_dict({"epoch": 0, "next_batch": 0, "seed": 3})
-    list(loader)  # which begins with batches of the epoch that was left still being made
-    assert len(set(loader.pipeline.slots.free)) == len(loader.pipeline.slots.memory)
+    assert len(slots.free) < len(slots.memory)
+    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
+    list(loader)
+    end = time.monotonic() + 30
+    while len(slots.free) < len(slots.memory) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert sorted(slots.free) == [*range(len(slots.memory))]
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_no_batch_waits_for_a_slot_in_an_epoch(make, monkeypatch):
+    waits = []
+
+    async def waited(seconds):
+        waits.append(seconds)
+        await asyncio.sleep(seconds)
+
+    loader = make(batch_size=1, sample_transform=brief)
+    monkeypatch.setattr("gpufeed.loaders.spdl_slots.sleep", waited)
+    assert sum(len(batch.ids) for batch in loader) == loader.share > len(loader.pipeline.slots.memory)
+    assert not waits
+
+
+@pytest.mark.parametrize("kind", ["pool"])
+def test_an_error_that_is_kept_keeps_no_batches(make):
+    loader = make(batch_size=1, prefetch_factor=1, sample_transform=growing)
+    slots = weakref.ref(loader.pipeline.slots)
+    with pytest.raises(GpufeedError) as error:
+        list(loader)
+    loader.close()
+    gc.collect()
+    assert error.value
+    assert slots() is None
 
 
 TRAINS = """

@@ -1,15 +1,12 @@
 """SPDL's pipeline in processes of its own, held against the one in this process; on the CPU."""
 
-import asyncio
 import gc
 import os
-import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,15 +21,11 @@ from image_fixtures import MEAN, STD, request, write_files
 from process_fixtures import left_after, words
 from transform_fixtures import (
     brief,
-    ending,
     exiting,
     failing,
     failing_oddly,
-    growing,
-    hanging,
     pid,
     slow,
-    stopping,
 )
 
 from gpufeed.augment.cpu import CpuAugment
@@ -307,107 +300,6 @@ def test_a_process_that_gives_nothing_is_an_error(make):
     with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
         list(loader)
     assert processes() == before
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_a_pool_that_gives_nothing_is_an_error(make, monkeypatch):
-    before = processes()
-    loader = make(sample_transform=slow)
-    monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
-    with pytest.raises(GpufeedError, match=r"no batch from SPDL's pipeline for 0\.3 s"):
-        list(loader)
-    loader.close()
-    assert processes() == before
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
-    before = processes()
-    loader = make(sample_transform=hanging)
-    monkeypatch.setattr("gpufeed.loaders.spdl_pipeline.STUCK_S", 0.3)
-    monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
-    with pytest.raises(GpufeedError, match="no batch from SPDL's pipeline"):
-        list(loader)
-    loader.close()
-    assert not left_after(10, processes() - before)
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-@pytest.mark.parametrize(
-    ("unpacked", "seconds", "words"), [(stopping, 1, "have not started"), (ending, 60, "is gone")]
-)  # 60: on a busy machine a process imports for longer than one second before it unpacks anything
-def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, seconds, words):
-    make().close()  # a skip where this node cannot run it
-    before = processes()
-    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unpacked, raising=False)
-    monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", seconds)
-    monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
-    with pytest.raises(GpufeedError, match=f"SPDL's pipeline.*{words}"):
-        load("loader", "spdl_processes")(request(manifest, None, **OWN)).open()
-    assert not left_after(10, processes() - before)
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_batches_that_shared_memory_has_no_room_for_are_an_error_with_a_remedy(make):
-    make().close()  # a skip where this node cannot run it
-    before, limits = processes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(GpufeedError, match="no shared memory for 6 batches of 36864 bytes") as error:
-            make()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "/dev/shm" in error.value.remedy
-    assert processes() == before
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_a_batch_larger_than_it_was_said_to_be_is_an_error(make):
-    loader = make(sample_transform=growing)
-    with pytest.raises(GpufeedError, match="147456 bytes from the transform") as error:
-        list(loader)
-    assert error.value.expected.startswith("36864 bytes at most")
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):
-    loader = make(batch_size=1, sample_transform=brief)
-    slots = loader.pipeline.slots
-    for _ in loader:
-        break
-    assert len(slots.free) < len(slots.memory)
-    loader.load_state_dict({"epoch": 1, "next_batch": 0, "seed": 3})
-    list(loader)
-    end = time.monotonic() + 30
-    while len(slots.free) < len(slots.memory) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert sorted(slots.free) == [*range(len(slots.memory))]
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_no_batch_waits_for_a_slot_in_an_epoch(make, monkeypatch):
-    waits = []
-
-    async def waited(seconds):
-        waits.append(seconds)
-        await asyncio.sleep(seconds)
-
-    loader = make(batch_size=1, sample_transform=brief)
-    monkeypatch.setattr("gpufeed.loaders.spdl_slots.sleep", waited)
-    assert sum(len(batch.ids) for batch in loader) == loader.share > len(loader.pipeline.slots.memory)
-    assert not waits
-
-
-@pytest.mark.parametrize("kind", ["pool"])
-def test_an_error_that_is_kept_keeps_no_batches(make):
-    loader = make(batch_size=1, prefetch_factor=1, sample_transform=growing)
-    slots = weakref.ref(loader.pipeline.slots)
-    with pytest.raises(GpufeedError) as error:
-        list(loader)
-    loader.close()
-    gc.collect()
-    assert error.value
-    assert slots() is None
 
 
 TRAINS = """

@@ -4,7 +4,6 @@ It is told the files of a batch when it begins it, reads them on its own threads
 ends of epochs too. So order, ranks and state are the loader's; DALI's shuffling and sharding stay out of it.
 """
 
-import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -20,11 +19,12 @@ from nvidia.dali.pipeline import Pipeline
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.decode.dali_pipeline import DecodePipeline, copy_output, drawn
 from gpufeed.errors import GpufeedError
+from gpufeed.loaders.dali_files import FilePipeline
 
 if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
 
-DEPTH = 2  # batches that DALI makes ahead
+DEPTH = 2  # batches that DALI makes ahead, while it reads the files of one more
 FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws
 
 
@@ -42,8 +42,8 @@ class Planned:
 class ReadingPipeline:
     """Reads, decodes and augments the batches that it is told to `follow`.
 
-    It works DEPTH batches ahead, but not beyond the last one that it may begin: `allow`. Its threads end
-    with it, once nothing refers to it any more.
+    It decodes DEPTH batches ahead and reads one more, but begins none behind the last one that it may:
+    `allow`. Its threads end with it, once nothing refers to it any more.
     """
 
     def __init__(
@@ -57,8 +57,7 @@ class ReadingPipeline:
         """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
         sample id. batch_size: of the largest batch. device: where DALI brings batches to."""
         self.decoder, self.batch_size, self.augment = decoder, batch_size, augment
-        # bytes of one length: shorter ones end in zeros, where DALI sees their end
-        self.names = np.array([os.fsencode(path) for path in paths])
+        self.paths = paths
         self.on_cuda = device.type == "cuda"
         self.device_id = device.index
         if self.on_cuda and device.index is None:  # asked here: `_build` may run in another thread later
@@ -69,8 +68,10 @@ class ReadingPipeline:
         self._build()
 
     def _build(self) -> None:
-        self.begun: deque[Planned] = deque()  # in DALI's hands
+        self.begun: deque[Planned] = deque()  # in the hands of the pipeline that decodes
+        self.stopped_by: RuntimeError | None = None  # what keeps it from the batch behind them
         self.started = False
+        self.files = FilePipeline(self.paths, self.batch_size, self.decoder.threads)
         self.pipeline = Pipeline(
             batch_size=self.batch_size,
             num_threads=self.decoder.threads,
@@ -79,10 +80,9 @@ class ReadingPipeline:
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
         with self.pipeline:
-            paths = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1)
+            files = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1)
             ids = fn.external_source(name=IDS, device="cpu", dtype=types.INT64, ndim=0)
-            # mapping each small file into memory takes twice as long as reading it
-            output = self.decoder.images(fn.io.file.read(paths, dont_use_mmap=True))
+            output = self.decoder.images(files)
             if self.augment is not None:
                 output = self.augment.graph(output, drawn(self.augment.inputs))
             # DALI's copy may run beside its next batches
@@ -92,8 +92,9 @@ class ReadingPipeline:
     def follow(self, planned: Iterator[Planned]) -> None:
         """The batches that come from now on, without end; what DALI has begun of others is thrown away."""
         with self.lock:
-            first = list(islice(planned, len(self.begun)))
-            if not all(map(Planned.same, self.begun, first)):
+            begun = [*self.begun, *([self.files.batch] if self.files.batch else [])]
+            first = list(islice(planned, len(begun)))
+            if self.stopped_by is not None or not all(map(Planned.same, begun, first)):
                 self._throw_away()
                 planned = chain(first, planned)
             self.planned = planned
@@ -103,8 +104,13 @@ class ReadingPipeline:
         self.allowed = self.given + batches
 
     def coming(self) -> np.ndarray:
-        """The samples of the next batch, int64 (n,); none if it may not be begun."""
+        """The samples of the next batch, int64 (n,); none if it may not be begun.
+
+        Raises RuntimeError if one of its files cannot be read.
+        """
         self._work_ahead()
+        if self.stopped_by is not None and not self.begun:
+            raise self.stopped_by
         return self.begun[0].ids if self.begun else np.empty(0, np.int64)
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
@@ -133,18 +139,33 @@ class ReadingPipeline:
         return found
 
     def _work_ahead(self) -> None:
-        """Has DALI begin batches until DEPTH are under way, but none behind the last one."""
-        while self.planned is not None and len(self.begun) < DEPTH:
-            if self.allowed is not None and self.given + len(self.begun) >= self.allowed:
-                break
-            for batch in islice(self.planned, 1 if self.started else DEPTH):  # the first call begins DEPTH
-                self._feed(batch)
-            self.started = True
-            self.pipeline.schedule_run()
+        """Has DALI begin batches until DEPTH are under way and one more is read, but none behind the last."""
+        if self.planned is None or self.stopped_by is not None:
+            return
+        try:
+            while len(self.begun) < DEPTH and self._may_begin():
+                for _ in range(1 if self.started else DEPTH):  # the first call begins DEPTH
+                    self._feed()
+                self.started = True
+                self.pipeline.schedule_run()
+            if self.files.batch is None and self._may_begin():
+                self.files.begin(next(self.planned))
+        except RuntimeError as error:
+            self.stopped_by = error  # told when its batch comes, which may never be asked for
+            if not self.started:
+                self.begun.clear()  # fed, and never to be run
 
-    def _feed(self, batch: Planned) -> None:
+    def _may_begin(self) -> bool:
+        """Whether one more may be handed to the pipeline that decodes."""
+        return self.allowed is None or self.given + len(self.begun) < self.allowed
+
+    def _feed(self) -> None:
+        """Hands the next batch, once its files are read, to the pipeline that decodes."""
+        if self.files.batch is None:
+            self.files.begin(next(self.planned))
+        batch, files = self.files.take()
         inputs = {
-            FILES: self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1),
+            FILES: files,
             IDS: np.ascontiguousarray(batch.ids),
             **(self.augment.values(batch.ids, batch.epoch) if self.augment is not None else {}),
         }
@@ -154,11 +175,15 @@ class ReadingPipeline:
 
     def _throw_away(self) -> None:
         """Lets go of all batches that DALI has begun."""
+        if self.stopped_by is not None:
+            self._build()
         try:
             while self.begun:
                 self.pipeline.share_outputs()
                 self.begun.popleft()
                 self.pipeline.release_outputs()
+            if self.files.batch is not None:
+                self.files.take()
         # a file that nobody has asked for and that DALI refuses; or an interrupt in an earlier throwing away
         except (RuntimeError, StopIteration):
             self._build()

@@ -16,8 +16,7 @@ from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
 class DaliBulk(CallBulk):
     """One pipeline reads and decodes; where DALI does not take every file, it is fed bytes as others are.
 
-    A run goes on where the one before ended, with the bytes of one batch already read: nothing keeps DALI's
-    reader from that.
+    A run goes on where the one before ended, and nothing of it is read before it begins.
     """
 
     def __init__(self, decoder: str, cores: int, device: torch.device):

@@ -154,6 +154,21 @@ def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
     assert len(pipelines) == 2
 
 
+def test_a_file_that_cannot_be_read_stops_dali_at_its_batch_alone(clean, pipelines):
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+        out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
+        clean.paths()[order[20]].unlink()
+        for _ in range(2):
+            loader.reading.follow(loader.planned(order, 0))
+            for start in (0, 8):
+                assert loader.reading.fill(order[start : start + 8], out)
+            with pytest.raises(RuntimeError, match=clean.paths()[order[20]].name):
+                loader.reading.fill(order[16:24], out)
+            loader.reading.follow(loader.planned(order[24:], 0))
+            assert loader.reading.fill(order[24:32], out)
+    assert len(pipelines) == 3
+
+
 def test_other_samples_than_the_promised_ones_are_an_error(clean):
     available("dali_cpu")
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:

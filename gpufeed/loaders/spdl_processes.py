@@ -149,6 +149,7 @@ def present(maker: SendingMaker, slots: Slots) -> None:
     maker.open()
     leave_signals()  # SPDL's library has set a handler of its own
     making, filling = maker, slots
+    slots.touch()
     Finalize(None, forget, exitpriority=0)
     everybody.wait(STUCK_S)
 

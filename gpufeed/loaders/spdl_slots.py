@@ -4,6 +4,7 @@ A batch in memory of its own would be handed over by a handshake with the proces
 here anew: milliseconds of the one thread that receives what all processes make.
 """
 
+import mmap
 from asyncio import sleep
 from dataclasses import dataclass
 
@@ -40,6 +41,10 @@ class Slots:
                 "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
             ) from error
         self.free = [*range(count)]  # of the process that has made it
+
+    def touch(self) -> None:
+        """Has this process map all slots now, in place of some with every batch that it writes into them."""
+        self.memory.view(-1)[:: mmap.PAGESIZE].sum()
 
     async def take(self) -> int:
         """A slot that nobody uses; its user puts it back into `free`."""

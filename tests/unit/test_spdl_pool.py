@@ -4,9 +4,11 @@
 
 import asyncio
 import gc
+import re
 import resource
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 from image_fixtures import request
@@ -92,6 +94,15 @@ def test_slots_are_free_again_once_an_epoch_that_was_left_is_made(make):
     while len(slots.free) < len(slots.memory) and time.monotonic() < end:
         time.sleep(0.05)
     assert sorted(slots.free) == [*range(len(slots.memory))]
+
+
+def test_processes_have_mapped_all_slots_before_the_first_batch(make):
+    """Else memory grows in every epoch until each has written into each, as if it leaked."""
+    loader = make()
+    for worker in loader.pipeline.workers:
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        mapped = int(re.search(r"RssShmem:\s*(\d+) kB", status)[1]) * 1024
+        assert mapped >= loader.pipeline.slots.memory.nbytes
 
 
 def test_no_batch_waits_for_a_slot_in_an_epoch(make, monkeypatch):

@@ -1,7 +1,7 @@
-"""DALI as a loader: its pipeline reads and decodes by itself; augment `dali` becomes a part of it.
+"""DALI as a loader: it reads and decodes by itself; augment `dali` becomes a part of its pipeline.
 
-Where a split has files that DALI does not take, the pipeline is fed with the bytes of each batch, so that
-others can decode those files.
+Where a split has files that DALI does not take, the pipeline that decodes is fed with the bytes of each
+batch, so that others can decode those files.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ log = logging.getLogger("gpufeed")
 
 
 class DaliLoader(StreamingLoader):
-    """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from one pipeline."""
+    """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from DALI's pipelines.
 
-    no_decoding = "DALI reads and decodes in one pipeline of its own."
+    Threads: those of the request that decode, and as many that read, which mostly wait.
+    """
+
+    no_decoding = "DALI reads and decodes by itself."
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)

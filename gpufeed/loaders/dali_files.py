@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from gpufeed.loaders.dali_reader import Planned
 
 NAMES = "names"
-MOST_THREADS = 4  # tasks of some ten microseconds a file: more threads wait for each other
 
 
 class FilePipeline:
@@ -30,7 +29,7 @@ class FilePipeline:
         self.batch: Planned | None = None  # begun and not taken yet
         self.pipeline = Pipeline(
             batch_size=batch_size,
-            num_threads=min(threads, MOST_THREADS),
+            num_threads=threads,  # for storage that is slow to open: from the page cache a few would do
             device_id=None,
             prefetch_queue_depth=1,  # the first call begins as many
         )

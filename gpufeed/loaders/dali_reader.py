@@ -69,7 +69,7 @@ class ReadingPipeline:
 
     def _build(self) -> None:
         self.begun: deque[Planned] = deque()  # in the hands of the pipeline that decodes
-        self.stopped_by: RuntimeError | None = None  # what keeps it from the batch behind them
+        self.stopped_by: str | None = None  # what keeps it from the batch behind them, in words: no traceback
         self.started = False
         self.files = FilePipeline(self.paths, self.batch_size, self.decoder.threads)
         self.pipeline = Pipeline(
@@ -110,7 +110,7 @@ class ReadingPipeline:
         """
         self._work_ahead()
         if self.stopped_by is not None and not self.begun:
-            raise self.stopped_by
+            raise RuntimeError(self.stopped_by)
         return self.begun[0].ids if self.begun else np.empty(0, np.int64)
 
     def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
@@ -130,7 +130,10 @@ class ReadingPipeline:
             return copy_output(output, out)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
-        """The next batch's images and their ids, int64, kept by DALI as long as they are referred to."""
+        """The next batch's images and their ids, int64, kept by DALI as long as they are referred to.
+
+        Waits for the files of a later one, too, where they are not read yet.
+        """
         found = self.pipeline.share_outputs()  # waits, without the interpreter's lock
         self.pipeline.release_outputs()
         self.begun.popleft()
@@ -144,23 +147,24 @@ class ReadingPipeline:
             return
         try:
             while len(self.begun) < DEPTH and self._may_begin():
-                for _ in range(1 if self.started else DEPTH):  # the first call begins DEPTH
-                    self._feed()
-                self.started = True
+                # the first call begins DEPTH: a file that stops one of them stops all of them
+                fed = [self._feed() for _ in range(1 if self.started else DEPTH)]
                 self.pipeline.schedule_run()
+                self.started = True
+                self.begun += fed
             if self.files.batch is None and self._may_begin():
                 self.files.begin(next(self.planned))
-        except RuntimeError as error:
-            self.stopped_by = error  # told when its batch comes, which may never be asked for
-            if not self.started:
-                self.begun.clear()  # fed, and never to be run
+        except BaseException as error:  # whatever it was, inputs may be out of step now
+            self.stopped_by = str(error) or repr(error)
+            if not isinstance(error, RuntimeError):  # DALI's: told when its batch comes, if it is asked for
+                raise
 
     def _may_begin(self) -> bool:
         """Whether one more may be handed to the pipeline that decodes."""
         return self.allowed is None or self.given + len(self.begun) < self.allowed
 
-    def _feed(self) -> None:
-        """Hands the next batch, once its files are read, to the pipeline that decodes."""
+    def _feed(self) -> Planned:
+        """Hands the next batch, once its files are read, to the pipeline that decodes; waits for them."""
         if self.files.batch is None:
             self.files.begin(next(self.planned))
         batch, files = self.files.take()
@@ -171,7 +175,7 @@ class ReadingPipeline:
         }
         for name, values in inputs.items():  # DALI copies them
             self.pipeline.feed_input(name, values)
-        self.begun.append(batch)
+        return batch
 
     def _throw_away(self) -> None:
         """Lets go of all batches that DALI has begun."""

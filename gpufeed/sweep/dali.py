@@ -14,7 +14,7 @@ from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
 
 
 class DaliBulk(CallBulk):
-    """One pipeline reads and decodes; where DALI does not take every file, it is fed bytes as others are.
+    """DALI reads and decodes; where DALI does not take every file, it is fed bytes as others are.
 
     A run goes on where the one before ended, and nothing of it is read before it begins.
     """

@@ -1,5 +1,7 @@
 """DALI's own reader in its loader: the batches that it brings, and files that it does not take."""
 
+import gc
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 
@@ -154,7 +156,7 @@ def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
     assert len(pipelines) == 2
 
 
-def test_a_file_that_cannot_be_read_stops_dali_at_its_batch_alone(clean, pipelines):
+def test_a_file_that_cannot_be_read_stops_dali_at_its_batch(clean, pipelines):
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
         clean.paths()[order[20]].unlink()
@@ -167,6 +169,75 @@ def test_a_file_that_cannot_be_read_stops_dali_at_its_batch_alone(clean, pipelin
             loader.reading.follow(loader.planned(order[24:], 0))
             assert loader.reading.fill(order[24:32], out)
     assert len(pipelines) == 3
+
+
+def test_what_stops_dali_keeps_neither_it_nor_its_threads(clean):
+    available("dali_cpu")
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
+        clean.paths()[1].unlink()
+        threads, reading, out = psutil.Process().num_threads(), loader.reading, torch.empty(8, 24, 32, 3)
+        reading.follow(loader.planned(loader.order(), 0))
+        with pytest.raises(RuntimeError):
+            reading.fill(loader.order()[:8], out)
+        kept, loader.reading = weakref.ref(reading), None
+        gc.disable()
+        try:
+            del reading
+            assert kept() is None
+        finally:
+            gc.enable()
+        wait_until(lambda: psutil.Process().num_threads() < threads)
+
+
+def test_a_run_that_dali_refuses_is_told_and_loses_nothing(clean, monkeypatch, caplog):
+    available("dali_cpu")
+    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+        pipeline, runs = loader.reading.pipeline, []
+        plain = pipeline.schedule_run
+
+        def run():
+            runs.append(1)
+            if len(runs) == 4:
+                raise RuntimeError("encountered: no memory")
+            plain()
+
+        monkeypatch.setattr(pipeline, "schedule_run", run)
+        order = loader.order()
+        images = np.concatenate([batch.images.numpy() for batch in loader])
+        assert np.array_equal(images, expected[order])
+    assert "its own reader found no memory" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["names", "files", "ids", "reading", "decoding"])
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_an_interrupt_between_two_inputs_gives_no_wrong_image(clean, monkeypatch, where, goes_on):
+    available("dali_cpu")
+    expected = np.stack(PillowDecoder().decode([path.read_bytes() for path in clean.paths()]).images)
+    with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8)) as loader:
+        reading, order = loader.reading, loader.order()
+        out = torch.empty((8, 24, 32, 3), dtype=torch.uint8)
+        reading.follow(loader.planned(order, 0))
+        assert reading.fill(order[:8], out)
+        pipeline = reading.files.pipeline if where in ("names", "reading") else reading.pipeline
+        plain = {name: getattr(pipeline, name) for name in ("feed_input", "schedule_run")}
+
+        def interrupted(*inputs):
+            plain["feed_input" if inputs else "schedule_run"](*inputs)
+            if not inputs or inputs[0] == where:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            feeds = where in ("names", "files", "ids")
+            patched.setattr(pipeline, "feed_input" if feeds else "schedule_run", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                reading.fill(order[8:16], out)
+        if not goes_on:
+            loader.load_state_dict({**loader.state_dict(), "epoch": 5})
+        order = loader.order()
+        found = [(batch.ids.numpy(), batch.images.numpy()) for batch in loader]
+        assert np.array_equal(np.concatenate([ids for ids, _ in found]), order)
+        assert np.array_equal(np.concatenate([images for _, images in found]), expected[order])
 
 
 def test_other_samples_than_the_promised_ones_are_an_error(clean):

@@ -266,9 +266,9 @@ def test_every_link_leads_somewhere(which, request):
         experiment, _, limits = name.partition(".")[0].partition("-")
         assert set(table["experiment"]) == {experiment}
         speeds = table["images_per_s_end_to_end_median" if limits else "images_per_s"]
-        done = table["status"] == "done"
-        assert speeds[done].gt(0).all()
-        assert speeds[~done].isna().all()
+        measured = table["status"].isin(["done", "partly"])  # partly: some repeats have failed
+        assert speeds[measured].gt(0).all()
+        assert speeds[~measured].isna().all()
 
 
 @pytest.mark.parametrize("which", ["seen", "seen_real"])

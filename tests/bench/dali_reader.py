@@ -24,6 +24,7 @@ from resident_jpeg import manifest_of
 
 from gpufeed.ceilings.inputs import drain
 from gpufeed.environment import cores_allowed, environment
+from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliLoader
 from gpufeed.loaders.dali_reader import DEPTH
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
+    keep_freed_blocks()  # as in every process that measures
     device = torch.device(given.device)
     names = [n for n in ("dali_cpu", "dali_gpu") if device.type == "cuda" or LOADERS[n].device != "cuda"]
     found: dict[tuple, tuple[list[float], list[float]]] = {}

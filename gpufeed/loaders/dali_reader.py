@@ -24,7 +24,7 @@ from gpufeed.loaders.dali_files import FilePipeline
 if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
 
-DEPTH = 2  # batches that DALI makes ahead, while it reads the files of one more
+DEPTH = 3  # batches that DALI makes ahead, while it reads the files of one more
 FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws
 
 

@@ -157,17 +157,20 @@ def test_dali_throws_away_what_nobody_has_asked_for(clean, pipelines):
 
 
 def test_a_file_that_cannot_be_read_stops_dali_at_its_batch(clean, pipelines):
+    from gpufeed.loaders.dali_reader import DEPTH
+
     with load("loader", "dali_cpu")(wanted(clean, None, batch_size=8, shuffle=False)) as loader:
         out, order = torch.empty((8, 24, 32, 3), dtype=torch.uint8), loader.order()
-        clean.paths()[order[20]].unlink()
+        bad = 8 * DEPTH  # those before it are begun at once
+        clean.paths()[order[bad]].unlink()
         for _ in range(2):
             loader.reading.follow(loader.planned(order, 0))
-            for start in (0, 8):
+            for start in range(0, bad, 8):
                 assert loader.reading.fill(order[start : start + 8], out)
-            with pytest.raises(RuntimeError, match=clean.paths()[order[20]].name):
-                loader.reading.fill(order[16:24], out)
-            loader.reading.follow(loader.planned(order[24:], 0))
-            assert loader.reading.fill(order[24:32], out)
+            with pytest.raises(RuntimeError, match=clean.paths()[order[bad]].name):
+                loader.reading.fill(order[bad : bad + 8], out)
+            loader.reading.follow(loader.planned(order[bad + 8 :], 0))
+            assert loader.reading.fill(order[bad + 8 : bad + 16], out)
     assert len(pipelines) == 3
 
 

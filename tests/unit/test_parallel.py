@@ -77,7 +77,7 @@ def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
         assert np.array_equal(found, pixels[np.resize(list_of, began + len(found))[began:]])
         assert bulk.fell_back == 0
         opened(bulk, paths[7:], batch_size=1)
-        assert np.array_equal(run(bulk, 3), pixels[[9, 10, 11]])
+        assert np.array_equal(run(bulk, 3), pixels[7 + DEPTH :][:3])
 
 
 def test_a_file_that_changes_under_dalis_reader_is_an_error(images, tmp_path):

@@ -1,0 +1,76 @@
+"""Scaling: what the same training gains by more GPUs, or more processes on the CPU.
+
+Each has a batch of its own, so the batch of a step grows with them (weak scaling). Speed-up: images per
+second over those of the fewest, with the 95 % interval or the range of `standing`. Efficiency: the speed-up
+over how many times as many they are.
+"""
+
+from dataclasses import replace
+
+import pandas as pd
+
+from gpufeed.analysis import tables, wording
+from gpufeed.analysis.standing import standing
+
+APART = ("devices", "nodes", "cores")  # more GPUs have more cores beside them
+SERIES = [column for column in tables.IDENTITY if column != "cell_id"]
+SERIES += [setting for setting in tables.SETTINGS if setting not in APART]
+
+
+def section(cells: pd.DataFrame) -> list[dict]:
+    """What the page shows: title, sentence and rows of each training that ran on several numbers of devices.
+
+    cells: of one experiment, as `tables.cells` makes them. Rows ascend; the first is what others are over.
+    """
+    rows = tables.measured(cells)
+    rows = rows.assign(ranks=rows["devices"] * rows["nodes"])
+    groups = (group for _, group in rows.groupby(SERIES, dropna=False, sort=False))
+    return [described(group.sort_values("ranks")) for group in groups if group["ranks"].nunique() > 1]
+
+
+def described(rows: pd.DataFrame) -> dict:
+    """One training's title, sentence and rows."""
+    first = rows.iloc[0]
+    found = [scaled(row, first) for _, row in rows.iterrows()]
+    return {
+        "title": f"{wording.task(rows.iloc[:1])}; {wording.machine(rows)}",
+        "sentence": sentence(found),
+        "rows": found,
+    }
+
+
+def scaled(row: pd.Series, first: pd.Series) -> dict:
+    """A number of devices beside the fewest: numbers, and how they are said."""
+    times = row["ranks"] / first["ranks"]
+    found = {
+        "devices": said(row),
+        "images_a_step": wording.count(row["batch_size"] * row["ranks"]),
+        "rate": wording.count(row["images_per_s"]),
+        "rate_range": f"{wording.count(row['images_per_s_min'])} to {wording.count(row['images_per_s_max'])}",
+        "n": int(row["n_repeats"]),
+    }
+    if row["cell_id"] == first["cell_id"]:
+        return found | {"speed_up": 1.0, "efficiency": 1.0, "words": "", "efficiency_words": ""}
+    side = replace(standing(row, first), other_cards="")  # of course they are others
+    found |= {"speed_up": side.ratio.median, "efficiency": side.ratio.median / times, "words": side.words}
+    share = wording.tenths(found["efficiency"])
+    if side.ratio.n > 1:
+        share += f" ({wording.ends(*(bound / times for bound in side.bounds))})"
+    return found | {"efficiency_words": share}
+
+
+def said(row: pd.Series) -> str:
+    """Such as `4 GPUs`, `2 processes` on the CPU, `8 GPUs on 2 nodes`."""
+    noun = ("GPU", "GPUs") if row["device"] == "cuda" else ("process", "processes")
+    of_nodes = f" on {int(row['nodes'])} nodes" if row["nodes"] > 1 else ""
+    return f"{wording.plural(int(row['ranks']), *noun)}{of_nodes}"
+
+
+def sentence(rows: list[dict]) -> str:
+    """What each number of devices gains over the fewest, the most first."""
+    first, *more = rows
+    gains = [
+        f"{row['devices']} train {row['words']} the images/s, an efficiency of {row['efficiency_words']}"
+        for row in reversed(more)
+    ]
+    return f"Beside {first['devices']}, {'; '.join(gains)}."

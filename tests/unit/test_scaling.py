@@ -1,0 +1,63 @@
+"""What more devices bring: which cells are one training, speed-up and efficiency with their ranges."""
+
+import pytest
+import record_fixtures as made
+
+from gpufeed.analysis import records, scaling, tables
+
+
+def written(results, speeds, gpu=made.H200, **axes):
+    """Records of {(devices, nodes): images a second of each repeat}."""
+    paths = []
+    for (devices, nodes), rates in speeds.items():
+        of = made.cell(
+            "resident",
+            trainer="lightning",
+            precision="bf16",
+            devices=devices,
+            nodes=nodes,
+            **axes,
+        )
+        paths += made.write_speeds(results, of, rates, gpu=gpu)
+    return paths
+
+
+def found_in(paths):
+    return scaling.section(tables.cells(records.read_records(paths)))
+
+
+def test_speed_up_and_efficiency_are_over_the_fewest_devices(tmp_path):
+    (series,) = found_in(
+        written(tmp_path, {(4, 1): [3600, 3800], (1, 1): [1000, 1000], (2, 1): [1900, 1980]}, batch_size=512)
+    )
+    one, two, four = series["rows"]
+    assert [row["devices"] for row in series["rows"]] == ["1 GPU", "2 GPUs", "4 GPUs"]
+    assert [row["images_a_step"] for row in series["rows"]] == ["512", "1,024", "2,048"]
+    assert (one["speed_up"], one["efficiency"], one["words"]) == (1, 1, "")
+    assert (two["speed_up"], two["efficiency"]) == (pytest.approx(1.94), pytest.approx(0.97))
+    assert four["words"] == "3.70x (range 3.60x to 3.80x, n = 2)"
+    assert four["efficiency_words"] == "92.5 % (90.0 to 95.0)"
+    assert (four["rate"], four["rate_range"], four["n"]) == ("3,700", "3,600 to 3,800", 2)
+    assert series["sentence"].startswith("Beside 1 GPU, 4 GPUs train 3.70x (range 3.60x to 3.80x, n = 2)")
+    assert "an efficiency of 97.0 % (95.0 to 99.0)." in series["sentence"]
+    assert "devices" not in series["title"]
+
+
+def test_the_fewest_may_be_several_and_nodes_count(tmp_path):
+    (series,) = found_in(written(tmp_path, {(2, 1): [2000], (2, 4): [7000]}))
+    few, many = series["rows"]
+    assert (few["devices"], many["devices"]) == ("2 GPUs", "8 GPUs on 4 nodes")
+    assert (many["speed_up"], many["efficiency"]) == (pytest.approx(3.5), pytest.approx(0.875))
+    assert (many["words"], many["efficiency_words"]) == ("3.50x (n = 1)", "87.5 %")  # no spread is known
+
+
+def test_other_trainings_are_no_part_of_it(tmp_path):
+    paths = written(tmp_path / "a", {(1, 1): [1000]}, batch_size=64)
+    paths += written(tmp_path / "b", {(2, 1): [1900]}, batch_size=32)  # the images a step of one with 64
+    assert found_in(paths) == []
+    assert found_in(written(tmp_path / "c", {(1, 1): [1000, 1100]})) == []
+
+
+def test_processes_on_the_cpu_are_not_called_gpus(tmp_path):
+    (series,) = found_in(written(tmp_path, {(1, 1): [100], (2, 1): [150]}, gpu=None))
+    assert [row["devices"] for row in series["rows"]] == ["1 process", "2 processes"]

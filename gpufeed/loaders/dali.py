@@ -38,7 +38,7 @@ log = logging.getLogger("gpufeed")
 class DaliLoader(StreamingLoader):
     """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from DALI's pipelines.
 
-    Threads: those of the request that decode, and as many that read, which mostly wait.
+    Threads: those of the request that decode, and a quarter as many that read.
     """
 
     no_decoding = "DALI reads and decodes by itself."

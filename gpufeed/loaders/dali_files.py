@@ -1,14 +1,12 @@
 """DALI reads files in a pipeline of its own, beside the one that decodes.
 
 Operators of DALI's CPU backend take turns in a pipeline (OperatorConcurrency, DALI 2.4): in the one that
-decodes, nothing is decoded while files are opened and read. A quarter of the threads read, since more take
-the cores from those that decode: from the page cache four gave a fifth more images than 16 (see
-docs/performance.md).
-Where files are what is waited for, as on storage that is slow to open, all threads read.
+decodes, nothing is decoded while files are opened and read. A quarter of the threads read: of 16, from the
+page cache, four gave a fifth more images than all, with less CPU for each (docs/performance.md). On storage
+that takes 2 ms to open a file 16 give three times as many; DALI's own reader has one thread.
 """
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,26 +19,19 @@ if TYPE_CHECKING:
     from gpufeed.loaders.dali_reader import Planned
 
 NAMES = "names"
-LATE = 16  # batches one after another that were late, more than are begun before the first is decoded
 
 
 class FilePipeline:
     """The bytes of one batch of files after the other, read while others are at work."""
 
     def __init__(self, paths: list[str], batch_size: int, threads: int):
-        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that may read."""
+        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that decode."""
         # bytes of one length: shorter ones end in zeros, where DALI sees their end
         self.names = np.array([os.fsencode(path) for path in paths])
-        self.batch_size, self.most = batch_size, threads
         self.batch: Planned | None = None  # begun and not taken yet
-        self.begun_at = 0.0  # seconds, of time.perf_counter
-        self._build(min(threads, max(2, threads // 4)))
-
-    def _build(self, threads: int) -> None:
-        self.threads, self.late = threads, 0
         self.pipeline = Pipeline(
-            batch_size=self.batch_size,
-            num_threads=threads,
+            batch_size=batch_size,
+            num_threads=min(threads, max(2, threads // 4)),
             device_id=None,
             prefetch_queue_depth=1,  # the first call begins as many
         )
@@ -52,9 +43,6 @@ class FilePipeline:
 
     def begin(self, batch: "Planned") -> None:
         """Has the files of a batch read; the one before must have been taken."""
-        if self.late >= LATE and self.threads < self.most:
-            self._build(self.most)
-        self.begun_at = time.perf_counter()
         self.pipeline.feed_input(NAMES, self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1))
         self.pipeline.schedule_run()
         self.batch = batch
@@ -64,11 +52,7 @@ class FilePipeline:
 
         Raises RuntimeError for a file that cannot be read, after which there is no next batch.
         """
-        asked_at = time.perf_counter()
         (read,) = self.pipeline.share_outputs()  # waits, without the interpreter's lock
-        came_at = time.perf_counter()
         self.pipeline.release_outputs()
-        waited = came_at - asked_at > (came_at - self.begun_at) / 2
-        self.late = self.late + 1 if waited else 0
         batch, self.batch = self.batch, None
         return batch, read

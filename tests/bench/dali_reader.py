@@ -27,7 +27,6 @@ from gpufeed.environment import cores_allowed, environment
 from gpufeed.heap import keep_freed_blocks
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.loaders.dali_reader import DEPTH
 from gpufeed.registry import LOADERS, load
 from gpufeed.timing import synchronise
 
@@ -40,7 +39,7 @@ def own_reader(loader: DaliLoader) -> Callable[[], None]:
         batch_size=request.batch_size,
         num_threads=decoder.threads,
         device_id=(request.device.index or 0) if on_cuda else None,
-        prefetch_queue_depth=DEPTH,
+        prefetch_queue_depth=2,  # DALI's default
     )
     with pipeline:
         files = [loader.reader.paths[sample_id] for sample_id in loader.split_ids.tolist()]

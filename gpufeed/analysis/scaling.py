@@ -19,11 +19,11 @@ NAMED = [feature for feature in wording.FEATURES if feature not in APART]
 def section(cells: pd.DataFrame) -> list[dict]:
     """What the page shows: title, sentence and rows of each training that ran on several numbers of devices.
 
-    cells: of one experiment, as `tables.cells` makes them; one that had to take a smaller batch than its
-    name says is left out. Rows ascend; the first is what others are over.
+    cells: of one experiment, as `tables.cells` makes them; one that had to take a smaller batch than it
+    asked for is left out. Rows ascend; the first is what others are over.
     """
     rows = tables.measured(cells)
-    rows = rows.loc[[f"-b{row['batch_size']}-" in f"{row['cell_id']}-" for _, row in rows.iterrows()]]
+    rows = rows[rows["batch_size"] == rows["batch_size_asked"]]
     rows = rows.assign(ranks=rows["devices"] * rows["nodes"]).sort_values(["ranks", "nodes", "cell_id"])
     groups = [group for _, group in rows.groupby(SERIES, dropna=False, sort=False)]
     groups = [group for group in groups if group["ranks"].nunique() > 1]

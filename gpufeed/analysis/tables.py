@@ -44,6 +44,7 @@ CELL_COLUMNS = [
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "commit", "variant",
 ]  # fmt: skip
+UNWRITTEN = ["repeats", "batch_size_asked"]  # what a row has beside the columns of a file
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -73,9 +74,9 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
 
     Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
 
-    variant: the overrides that not all cells of its experiment share. repeats, the one column that is not of
-    CELL_COLUMNS: a table of the timed repeats (REPEAT). accompanied: in how many of them another process
-    was on the GPU.
+    variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
+    repeats another process was on the GPU. Columns that are not of CELL_COLUMNS: repeats, a table of the
+    timed repeats (REPEAT), and batch_size_asked, which is larger than batch_size where it did not fit.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
@@ -84,7 +85,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
     records = records.assign(**taken(records), accompanied=accompanied(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
-    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, "repeats"])
+    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
     for column in (
         "workers",
         "prefetch_factor",
@@ -133,6 +134,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "repeats": timed(done)[REPEAT],
+        "batch_size_asked": first["batch_size_asked"],
         "accompanied": int(timed(done)["accompanied"].sum()),
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }

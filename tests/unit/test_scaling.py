@@ -77,13 +77,19 @@ def test_a_title_says_which_pipeline_it_is(tmp_path):
 
 
 def test_other_cores_and_other_cards_are_told(tmp_path, monkeypatch):
-    paths = written(tmp_path, {(1, 1): [1000, 1000]})
     told = made.environment
-    monkeypatch.setattr(made, "environment", lambda *a, **k: told(*a, **k) | {"cores_allowed": 64})
-    paths += written(tmp_path, {(2, 1): [1900, 1900]})
-    (series,) = found_in(paths)
+    for number, cores in ((1, 16), (2, 64)):
+
+        def of_one_node(*arguments, cores=cores, **options):
+            found = told(*arguments, **options) | {"cores_allowed": cores}
+            return found | {"gpu": found["gpu"] | {"uuid": f"GPU-{cores}"}}
+
+        monkeypatch.setattr(made, "environment", of_one_node)
+        written(tmp_path, {(number, 1): [1000 * number, 1010 * number]})
+    (series,) = found_in(sorted(tmp_path.rglob("*.json")))
     assert [row["cores"] for row in series["rows"]] == ["16", "64"]
     assert series["sentence"].endswith(" CPU cores of a node beside them: 16 and 64.")
+    assert "on other cards of this model" in series["rows"][1]["words"]
 
 
 def test_a_cell_that_had_to_take_a_smaller_batch_is_none_of_those_that_have_it(tmp_path):

@@ -55,10 +55,12 @@ demo: setup
 test: setup
 	$(PYTEST) -n 2 --dist loadfile -m "not alone and $(SHORT)"
 	$(PYTEST) -m "alone and $(SHORT)"
+	@$(BIN)/python tests/cuda/ledger.py stale
 
 test-all: setup lint
 	$(PYTEST) -n 2 --dist loadfile -m "not alone"
 	$(PYTEST) -m alone
+	@$(BIN)/python tests/cuda/ledger.py stale
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules && $(BIN)/snakemake --lint

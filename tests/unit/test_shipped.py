@@ -1,11 +1,18 @@
 """What the shipped experiments can answer by what they plan, and that the pages name all there is."""
 
+import json
 import re
+from functools import cache
+from itertools import pairwise
 
+import pandas as pd
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
 
+from gpufeed.analysis import crossover, records, sweeps, tables
+from gpufeed.analysis.standing import standing
+from gpufeed.analysis.statistics import SAME
 from gpufeed.config import planned
 from gpufeed.inference.plan import cells
 from gpufeed.kernels.plan import WORKS
@@ -13,6 +20,8 @@ from gpufeed.registry import AUGMENTS, KINDS, LOADERS
 
 CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
+REFERENCE = REPOSITORY / "results/reference"
+README = (REPOSITORY / "README.md").read_text()
 
 
 # an experiment about models in use trains them by one pipeline
@@ -75,3 +84,150 @@ def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
     words = {"salt_pepper": "salt and pepper", "crop_flip": "crop and flip", "one_pass": "one pass"}
     for work in WORKS:
         assert words.get(work, work).replace("normalise", "normalisation") in told
+
+
+@cache
+def published(experiment: str) -> pd.DataFrame:
+    """The cells of an experiment's records on an H200."""
+    found = records.read_records(sorted((REFERENCE / "h200/records" / experiment).glob("*/*.json")))
+    return tables.cells(found)
+
+
+def the(rows: pd.DataFrame, **axes) -> pd.Series:
+    """The one row that has these values."""
+    for name, value in axes.items():
+        rows = rows[rows[name] == value]
+    assert len(rows) == 1
+    return rows.iloc[0]
+
+
+def claimed(pattern: str) -> list[float]:
+    """The numbers at each N, in the README's one sentence that matches."""
+    found = re.findall(re.sub(r"\bN\b", r"([\\d.,]*\\d)", pattern), " ".join(README.split()))
+    assert len(found) == 1, pattern
+    numbers = [found[0]] if isinstance(found[0], str) else found[0]
+    return [float(number.replace(",", "")) for number in numbers]
+
+
+FED = {"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dali_cpu": 0, "dataloader_workers": 16}
+
+
+def test_the_readmes_first_claim_is_of_its_records():
+    cells = published("peers")
+    rows = {name: the(cells, loader=name, workers=count, cuda_graphs=True) for name, count in FED.items()}
+    for row in rows.values():
+        assert (row["hardware"], row["cores"], row["batch_size"]) == ("NVIDIA H200", 16, 256)
+        assert (row["model"], row["dataset"], row["n_repeats"]) == ("resnet18", "tiny_imagenet_40", 2)
+        assert len(row["repeats"]) == 2
+    said = claimed(
+        r"On one H200 with N cores, a ResNet-18 on N JPEGs of N x N in the page cache "
+        r"\(batch N, CUDA graphs, n = N\) keeps N % of that limit with the images on the GPU, decoded or "
+        r"as JPEGs, N % with FFCV, N % with strips of JPEGs, and N % \(N to N\) with N DataLoader workers"
+    )
+    workers = rows["dataloader_workers"]
+    shares = {name: round(100 * row["ceiling_share"]) for name, row in rows.items()}
+    assert shares["resident"] == shares["resident_jpeg"]
+    assert said == [
+        *(16, 20000, 64, 64, 256, 2),
+        *(shares[name] for name in ("resident", "ffcv", "strips", "dataloader_workers")),
+        round(100 * workers["images_per_s_min"] / workers["ceiling_images_per_s_max"]),
+        round(100 * workers["images_per_s_max"] / workers["ceiling_images_per_s_min"]),
+        16,
+    ]
+    neighbours = list(rows.values())[:5]
+    assert all(standing(one, next_one).how == SAME for one, next_one in pairwise(neighbours))
+
+
+def test_what_the_readme_says_of_the_first_batch_of_an_epoch_is_of_its_records():
+    folder = (
+        REFERENCE
+        / "h200/records/peers"
+        / the(published("peers"), loader="dataloader_workers", workers=16, cuda_graphs=True)["cell_id"]
+    )
+    shares, lengths = [], set()
+    for path in sorted(folder.glob("*.json")):
+        record, steps = json.loads(path.read_text()), pd.read_parquet(path.with_suffix(".steps.parquet"))
+        assert record["telemetry"]["host"]["page_cache_share"] == 1
+        assert record["epochs"][0]["images"] == 20000
+        first = steps["step"] == steps.groupby("epoch")["step"].transform("min")
+        lengths.add(steps.groupby("epoch").size().max())
+        timed = steps["step"] >= record["warmup"]["steps"]
+        shares.append(100 * steps[timed & first]["total_ms"].sum() / steps[timed]["total_ms"].sum())
+    said = claimed(r"With N workers the first of an epoch's N batches takes N to N % of the time")
+    assert said == [16, *lengths, round(min(shares)), round(max(shares))]
+
+
+def test_what_the_readme_says_of_decoders_is_of_its_records():
+    best = {}
+    for host in ("h200", "h100"):
+        points, troubles = sweeps.read_sweeps(
+            sorted((REFERENCE / host / "sweeps/gpu_decoding").glob("*.json"))
+        )
+        assert troubles.empty
+        found = crossover.sizes(points)
+        pays = {cores: [size.side for size in found if size.gpu.beats(size.cpu[cores])] for cores in (8, 16)}
+        sides = [size.side for size in found]
+        said = claimed(
+            r"pays from N pixels a side on against 8 cores and from N on against 16, there and on an H100"
+        )
+        for cores, first in zip((8, 16), said, strict=True):
+            assert pays[cores] == sides[sides.index(first) :]
+        for size in found:
+            assert size.strips.beats(size.cpu[16])
+            assert size.strips.beats(size.strips_cpu[16])
+        # the highest of all batches
+        at_64 = sweeps.measured(points)
+        at_64 = at_64[(at_64["side"] == 64) & (at_64["cache"] == "warm") & (at_64["cores"] == 16)]
+        best[host] = at_64.groupby("kind")["images_per_s"].max()
+    said = claimed(
+        r"at 64 x 64 N million images a second on the H200 and N on the H100, where 16 cores reach N and N "
+        r"file by file, and the best GPU decoder N and N\."
+    )
+    pairs = [(round(best[host]["strips"] / 1e6, 1)) for host in best]
+    for kind in ("cpu", "gpu"):
+        pairs += [round(best[host][kind], -3) for host in best]
+    assert said == pairs
+    own = json.loads((REFERENCE / "h100/bench/own_jpeg.json").read_text())["images_per_s"]["own"]["20000"]
+    said = claimed(r"Our own CUDA kernels decode N million \(N to N, n = N\) on an H100, all 20,000 files")
+    assert said == [*(round(own[name] / 1e6, 1) for name in ("median", "min", "max")), own["n"]]
+
+
+def test_what_the_readme_says_of_cuda_graphs_is_of_its_records():
+    axes = {
+        "loader": "resident",
+        "augment": "fused",
+        "trainer": "plain",
+        "precision": "fp16",
+        "batch_size": 512,
+    }
+    eager, graphs = (the(published("hybrid_gpu"), **axes, cuda_graphs=graphs) for graphs in (False, True))
+    found = standing(graphs, eager)
+    assert found.ahead
+    said = claimed(r"one CUDA graph a step is worth N times \(N to N, batch N, fp16\)")
+    assert said == [*(round(number, 1) for number in (found.ratio.median, *found.bounds)), 512]
+    assert claimed(r"An epoch takes N s") == [round(graphs["epoch_s"], 1)]
+
+
+def test_what_the_readme_says_of_shares_of_the_limit_is_of_its_records():
+    def au(loader: str, workers: int = 0, augment: str = "torch", batch_size: int = 256) -> dict:
+        cell = {"loader": loader, "workers": workers, "augment": augment, "batch_size": batch_size}
+        cell |= {"model": "resnet18", "cuda_graphs": True}
+        found = [json.loads(path.read_text()) for path in (REFERENCE / "h200/ceilings/feed").glob("*.json")]
+        (found,) = [document for document in found if cell.items() <= document["cell"].items()]
+        return found
+
+    files = [au("torchvision_cuda"), au("nvimgcodec"), au("dataloader_workers", workers=16)]
+    said = claimed(
+        r"N % of the limit with `torchvision_cuda` and N % with `nvimgcodec`, N % with N workers \(N pairs"
+    )
+    shares = [document["shares"]["au"] for document in files]
+    assert said == [*(round(100 * share["median"]) for share in shares), 16, shares[0]["n"]]
+    assert max(share["ci95_high"] for share in shares[:2]) < shares[2]["ci95_low"]
+
+    fused = au("resident", augment="fused", batch_size=512)
+    said = claimed(
+        r"in batches of N a ResNet-18 fed so keeps N % of its compute-only rate "
+        r"\(N of N images a second, N pairs"
+    )
+    rates = [round(fused["images_per_s"][name]["median"]) for name in ("end_to_end", "compute_only")]
+    assert said == [512, round(100 * fused["shares"]["au"]["median"], 1), *rates, fused["shares"]["au"]["n"]]

@@ -123,6 +123,7 @@ class Run:
                 command,
                 cwd=self.root,
                 env=os.environ | {JOB: str(told), "PYTHONPATH": os.pathsep.join(paths)},
+                stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 process_group=0,  # its own children end with it

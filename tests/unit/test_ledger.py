@@ -176,6 +176,15 @@ def test_what_does_not_end_in_time_is_stopped_and_left(checkout, capsys):
     assert [event["event"] for event in read(part)][-1] in ("file", "collected", "start")
 
 
+@pytest.mark.parametrize(("seconds", "left"), [(10, []), (100, ["test_x.py"])])
+def test_a_file_that_took_longer_than_what_is_left_does_not_start(checkout, seconds, left):
+    root = checkout(test_x="def test_quick(): pass")
+    row = {"test_x.py": {"seconds": seconds, "seconds_alone": 0}}
+    run = ledger_run.Run(root, root / "part.jsonl", [], row, beside=6, timeout=30, minutes=9)
+    run.begun -= 8 * 60
+    assert run.all(["test_x.py"]) == left
+
+
 def events(root: Path, name: str, outcomes: dict[str, str], digest: str = "d", **host) -> Path:
     """A part as it is written on a host with a GPU."""
     about = {"file": "test_x.py", "alone": False}

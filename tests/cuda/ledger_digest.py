@@ -67,6 +67,7 @@ class Tree:
 
     def _named(self, path: Path, tree: ast.Module) -> Iterator[Path]:
         of_tests = self.root / "tests" in path.parents
+        prose = {expression.value for expression in docstrings(tree)}
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -79,7 +80,7 @@ class Tree:
             elif isinstance(node, ast.Attribute) and of_tests:
                 if isinstance(node.value, ast.Name) and node.value.id == "registry":
                     yield from self._registered.get(node.attr, ())
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
                 if of_tests:
                     yield from self._registered.get(node.value, ())
                     for name in MODULE.findall(node.value):
@@ -106,21 +107,29 @@ class Tree:
             if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict)):
                 continue
             for key, value in zip(node.value.keys, node.value.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Call):
-                    files = self._module(value.args[0].value.partition(":")[0])
+                target = next(iter(value.args), None) if isinstance(value, ast.Call) else None
+                if isinstance(key, ast.Constant) and isinstance(target, ast.Constant):
+                    files = self._module(target.value.partition(":")[0])
                     for name in (key.value, node.targets[0].id):
                         found.setdefault(name, []).extend(files)
         return found
 
 
-def python_code(text: str, tree: ast.Module) -> str:
-    """The source without comments, docstrings and blank lines, the same by every version of Python."""
-    lines = text.split("\n")
+def docstrings(tree: ast.Module) -> Iterator[ast.Expr]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
             first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
+            text = first.value if isinstance(first, ast.Expr) else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield first
+
+
+def python_code(text: str, tree: ast.Module) -> str:
+    """The source without comments, docstrings and blank lines, the same by every version of Python."""
+    lines = text.split("\n")
+    for first in docstrings(tree):
+        if not lines[first.lineno - 1][: first.col_offset].strip():  # else code stands before it
+            lines[first.lineno - 1 : first.end_lineno] = [""] * (first.end_lineno - first.lineno + 1)
     return without_blanks(PYTHON_COMMENT.sub(r"\1", "\n".join(lines)))
 
 

@@ -269,6 +269,8 @@ def test_a_digest_is_that_of_the_code_that_a_test_covers(checkout, how):
     assert Tree(root).digest(test) == before
     checkout(near='"""Says why."""\n\n# and how\nONE = 1  # so\n')
     assert Tree(root).digest(test) == before
+    test.write_text(f'"""As gpufeed.other does."""\n{COVERS[how]}')
+    assert Tree(root).digest(test) == before
     checkout(near="ONE = 2\n")
     assert Tree(root).digest(test) != before
 
@@ -281,10 +283,11 @@ def test_a_digest_is_that_of_the_code_that_a_test_covers(checkout, how):
             'def f():\n    """Say."""\n    return \'# 1\'  # say\n',
             "def f():\n    return '# 2'\n",
         ),
+        ("def f(a=1): ...\n", "def f(a=1): ...  # say\n", "def f(a=2): ...\n"),
         ('A = """\n# 1 "x"\n"""\n', 'A = """\n# 1 "x"\n"""  # say\n', 'A = """\n# 2 "x"\n"""\n'),
     ],
 )
-def test_a_string_is_no_comment(checkout, code, comment, another):
+def test_strings_and_one_line_bodies_are_no_comments(checkout, code, comment, another):
     digests = []
     for text in (code, comment, another):
         root = checkout(near=text, test_x="from gpufeed import near")

@@ -27,7 +27,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run tests/cuda, or FILES of it, on this GPU host")
     run.add_argument("part", type=Path, help="new file that takes each outcome as soon as it is known")
-    run.add_argument("files", nargs="*", help="names in tests/cuda, in the order in which they start")
+    run.add_argument("files", nargs="*", help="which of tests/cuda, in order (default: longest first)")
     run.add_argument("--after", nargs="+", type=Path, default=[], help="leave out what ended in these parts")
     run.add_argument("--minutes", type=float, default=9.0, help="stop what runs then (default: 9)")
     run.add_argument("--beside", type=int, default=6, help="files beside each other (default: 6)")
@@ -51,8 +51,10 @@ def run_part(root: Path, asked: argparse.Namespace) -> int:
         sys.exit(f"found {asked.part}; expected the name of a new file")
     if unknown := set(asked.files) - set(there):
         sys.exit(f"found {', '.join(sorted(unknown))}; expected names of files in tests/cuda")
-    files = asked.files or there
-    run = Run(root, asked.part, asked.after, rows(root), asked.beside, asked.timeout, asked.minutes)
+    before = rows(root)
+    longest_first = sorted(there, key=lambda name: -before.get(name, {}).get("seconds", 0.0))
+    files = asked.files or longest_first
+    run = Run(root, asked.part, asked.after, before, asked.beside, asked.timeout, asked.minutes)
     left = run.all(files)
     failed = [name for name in files if entry(run.found[name])["failed"]]
     print(f"{len(files) - len(left)} of {len(files)} files are finished")

@@ -145,7 +145,9 @@ def test_images_that_a_decoder_left_to_another_are_counted(jpegs, tmp_path, load
     if one.status == "skipped":
         pytest.skip(one.sentence)
     assert one.status == "passed", one.sentence
-    assert (one.loading["decoder"], one.loading["images"]) == (loader, 3 * 64)
+    assert one.loading["decoder"] == loader
+    # strips may have decoded the first window of a fourth epoch ahead, which here is the whole split
+    assert one.loading["images"] in ((3 * 64, 4 * 64) if loader == "strips" else (3 * 64,))
     assert one.loading["fell_back"]["pillow"] >= 3  # an epoch each
     assert sum(one.loading["fell_back"].values()) < 3 * 32
 

@@ -5,10 +5,6 @@ from snakemake.utils import min_version
 min_version("9.20")
 
 
-# Slurm sends SIGTERM to all processes of a job: the shell waits for the program, which may have a state to keep
-shell.prefix("set -euo pipefail; trap : TERM; ")
-
-
 configfile: "config/config.yaml"
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 
@@ -15,6 +16,23 @@ from gpufeed import notice
 
 LOOK_S = 0.5
 KEEP_S = 60.0  # for a training that keeps its state at that moment: SIGTERM was for its ancestors, too
+VARIABLE = "GPUFEED_SNAKEMAKE"  # in a job's environment: Snakemake's process number and its namespace
+
+
+def handed_down() -> str:
+    """Return the shell command by which the present process, a Snakemake, tells its jobs who it is.
+
+    It is part of what a job's shell runs, so that it arrives within a container with a clean environment.
+    """
+    return f"export {VARIABLE}={os.getpid()}:{pid_namespace()}"
+
+
+def pid_namespace() -> int:
+    """Return the number of the namespace of this process's number; 0 where the system has none."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def family(ancestors: int = 2) -> Callable[[], bool]:
@@ -26,6 +44,26 @@ def family(ancestors: int = 2) -> Callable[[], bool]:
     return lambda: all(map(runs, watched))
 
 
+def snakemake_runs() -> Callable[[], bool]:
+    """Return what says whether this job's Snakemake runs still, and the nearest ancestors of the job.
+
+    Ends the process where Snakemake has gone already. The ancestors are others then, or a container stands
+    between, so that Snakemake tells its number (`handed_down`); a process with that number that began after
+    the job is another one. In a container with process numbers of its own only the ancestors can be seen.
+    """
+    near = family()
+    pid, namespace = map(int, os.environ.get(VARIABLE, "0:-1").split(":"))
+    if namespace != pid_namespace():
+        return near
+    try:
+        snakemake = psutil.Process(pid)
+        if snakemake.create_time() > psutil.Process().create_time():
+            end_now()
+    except psutil.NoSuchProcess:
+        end_now()
+    return lambda: runs(snakemake) and near()
+
+
 def runs(process: psutil.Process) -> bool:
     """Whether it has not ended; one that ends between the two looks has."""
     try:
@@ -34,12 +72,21 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def end_with(ancestors: int = 2) -> None:
-    """Ends this process, at once and without a record, when one of its nearest ancestors has gone.
+def end_with_snakemake() -> None:
+    """Ends this job as end_unless does, when its Snakemake has gone; for its first line."""
+    end_unless(snakemake_runs())
 
-    ancestors: as in family. A process that was asked to end, and heeds that, has KEEP_S for it.
+
+def end_with(ancestors: int = 2) -> None:
+    """Ends this process as end_unless does, when one of its nearest ancestors (as in family) has gone."""
+    end_unless(family(ancestors))
+
+
+def end_unless(all_run: Callable[[], bool]) -> None:
+    """Ends this process, at once and without a record, as soon as `all_run` says no.
+
+    A process that was asked to end, and heeds that, has KEEP_S for it.
     """
-    all_run = family(ancestors)
 
     def watch() -> None:
         while all_run():
@@ -47,6 +94,16 @@ def end_with(ancestors: int = 2) -> None:
         until = time.monotonic() + KEEP_S
         while notice.given() and time.monotonic() < until:
             time.sleep(LOOK_S)
-        os._exit(1)
+        end_now()
 
     threading.Thread(target=watch, name="gpufeed-orphan", daemon=True).start()
+
+
+def end_now() -> None:
+    """Ends this process, and asks those that it has started to end, as Slurm does: compilers watch nobody."""
+    try:
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.terminate()
+    finally:
+        os._exit(1)

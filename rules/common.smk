@@ -14,6 +14,7 @@ from gpufeed.errors import GpufeedError
 from gpufeed.folders import settle_folders
 from gpufeed.node import announce, node_name
 from gpufeed.order import Order
+from gpufeed.orphan import handed_down
 from gpufeed.registry import DECODERS, LOADERS
 from gpufeed.sweep.plan import STRIP_SETS
 
@@ -24,6 +25,8 @@ except GpufeedError as error:
     raise WorkflowError(f"the config cannot be run\n{error}")
 
 announce(planning=workflow.is_main_process)
+# Slurm sends SIGTERM to all processes of a job: the shell waits for the program, which may have a state to keep
+shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 
 RESULTS = config["results"]
 DATA = config["data"]

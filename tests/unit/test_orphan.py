@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 from data_fixtures import REPOSITORY
+from process_fixtures import left_after
 
 from gpufeed import orphan
 
@@ -79,3 +81,107 @@ def test_one_that_ends_between_two_looks_has_ended(monkeypatch):
 
     monkeypatch.setattr(psutil.Process, "is_running", still_running)
     assert not orphan.runs(watched)
+
+
+# two shells for Snakemake and the shell of its job; the outer one tells its number
+JOB = 'export GPUFEED_SNAKEMAKE=$$:$2; sh -c \'"$0" -c "$1"; true\' "$0" "$1"; true'
+WAITS = f"""
+import os, subprocess, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+print("started", flush=True)
+told = sys.stdin.readline().strip()
+from gpufeed import orphan
+"""
+
+
+def started(code: str, namespace: int | None = None) -> subprocess.Popen:
+    """A job that has begun, and waits for a line before it looks for its Snakemake."""
+    namespace = orphan.pid_namespace() if namespace is None else namespace
+    shell = subprocess.Popen(
+        ["sh", "-c", JOB, sys.executable, WAITS + code, str(namespace)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert shell.stdout.readline() == "started\n"
+    return shell
+
+
+def goes_on(job: subprocess.Popen, told: str = "") -> str:
+    """What it says from then on, until it has ended."""
+    with job.stdin, job.stdout:
+        job.stdin.write(told + "\n")
+        job.stdin.flush()
+        said = job.stdout.read()
+    job.wait()
+    return said
+
+
+LASTS = """
+orphan.end_with_snakemake()
+print("works", flush=True)
+import time
+time.sleep(3 * orphan.LOOK_S)
+print("done", flush=True)
+"""
+
+
+def test_a_job_works_while_its_snakemake_runs():
+    assert goes_on(started(LASTS)) == "works\ndone\n"
+
+
+def test_a_job_whose_snakemake_went_before_it_looked_ends_at_once():
+    job = started(LASTS)
+    job.kill()
+    job.wait()
+    assert goes_on(job) == ""
+
+
+def test_a_job_and_its_helpers_end_with_a_snakemake_that_goes_while_it_works():
+    job = started(
+        """
+orphan.end_with_snakemake()
+print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
+import time
+time.sleep(60)
+"""
+    )
+    with job.stdin, job.stdout:
+        job.stdin.write("\n")
+        job.stdin.flush()
+        helper = psutil.Process(int(job.stdout.readline()))
+        job.kill()
+        assert left_after(10, [helper]) == []
+        assert job.stdout.read() == ""  # read to its end: the job has ended, too
+    job.wait()
+
+
+def test_a_later_process_with_the_number_of_snakemake_is_another():
+    job = started(
+        """
+orphan.os.environ[orphan.VARIABLE] = f"{told}:{orphan.pid_namespace()}"
+orphan.end_with_snakemake()
+print("works", flush=True)
+"""
+    )
+    time.sleep(0.05)  # the kernel's clock of processes has ticks of 10 ms
+    later = subprocess.Popen(["sleep", "60"])
+    try:
+        assert goes_on(job, str(later.pid)) == ""
+    finally:
+        later.kill()
+        later.wait()
+
+
+@pytest.mark.parametrize("orphaned", [False, True])
+def test_a_job_that_has_process_numbers_of_its_own_watches_whom_it_sees(orphaned):
+    """As in a container with them: the number of Snakemake means another process there, or none."""
+    job = started(LASTS, namespace=orphan.pid_namespace() + 1)
+    with job.stdin, job.stdout:
+        job.stdin.write("\n")
+        job.stdin.flush()
+        assert job.stdout.readline() == "works\n"
+        if orphaned:
+            job.kill()
+        assert job.stdout.read() == ("" if orphaned else "done\n")
+    job.wait()

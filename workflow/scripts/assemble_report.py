@@ -1,5 +1,10 @@
 """Everything that was measured -> the report."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.publish import report
 from gpufeed.log import job_log
 

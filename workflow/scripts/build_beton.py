@@ -1,5 +1,10 @@
 """Writes a dataset into a file of FFCV's format."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed.beton.build import build

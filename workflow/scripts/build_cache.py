@@ -1,8 +1,13 @@
 """Decodes a dataset once into its cache."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
-from gpufeed import leases, orphan
+from gpufeed import leases
 from gpufeed.cache import build_or_fall_back
 from gpufeed.data.manifest import Manifest
 from gpufeed.log import job_log
@@ -11,7 +16,7 @@ from gpufeed.registry import takes_gpu
 if __name__ == "__main__":  # worker processes may import this file again
     with job_log(snakemake.log[0]) as log:  # noqa: F821
         job = snakemake  # noqa: F821
-        leases.take(takes_gpu(job.params.decoder), job.params.device or "auto", runs=orphan.family())
+        leases.take(takes_gpu(job.params.decoder), job.params.device or "auto")
         if job.input.get("extension"):
             from gpufeed import ops  # with torch
 

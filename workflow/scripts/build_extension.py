@@ -1,5 +1,10 @@
 """Compiles the extension; what the node lacks for it is written down."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed import attempts

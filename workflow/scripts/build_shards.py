@@ -1,5 +1,10 @@
 """Writes a dataset's files into tar shards."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed.data.manifest import Manifest

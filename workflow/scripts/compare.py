@@ -1,5 +1,10 @@
 """Records of an experiment, and those that they are held against -> the comparison: CSV and Markdown."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.publish_comparison import write_comparison
 from gpufeed.log import job_log
 

@@ -1,5 +1,10 @@
 """One file of a dataset, from a folder of archives or a URL, checked."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed.data.fetch import SourceFile, fetch

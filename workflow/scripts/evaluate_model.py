@@ -1,8 +1,13 @@
 """Asks a kept model about every image of the evaluation split."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
@@ -13,7 +18,6 @@ from gpufeed.trained.record import EVALUATION
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         cell = planned_cell(job)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
         found = evaluate_model(

@@ -1,8 +1,13 @@
 """Exports a kept model to a program of torch.export and to ONNX, and lists what it made."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 
-from gpufeed import attempts, orphan
+from gpufeed import attempts
 from gpufeed.compose import planned_cell
 from gpufeed.inference.export import export_model
 from gpufeed.inference.files import EXPORTED, troubles
@@ -12,7 +17,6 @@ from gpufeed.node import node_name
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         found = export_model(
             planned_cell(job),
             job.input.model,

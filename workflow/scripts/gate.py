@@ -1,9 +1,14 @@
 """Holds a loader against the reference and writes the verdict, which is final if it passed."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    alive = orphan.snakemake_runs()
+
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.data.unpacked import bring
 from gpufeed.gate.task import Task
 from gpufeed.gate.watch import watched
@@ -31,9 +36,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         if task.cache is None and task.shards is None and task.beton is None:
             bring(Path(task.manifest).parent)
         # no thread may run when the gate forks: what ends this process with Snakemake is asked while it waits
-        own = (job.threads, job.resources.get("shares", 1), orphan.family())
-        leases.take(1, job.params.device, *own)
-        verdict = watched(task, node_name(), job.params.attempt, begun=orphan.end_with)
+        leases.take(1, job.params.device, job.threads, job.resources.get("shares", 1), alive)
+        verdict = watched(task, node_name(), job.params.attempt, begun=lambda: orphan.end_unless(alive))
         attempts.ended(job.output.verdict, verdict.attempt)
         verdict.write(job.output.verdict)
         if verdict.sentence:

@@ -1,9 +1,14 @@
 """Times the builds of one decoder, one fresh process."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.build_time import measure_build
 from gpufeed.log import job_log
 from gpufeed.node import node_name
@@ -12,7 +17,6 @@ from gpufeed.registry import takes_gpu
 if __name__ == "__main__":  # worker processes may import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         leases.take(takes_gpu(job.wildcards.decoder))
         if job.input.get("extension"):
             from gpufeed import ops  # with torch

@@ -1,8 +1,13 @@
 """Measures the ceilings of one cell: end to end and compute only by turns, input only, and its stages."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.ceilings import verdict
 from gpufeed.ceilings.measure import measure_ceilings
 from gpufeed.ceilings.record import write
@@ -14,7 +19,6 @@ from gpufeed.parts import Stores
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         found = measure_ceilings(

@@ -5,12 +5,16 @@ import time
 BEGAN_S = time.time()  # before the imports, which the record tells from the start of the process
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    from gpufeed import orphan
+
+    orphan.end_with_snakemake()
+
     import os
     import sys
     from contextlib import nullcontext
     from pathlib import Path
 
-    from gpufeed import attempts, leases, orphan
+    from gpufeed import attempts, leases
     from gpufeed.compose import planned_cell
     from gpufeed.log import job_log
     from gpufeed.measure import measure
@@ -21,7 +25,6 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
 
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         results, name = Path(job.config["results"]), job.wildcards

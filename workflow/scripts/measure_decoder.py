@@ -1,10 +1,14 @@
 """Measures one decoder over all points of a sweep."""
 
 if __name__ == "__main__":
+    from gpufeed import orphan
+
+    orphan.end_with_snakemake()
+
     # here, since every decoding process imports this file again, and torch would take each of them 3 s
     import sys
 
-    from gpufeed import attempts, leases, orphan
+    from gpufeed import attempts, leases
     from gpufeed.log import job_log
     from gpufeed.node import node_name
     from gpufeed.sweep.measure import measure_decoder
@@ -12,7 +16,6 @@ if __name__ == "__main__":
 
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         leases.take(1, job.params.device)
         if job.input.get("extension"):
             from gpufeed import ops  # with torch

@@ -1,8 +1,13 @@
 """Measures kernels alone, those of the augments or of an MLP, beside a copy of as many bytes."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.kernels.measure import measure_kernels
 from gpufeed.kernels.record import write
 from gpufeed.log import job_log
@@ -11,7 +16,6 @@ from gpufeed.node import node_name
 if __name__ == "__main__":
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         leases.take(1, job.params.device)
         found = measure_kernels(
             job.wildcards.experiment,

@@ -1,5 +1,10 @@
 """Records of an experiment -> its figures."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.publish import plot
 from gpufeed.log import job_log
 

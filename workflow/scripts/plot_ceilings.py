@@ -1,5 +1,10 @@
 """Ceilings of an experiment's cells -> their table and their figure."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.ceilings_section import publish
 from gpufeed.log import job_log
 

@@ -1,5 +1,10 @@
 """An evaluation -> the figure of its confusion matrix."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.confusion import plot
 from gpufeed.log import job_log
 

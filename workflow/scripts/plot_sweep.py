@@ -1,5 +1,10 @@
 """Sweeps of an experiment -> its two figures."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.publish_sweeps import plot
 from gpufeed.log import job_log
 

@@ -1,5 +1,10 @@
 """Archives -> image files in class folders, and their manifest."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed.data.prepare import prepare

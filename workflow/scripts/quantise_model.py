@@ -1,8 +1,13 @@
 """Makes the INT8 file of an exported model, calibrated on training images, and lists it."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.compose import planned_cell
 from gpufeed.inference.files import EXPORTED, find, troubles
 from gpufeed.inference.quantise import quantise_model
@@ -13,7 +18,6 @@ from gpufeed.parts import Stores
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         cell = planned_cell(job)
         leases.take(1, cell["device"], job.threads, job.resources.get("shares", 1))
         found = quantise_model(

@@ -1,5 +1,10 @@
 """The records that exist, own or published -> the report; starts no cell and says what is missing."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from pathlib import Path
 
 from gpufeed.analysis.publish import report, say_missing

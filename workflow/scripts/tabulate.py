@@ -1,5 +1,10 @@
 """Records of an experiment -> its two tables."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 from gpufeed.analysis.publish import tabulate
 from gpufeed.log import job_log
 

@@ -1,9 +1,14 @@
 """Trains one cell once and keeps its model; writes the weights, then what is known of them."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import sys
 from pathlib import Path
 
-from gpufeed import attempts, leases, orphan
+from gpufeed import attempts, leases
 from gpufeed.compose import planned_cell
 from gpufeed.log import job_log
 from gpufeed.node import node_name
@@ -16,7 +21,6 @@ from gpufeed.trained.train import train_model
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
     with job_log(snakemake.log[0]):  # noqa: F821
         job = snakemake  # noqa: F821
-        orphan.end_with()
         cell = planned_cell(job)
         leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
         folder = Path(job.output.model).parent

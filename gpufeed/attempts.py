@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpufeed.data.disk import whole
+
 PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
 LACKING = {"skipped", "refused", "partial"}
 
@@ -64,8 +66,8 @@ def _final(data: Mapping, node: str, device: str) -> bool:
 
 
 def _write(path: Path, number: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{number}\n")
+    with whole(path) as partial:
+        partial.write_text(f"{number}\n")
 
 
 def _number(path: Path) -> int:

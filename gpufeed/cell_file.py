@@ -1,10 +1,10 @@
 """A composed cell as a YAML file: what a run by hand leaves beside its weights."""
 
-import os
 from pathlib import Path
 
 import yaml
 
+from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import LATER, Cell
 
@@ -13,13 +13,10 @@ WIDTH = 110
 
 def write(path: str | Path, cell: Cell, comment: str) -> None:
     """Writes the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
-    path = Path(path)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     text = head + yaml.safe_dump(cell.asdict(), sort_keys=False, width=WIDTH)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def read(path: str | Path) -> dict:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
+from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -32,10 +32,8 @@ class Document:
         path = Path(path)
         text = json.dumps(data, indent=1, sort_keys=True, allow_nan=False) + "\n"
         self.check(json.loads(text), path, NOT_WRITTEN)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(text)
-        os.replace(partial, path)
+        with whole(path) as partial:
+            partial.write_text(text)
 
     def read(self, path: str | Path) -> dict:
         """Reads it; raises GpufeedError if it is missing, damaged or of another schema version."""

@@ -3,35 +3,51 @@
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpufeed.data.disk import refusal
 from gpufeed.errors import GpufeedError
+
+
+class LogFile(logging.FileHandler):
+    """A log that lacks lines where its disk is full: what the job makes goes there too, and says so."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            super().close()
 
 
 @contextmanager
 def job_log(path: str | Path) -> Iterator[logging.Logger]:
     """Logs to `path` while the block runs, and ends the job with status 1 if the block raises.
 
-    A GpufeedError is its three lines, on stderr and in the log, which Snakemake shows too; anything
-    else keeps its traceback in both places.
+    A GpufeedError is its three lines, on stderr and in the log, which Snakemake shows too, and so is a disk
+    that is full or may not be written to; anything else keeps its traceback in both places.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    logger = logging.getLogger("gpufeed")
-    handler = logging.FileHandler(path, mode="w")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    path, logger = Path(path), logging.getLogger("gpufeed")
+    handler: logging.Handler = logging.NullHandler()
     try:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handler = LogFile(path, mode="w")
+        finally:
+            logger.addHandler(handler)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger.setLevel(logging.INFO)
         yield logger
-    except GpufeedError as error:
-        logger.error("stopped: %s", error)
-        print(error, file=sys.stderr)
+    except Exception as error:
+        known = refusal(error, error.filename or path.parent) if isinstance(error, OSError) else error
+        if not isinstance(known, GpufeedError):
+            logger.exception("stopped by an unexpected error")
+            raise
+        logger.error("stopped: %s", known)
+        print(known, file=sys.stderr)
         sys.exit(1)
-    except Exception:
-        logger.exception("stopped by an unexpected error")
-        raise
     finally:
         logger.removeHandler(handler)
         handler.close()

@@ -5,7 +5,6 @@ on several nodes, all of them see it; the starter is on that of rank 0.
 """
 
 import json
-import os
 import pickle
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from gpufeed.data.disk import whole
 from gpufeed.errors import one_line
 
 
@@ -58,8 +58,8 @@ def read_call(folder: Path) -> Call:
 
 def write_result(folder: Path, result: Any) -> None:
     """Of rank 0."""
-    torch.save(result, folder / "result.partial")
-    os.replace(folder / "result.partial", folder / "result.pt")
+    with whole(folder / "result.pt") as partial:
+        torch.save(result, partial)
 
 
 def read_result(folder: Path) -> Any:
@@ -74,9 +74,8 @@ def write_failure(folder: Path, rank: int, error: Exception) -> None:
         pickle.loads(packed)
     except Exception:
         packed = pickle.dumps(RuntimeError(one_line(error)))
-    partial = folder / f"failure-{rank}.partial"
-    partial.write_bytes(pickle.dumps((rank, time.time(), packed)))
-    os.replace(partial, folder / f"failure-{rank}.pkl")
+    with whole(folder / f"failure-{rank}.pkl") as partial:
+        partial.write_bytes(pickle.dumps((rank, time.time(), packed)))
 
 
 def read_failures(folder: Path, ranks: int) -> list[Failure]:

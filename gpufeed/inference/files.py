@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpufeed.data.disk import enough_disk
 from gpufeed.document import Document
 from gpufeed.errors import Skip
 from gpufeed.trained.model_file import SavedModel
@@ -93,7 +94,12 @@ def row(
     outcome: gpufeed.training.guarded for this cell. A file that failed is removed.
     """
     path = folder / NAMES[format]
-    status, sentence, found = outcome(lambda: work(path))
+
+    def made() -> dict[str, Any]:
+        with enough_disk(folder, path):
+            return work(path)
+
+    status, sentence, found = outcome(made)
     if status != "done":
         path.unlink(missing_ok=True)
     told = dict.fromkeys(("opset", "dynamic_batch", "difference", "quantised")) | (found or {})

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpufeed.errors import GpufeedError, one_line
 from gpufeed.record import Record
 from gpufeed.tracking.metrics import metrics, write_metrics
 from gpufeed.tracking.run import Run
@@ -21,8 +22,8 @@ def track(record: Record, tracking: Mapping[str, Any], results: str | Path) -> N
     try:
         if record.epochs:
             write_metrics(folder / f"{record.repeat}-{record.attempt}.csv", record.epochs)
-    except OSError as error:
-        log.warning("no metrics in %s: %s", folder, error)
+    except (OSError, GpufeedError) as error:
+        log.warning("no metrics in %s: %s", folder, one_line(error))
     if not tracking["wandb"]:
         return
     run = Run(

@@ -1,9 +1,10 @@
 """metrics.csv: one row an epoch."""
 
 import csv
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from gpufeed.data.disk import whole
 
 PLAIN = ("epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss")
 HELD_OUT = {"top1": "top1", "loss": "evaluation_loss"}  # key of an accuracy -> column, which may be empty
@@ -19,11 +20,7 @@ def metrics(entry: Mapping) -> dict[str, float | int | None]:
 
 def write_metrics(path: str | Path, entries: Iterable[Mapping]) -> None:
     """Writes the whole file, or nothing at all."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", newline="", encoding="utf-8") as file:
+    with whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(map(metrics, entries))
-    os.replace(partial, path)

@@ -4,7 +4,6 @@
 fields of gpufeed/schemas/model.schema.yaml, and `state_dict`.
 """
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.models.make import make, portable
 from gpufeed.registry import MODELS
@@ -63,14 +63,11 @@ class SavedModel:
 
 def save(about: dict[str, Any], model: nn.Module | None, path: str | Path) -> None:
     """Writes the file whole or not at all; without a model it holds only the reason why there is none."""
-    path = Path(path)
     state = model.state_dict() if model is not None else {}
     # contiguous: whoever reads the file need not know of channels_last
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    torch.save({"format": FORMAT, **about, "state_dict": state}, partial)
-    os.replace(partial, path)
+    with whole(path) as partial:
+        torch.save({"format": FORMAT, **about, "state_dict": state}, partial)
 
 
 def load(path: str | Path) -> SavedModel:

@@ -2,11 +2,12 @@
 
 import csv
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from gpufeed.data.disk import whole
 
 if TYPE_CHECKING:
     from gpufeed.trained.predict import Prediction
@@ -73,13 +74,12 @@ def write_json(predictions: "Iterable[Prediction]", out: TextIO, top: int, class
 @contextmanager
 def whole_file(path: str | Path) -> Iterator[TextIO]:
     """A file to write text to (UTF-8, undecodable names as their bytes) that is whole or not there."""
-    partial = Path(f"{path}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-            yield file
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    Path(path).parent.stat()  # a folder that somebody mistyped is not made
+    with (
+        whole(path) as partial,
+        partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        yield file
 
 
 def shown(text: str) -> str:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 import torch
 
 from gpufeed import notice
+from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 from gpufeed.trainers.base import TrainJob
 
@@ -58,12 +59,10 @@ class Checkpoints:
 
     def write(self, save: Callable[[Path], None]) -> None:
         """Replaces the file by what `save` writes: whole or not at all, a loss of power included."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        save(partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, self.path)
+        with whole(self.path) as partial:
+            save(partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
 
     def end(self, step: int) -> NoReturn:
         """Raises notice.Ended; the state after so many steps is written."""

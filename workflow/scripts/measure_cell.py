@@ -9,13 +9,13 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
 
     orphan.end_with_snakemake()
 
-    import os
     import sys
     from contextlib import nullcontext
     from pathlib import Path
 
     from gpufeed import attempts, leases
     from gpufeed.compose import planned_cell
+    from gpufeed.data.disk import whole
     from gpufeed.log import job_log
     from gpufeed.measure import measure
     from gpufeed.node import node_name
@@ -52,9 +52,8 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
                 began_s=BEGAN_S,
                 checkpoints=checkpoints,
             )
-            partial = f"{job.output.steps}.partial"
-            steps.to_parquet(partial, index=False)
-            os.replace(partial, job.output.steps)
+            with whole(job.output.steps) as partial:
+                steps.to_parquet(partial, index=False)
             attempts.ended(job.output.record, record.attempt)
             record.write(job.output.record)
         if checkpoints is not None:

@@ -37,5 +37,5 @@ def unreadable(path: str | Path, why: str) -> GpufeedError:
     return GpufeedError(
         f"no readable cell at {path} ({why})",
         "cell.yaml as python -m gpufeed.train writes it",
-        "put it back, or delete it and run the command again",
+        "put it back, or name another folder",
     )

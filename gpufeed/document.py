@@ -14,7 +14,7 @@ from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 
 SCHEMAS = Path(__file__).parent / "schemas"
-MAKE_AGAIN = "delete it and run snakemake to make it again"
+MAKE_AGAIN = "put a whole copy back, or move it away and run snakemake, which makes its own again"
 NOT_WRITTEN = (
     "nothing was written, and nothing of yours is wrong: tell who maintains gpufeed, with this message"
 )

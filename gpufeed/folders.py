@@ -8,7 +8,7 @@ from gpufeed.errors import GpufeedError
 def settle_folders(config: dict) -> None:
     """Makes `~` in data and results the home folder, as archives have it.
 
-    Raises GpufeedError where a file is in a folder's place, and where one may not look.
+    Raises GpufeedError where a file is in a folder's place, where one may not look, and as check_apart does.
     """
     for key in ("data", "results"):
         folder = Path(config[key]).expanduser()
@@ -23,3 +23,17 @@ def settle_folders(config: dict) -> None:
                 f"name another: --config {key}=FOLDER",
             )
         config[key] = str(folder)
+    for name, source in config.get("sources", {}).items():
+        if "folder" in source:
+            check_apart(Path(source["folder"]), Path(config["data"]) / name)
+
+
+def check_apart(folder: Path, out: Path) -> None:
+    """Raises GpufeedError where a source's folder is, holds or lies in that of its dataset's images in `out`."""
+    own, images = folder.expanduser().resolve(), out.resolve() / "images"
+    if own == images or own in images.parents or images in own.parents:
+        raise GpufeedError(
+            f"the images in {folder} where their own dataset is laid out, {images}",
+            "a folder of images that no preparation writes to",
+            "give the source another name, or its datasets another folder: --config data=FOLDER",
+        )

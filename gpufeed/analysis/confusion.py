@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from gpufeed.analysis import confusion_figure, style, wording
 from gpufeed.analysis.files import write_whole
+from gpufeed.document import MAKE_AGAIN
 from gpufeed.errors import GpufeedError
 from gpufeed.trained.record import EVALUATION
 
@@ -40,7 +41,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise GpufeedError(
             f"{path}: a matrix of {len(lengths)} rows for {classes} classes",
             "a row and a column a class",
-            "delete it and run snakemake",
+            MAKE_AGAIN,
         )
     return found
 

@@ -143,8 +143,8 @@ def accompanied(rows: pd.DataFrame) -> str:
         f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
     ]
     return (
-        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, delete these "
-        "records and measure them again."
+        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, move these "
+        "records away and measure them again."
     )
 
 
@@ -256,7 +256,7 @@ def to_ceiling(row: pd.Series) -> str:
         int(row["ceiling_n_repeats"]),
     )  # fmt: skip
     ceiling, share = f"the compute-only ceiling (replay), {bound}", row["ceiling_share"]
-    again = "delete the records of both and run them again with nothing else on the machine"
+    again = "move the records of both away and run them again with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",
         "not distinguishable": f"not distinguishable from {ceiling}",

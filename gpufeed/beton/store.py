@@ -11,7 +11,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError
 
-REMAKE = "delete the folder of the .beton file and build it again"
+REMAKE = "move the folder of the .beton file away and build it again"
 PIECE = 2**24  # bytes that are read at a time for a digest
 # FFCV asks libjpeg-turbo for its fast transform: at most 6 off, and 1.9 in the mean over an image (0.95 over
 # all), in 22,000 images of Tiny ImageNet; up to 13 in synthetic ones of quality 95, 90 in noise of 100.

@@ -17,7 +17,7 @@ from gpufeed.data.manifest import COLUMNS, Manifest
 from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError
 
-REMAKE = "delete the cache's folder and run the command again, which builds it"
+REMAKE = "move the cache's folder away and run the command again, which builds it"
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,7 @@ class Manifest:
             raise GpufeedError(
                 f"no readable manifest at {path} ({error})",
                 "manifest.parquet as gpufeed writes it",
-                f"delete {path.parent} and run the command again",
+                "name the manifest.parquet of a prepared dataset; if it is one, move it away and run the "
+                "command again, which prepares the dataset anew",
             ) from error
         return cls(path.parent, info, table.to_pandas())

@@ -121,7 +121,7 @@ def checked(name: str, where: Path) -> str:
         raise GpufeedError(
             f"the name {name!r} in {where}, which could lead out of its folder",
             "plain relative names",
-            "delete the dataset's folder and run the command again",
+            "prepare the dataset again: snakemake --forcerun prepare_dataset",
         )
     return name
 
@@ -148,7 +148,7 @@ def clear(out: Path) -> None:
 def read_sidecar(root: Path) -> Packed:
     """What is packed in `root`; raises GpufeedError if that is damaged or belongs to another manifest."""
     path = root / SIDECAR
-    remedy = f"delete {root} but for its archives, and run the command again"
+    remedy = f"move {path} and {MANIFEST} away and run the command again, which prepares the dataset anew"
     try:
         about = Packed(**json.loads(path.read_bytes()))
         found = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()

@@ -15,6 +15,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.data.quarantine import quarantine
 from gpufeed.data.unpacked import ELSEWHERE, place
 from gpufeed.errors import GpufeedError, unknown
+from gpufeed.folders import check_apart
 from gpufeed.registry import load
 
 log = logging.getLogger("gpufeed")
@@ -36,11 +37,13 @@ def prepare(
     workers: processes that decode every image once. resize: (height, width) to which loaders and caches
     bring every image; files and rows keep their own. form: `folders` of images, or `packed`: laid out on this
     node's own disk, and one archive in `out`. Raises GpufeedError as the layout does, and for more broken
-    images than max_quarantined_share of all.
+    images than max_quarantined_share of all, and as check_apart does.
     """
     if form not in packed.FORMS:
         raise unknown("form", form, packed.FORMS, "data_form")
     out, given = Path(out), (layout, archives, dataset, options, max_quarantined_share, workers, resize)
+    for folder in filter(Path.is_dir, archives):
+        check_apart(folder, out)
     packed.clear(out)
     if form == "folders":
         return laid_out(out, *given)

@@ -106,7 +106,7 @@ def link_or_copy(file: Path, target: Path) -> None:
         source = file.open("rb")
     except OSError as error:
         raise GpufeedError(
-            f"{file}: {error.strerror}", "a file that you may read", "remove it, or ask for access"
+            f"{file}: {error.strerror}", "a file that you may read", "ask for access, or name another folder"
         ) from error
     with source, target.open("xb") as copy:
         shutil.copyfileobj(source, copy)

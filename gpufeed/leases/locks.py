@@ -74,7 +74,7 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
         raise GpufeedError(
             f"{path}, where the GPUs in use are marked: {error.strerror}",
             "a folder on this node's own disk in which every user may write",
-            f"let the owner remove it, or name another folder in the variable {VARIABLE}",
+            f"let its owner open it to you, or name another folder in the variable {VARIABLE}",
         ) from error
     _open.add(number)
     left = os.fstat(number).st_size > 0

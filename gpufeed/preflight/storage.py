@@ -92,7 +92,7 @@ def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"{free:.1f} GiB {what} in {folder}",
             f"{needed:.0f} GiB, about {ROOM} times the archives",
-            "remove what is no longer needed there, or name another folder: {config}",
+            "make room there, or name another folder: {config}",
             config={"data": f"{site.scratch.folder}/gpufeed/data" if moves else "FOLDER"},
         )
 
@@ -120,9 +120,9 @@ def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"{there:,}{'' if whole else ' or more'} files in {site.scratch.folder}, {new:,} files to come",
             f"at most {most:,} files",
-            "remove or pack (tar) what is not in use there, or measure fewer datasets at a time"
+            "pack (tar) what is not in use there, or measure fewer datasets at a time"
             if packed
-            else "remove what is not in use there, or keep each dataset as one archive, "
+            else "pack (tar) what is not in use there, or keep each dataset as one archive, "
             "which jobs unpack on their nodes: {config}",
             config={} if packed else {"data_form": "packed"},
         )

@@ -17,7 +17,7 @@ from gpufeed.cache import check_manifest
 from gpufeed.data.manifest import Manifest
 from gpufeed.errors import GpufeedError, unknown
 
-REMAKE = "delete the folder of the shards and build them again"
+REMAKE = "move the folder of the shards away and build them again"
 PIECE = 2**24  # bytes that are read at a time for a digest
 
 

@@ -30,7 +30,7 @@ COLUMNS = {
     "sampling": pa.string(),  # "4:2:0" and the like, or "grayscale"
     "ids": pa.list_(pa.int64()),  # sample ids, top to bottom
 }
-REMAKE = "delete the folder of the strips and build them again"
+REMAKE = "move the folder of the strips away and build them again"
 PIECE = 2**24  # bytes that are read at a time for a digest
 
 

@@ -17,9 +17,9 @@ def test_a_document_that_breaks_the_schema_is_not_written_and_nobody_is_told_to_
 
 
 @pytest.mark.parametrize("text", ["{", "{}"])
-def test_a_damaged_document_on_disk_is_to_be_deleted(tmp_path, text):
+def test_a_damaged_document_on_disk_is_to_be_moved_away(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(GpufeedError) as raised:
         DOCUMENT.read(path)
-    assert "delete it and run snakemake" in raised.value.remedy
+    assert "move it away and run snakemake" in raised.value.remedy

@@ -49,7 +49,7 @@ def test_an_environment_of_an_old_python_is_told(make, tmp_path, target):
     old_python(tmp_path / ".venv/bin/python")
     done = make(target, f"PYTHON={sys.executable}")
     assert done.returncode
-    assert "found Python 3.9; expected 3.11 or newer; it is that of .venv: rm -r .venv" in done.stderr
+    assert "found Python 3.9; expected 3.11 or newer; it is that of .venv: move it away" in done.stderr
     assert not (tmp_path / "ran").exists()
 
 

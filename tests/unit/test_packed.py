@@ -268,7 +268,7 @@ def test_a_damaged_archive_is_refused(dataset, node, damage):
     archive = dataset / ARCHIVE
     archive.write_bytes(damage(archive.read_bytes()))
     with pytest.raises(
-        GpufeedError, match=r"images.tar is damaged, cut off or gone[\s\S]*delete .*images.tar"
+        GpufeedError, match=r"images.tar is damaged, cut off or gone[\s\S]*move .*images.tar away"
     ):
         files_at(dataset)
     assert left_on(node) == []

@@ -76,7 +76,7 @@ def test_room_is_what_the_quota_leaves(lfs, site):
     asked = lfs(f"{HEAD}/scratch {297 * GIB} 0 {300 * GIB} - 7 0 0 -\n")
     said = found(storage.space, site)
     assert f"found: 3.0 GiB left of your quota of 300.0 GiB in {site.scratch.folder}" in said
-    assert "remove what is no longer needed there, or name another folder: --config data=FOLDER" in said
+    assert "make room there, or name another folder: --config data=FOLDER" in said
     assert asked.read_text() == f"quota -u {os.getuid()} {site.scratch.folder}\n"
     lfs(f"{HEAD}/scratch {301 * GIB}* 0 {300 * GIB} 6d 7 0 0 -\n")
     assert "found: 0.0 GiB left of your quota" in found(storage.space, site)

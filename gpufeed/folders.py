@@ -29,7 +29,7 @@ def settle_folders(config: dict) -> None:
 
 
 def check_apart(folder: Path, out: Path) -> None:
-    """Raises GpufeedError where a source's folder is, holds or lies in that of its dataset's images in `out`."""
+    """Raises GpufeedError where a source's folder is, holds or lies in the one of the images below `out`."""
     own, images = folder.expanduser().resolve(), out.resolve() / "images"
     if own == images or own in images.parents or images in own.parents:
         raise GpufeedError(

@@ -5,7 +5,6 @@ sample id i. Labels are indices into `classes`, in the dataset's own order.
 """
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gpufeed.data.disk import whole
 from gpufeed.data.unpacked import files_at
 from gpufeed.errors import GpufeedError
 
@@ -105,9 +105,9 @@ class Manifest:
         """Writes `manifest.parquet` into root, whole or not at all; returns its path."""
         schema = pa.schema(COLUMNS.items(), metadata={META_KEY: json.dumps(asdict(self.info)).encode()})
         table = pa.Table.from_pandas(self.table[list(COLUMNS)], schema=schema, preserve_index=False)
-        path, partial = self.root / "manifest.parquet", self.root / "manifest.parquet.partial"
-        pq.write_table(table.replace_schema_metadata(schema.metadata), partial)
-        os.replace(partial, path)
+        path = self.root / "manifest.parquet"
+        with whole(path) as partial:
+            pq.write_table(table.replace_schema_metadata(schema.metadata), partial)
         return path
 
     @classmethod

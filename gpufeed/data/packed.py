@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from gpufeed.data.archive import is_plain_name
-from gpufeed.data.disk import enough_disk
+from gpufeed.data.disk import enough_disk, whole
 from gpufeed.errors import GpufeedError
 
 FORMS = ("folders", "packed")  # what `data_form` of the config may be
@@ -128,13 +128,8 @@ def checked(name: str, where: Path) -> str:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Writes a small file, whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
+    with whole(path) as partial:
         partial.write_bytes(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def clear(out: Path) -> None:

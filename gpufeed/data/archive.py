@@ -27,6 +27,17 @@ DAMAGE = (
     ValueError,  # zipfile, tarfile: numbers in a header that cannot be
 )
 
+ZIP_STARTS = (b"PK\3\4", b"PK\5\6")  # of a file, or of the end where there is none
+IN_MEMORY = (  # headers before a member's own, with a longer name and the like: tarfile reads them whole
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+MOST_NAME = 2**20  # bytes of such a header
+CHUNK = 2**20
+
 
 @dataclass(frozen=True)
 class Member:
@@ -40,14 +51,68 @@ class Member:
     read: Callable[[], bytes]
 
 
-def members(path: Path) -> Iterator[Member]:
+class Header(tarfile.TarInfo):
+    """A member of a tar. tarfile takes a header that is damaged, cut off or missing for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> "Header":
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # a block of zeros, which is the end
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+
+    @classmethod
+    def frombuf(cls, *block) -> "Header":
+        header = super().frombuf(*block)
+        if header.type in IN_MEMORY and header.size > MOST_NAME:
+            raise tarfile.ReadError(f"a name of {header.size} bytes")
+        return header
+
+
+def members(path: Path, most: int) -> Iterator[Member]:
     """The regular files of a zip or tar archive (gzip, bzip2, xz or none), in the archive's order.
 
-    Raises GpufeedError for a damaged archive and, instead of handing over the member, for a name that
-    climbs out (absolute, `..`), a link of any kind, a device, and a name that comes twice.
+    most: bytes of a file that may be read; a few kilobytes of an archive can claim any number of them. Raises
+    GpufeedError for a damaged archive and, instead of handing over the member, for a name that climbs out
+    (absolute, `..`), a link of any kind, a device, and a name that comes twice.
     """
+    for member in _entries(path):
+        if not member.name.endswith("/"):
+            yield Member(member.name, member.size, lambda member=member: _bounded(path, member, most))
+
+
+def names(path: Path) -> list[str]:
+    """The names of the regular files and, with a slash at the end, of the folders that have an entry.
+
+    Raises GpufeedError as `members` does.
+    """
+    return [member.name for member in _entries(path)]
+
+
+def _entries(path: Path) -> Iterator[Member]:
+    """As `members`, without a bound, and with the folders that have an entry."""
     with reading(path):
-        yield from _zip_members(path) if zipfile.is_zipfile(path) else _tar_members(path)
+        yield from _zip_entries(path) if _is_zip(path) else _tar_entries(path)
+
+
+def _is_zip(path: Path) -> bool:
+    """By its first bytes: zipfile also finds a zip that stands within a tar, near its end."""
+    with path.open("rb") as file:
+        return file.read(4) in ZIP_STARTS
+
+
+def _bounded(path: Path, member: Member, most: int) -> bytes:
+    """The member's content; raises GpufeedError if that is more than `most` bytes."""
+    if member.size > most:
+        raise GpufeedError(
+            f"{member.name!r}, {member.size:,} bytes, in {path}",
+            f"at most {most:,} bytes a file in this layout",
+            "take the file out of the archive if that is yours, or get it from its publisher and check its "
+            "sha256; nothing of it was used",
+        )
+    return member.read()
 
 
 @contextmanager
@@ -94,7 +159,7 @@ def _refused(path: Path, what: str) -> GpufeedError:
     )
 
 
-def _zip_members(path: Path) -> Iterator[Member]:
+def _zip_entries(path: Path) -> Iterator[Member]:
     with zipfile.ZipFile(path) as archive:
         files, seen = [], set()
         for info in archive.infolist():  # the whole table of contents before the first file
@@ -102,36 +167,48 @@ def _zip_members(path: Path) -> Iterator[Member]:
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refused(path, f"{info.filename!r}, a link or a device")
             name = _checked(info.filename.removesuffix("/"), path)
-            if not info.is_dir():
-                _once(name, path, seen)
-                files.append((name, info))
+            if info.is_dir():
+                files.append((f"{name}/", info))
+                continue
+            _once(name, path, seen)
+            files.append((name, info))
         for name, info in files:
-            yield Member(name, info.file_size, lambda info=info: _guarded(path, lambda: archive.read(info)))
+            yield Member(name, info.file_size, lambda info=info: _zip_read(path, archive, info))
 
 
-def _tar_members(path: Path) -> Iterator[Member]:
+def _zip_read(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    # damage shows only while a member is read, in the caller's hands
+    with reading(path), archive.open(info) as file:
+        # without a number it would unpack more than the header says
+        return _whole(file.read(info.file_size), info.filename, info.file_size)
+
+
+def _tar_entries(path: Path) -> Iterator[Member]:
     seen: set[str] = set()
-    with tarfile.open(path) as archive:
+    with tarfile.open(path, tarinfo=Header) as archive:
         for info in archive:
+            archive.members.clear()  # it would keep a kilobyte for each
             if not (info.isfile() or info.isdir()):
                 raise _refused(path, f"{info.name!r}, a link or a device")
             if info.isdir() and info.name in (".", "./"):
                 continue
             name = _checked(info.name, path)
-            if info.isfile():
-                _once(name, path, seen)
-                yield Member(name, info.size, lambda info=info: _tar_read(path, archive, info))
+            if info.isdir():
+                yield Member(f"{name}/", 0, bytes)
+                continue
+            _once(name, path, seen)
+            yield Member(name, info.size, lambda info=info: _tar_read(path, archive, info))
+        while rest := archive.fileobj.read(CHUNK):  # to the end: of what is compressed, the checksum is there
+            if rest.count(0) != len(rest):
+                raise tarfile.ReadError("something follows its end mark")
 
 
 def _tar_read(path: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
-    data = _guarded(path, lambda: archive.extractfile(info).read())
     with reading(path):
-        if len(data) != info.size:
-            raise EOFError(f"{info.name} ends after {len(data)} of {info.size} bytes")
+        return _whole(archive.extractfile(info).read(), info.name, info.size)
+
+
+def _whole(data: bytes, name: str, size: int) -> bytes:
+    if len(data) != size:
+        raise EOFError(f"{name} ends after {len(data)} of {size} bytes")
     return data
-
-
-def _guarded(path: Path, read: Callable[[], bytes]) -> bytes:
-    """Damage shows only while a member is read, in the caller's hands."""
-    with reading(path):
-        return read()

@@ -3,9 +3,12 @@
 `train/CLASS/...` beside `val/CLASS/...` (or valid, validation, test), or `CLASS/...` alone, of which a share
 of each class is held out. In a folder, whose files are linked where that is possible and copied elsewhere, or
 in one zip or tar. A single folder around all of it does not matter, nor do folders within a class. Classes
-are in the order of their names. Mean and standard deviation are those of ImageNet, as is usual.
+are in the order of their names; a folder without an image to train on is none, takes no number, and is told
+in the log, where ImageFolder refuses the whole. Mean and standard deviation are those of ImageNet, as is
+usual.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -15,10 +18,12 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from gpufeed.data.archive import is_plain_name, members
-from gpufeed.data.listing import NAMES, SUFFIXES, files_below, is_image, names_digest
+from gpufeed.data import archive
+from gpufeed.data.archive import is_plain_name
+from gpufeed.data.listing import NAMES, SUFFIXES, is_hidden, is_image, names_below, names_digest
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.data.staging import check_keys, checksums, only_archive, staging
+from gpufeed.decode.files import MOST_BYTES
 from gpufeed.errors import GpufeedError
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -26,7 +31,10 @@ TRAIN, EVALUATION = "train", ("val", "valid", "validation", "test")
 NO_IMAGE = "files are no images by their names and are not used"
 NO_CLASS = "images lie in no folder of a class and are not used"
 NO_SPLIT = "images lie in folders beside those of the two splits and are not used"
+EMPTY = "folders hold no image to train on and are no classes"
 NOT_PLAIN = "a colon, a backslash, a control character, or bytes that are no UTF-8"
+
+log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     classes, a class to evaluate that nothing trains, and a name that could not be kept.
     """
     choice, source = parse_options(options), only_archive(archives, "image_folder")
-    names = files_below(source) if source.is_dir() else [member.name for member in members(source)]
+    names = names_below(source) if source.is_dir() else archive.names(source)
     found = placed(names, choice, source)
     with staging(out) as stage:
         with tqdm(total=len(found.places), desc=f"{dataset}: images", unit=" images", disable=None) as bar:
@@ -100,7 +108,7 @@ def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, 
     if source.is_dir():
         yield from ((name, source / name) for name in places)
         return
-    for member in members(source):
+    for member in archive.members(source, MOST_BYTES):
         if member.name in places:
             yield member.name, member.read()
 
@@ -108,10 +116,12 @@ def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, 
 def placed(names: list[str], choice: Options, source: Path) -> Placed:
     """Where the images among some files go; source: for messages."""
     images = [name for name in names if is_image(name)]
-    left_out = Counter({NO_IMAGE: len(names) - len(images)})
+    left_out = Counter({NO_IMAGE: sum(not name.endswith("/") for name in names) - len(images)})
     parts = {name: name.split("/") for name in images}
+    way: list[str] = []  # to the folders of classes
     if len({first for first, *_ in parts.values()}) == 1 and any(len(part) > 2 for part in parts.values()):
-        parts = {name: part[1:] for name, part in parts.items()}  # one folder around all
+        way = [images[0].split("/")[0]]  # one folder around all
+        parts = {name: part[1:] for name, part in parts.items()}
     nested = {part[0] for part in parts.values() if len(part) > 2}
     held_out = next((name for name in EVALUATION if name in nested), None)
     places: dict[str, tuple[str, list[str]]] = {}  # split, and the rest of the way
@@ -125,6 +135,9 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
             places[name] = (split, rest)
     classes = sorted({rest[0] for split, rest in places.values() if split == TRAIN})
     check(places, classes, source)
+    if empty := sorted(folders_in(names, [*way, TRAIN] if TRAIN in nested else way) - set(classes)):
+        left_out[EMPTY] = len(empty)
+        log.warning("%d %s: %s, in %s", len(empty), EMPTY, ", ".join(empty), source)
     if TRAIN not in nested or held_out is None:
         held_out = EVALUATION[0]
         for name in drawn(places, classes, choice):
@@ -137,6 +150,12 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
         )
     whole = {name: (split, "/".join(rest[:-1]), rest[-1]) for name, (split, rest) in places.items()}
     return Placed(whole, classes, held_out, {why: count for why, count in left_out.items() if count})
+
+
+def folders_in(names: list[str], way: list[str]) -> set[str]:
+    """The folders in the one that `way` leads to, by names as gpufeed.data.listing.names_below gives them."""
+    parts = (name.split("/")[:-1] for name in names if not is_hidden(name))
+    return {part[len(way)] for part in parts if part[: len(way)] == way and len(part) > len(way)}
 
 
 def drawn(places: Mapping[str, tuple[str, list[str]]], classes: list[str], choice: Options) -> list[str]:

@@ -19,11 +19,24 @@ NAMES = "names"  # key of their digest in what a dataset was made of
 def is_image(name: str) -> bool:
     """Whether a file is an image by its name; hidden files are none, such as those that macOS leaves."""
     last = name.rpartition("/")[2]
-    return last.lower().endswith(SUFFIXES) and not any(part.startswith(".") for part in name.split("/"))
+    return last.lower().endswith(SUFFIXES) and not is_hidden(name)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file, or a folder on the way to it, is hidden."""
+    return any(part.startswith(".") for part in name.split("/"))
 
 
 def files_below(folder: Path) -> list[str]:
     """All files below a folder but hidden ones, links followed: names from there on, with `/`, sorted.
+
+    Raises GpufeedError as `names_below` does.
+    """
+    return [name for name in names_below(folder) if not name.endswith("/")]
+
+
+def names_below(folder: Path) -> list[str]:
+    """As `files_below`, and the folders, with a slash at the end.
 
     Raises GpufeedError where that is no folder, or a folder below it may not be read.
     """
@@ -54,6 +67,7 @@ def _walk(folder: Path, prefix: str, above: tuple[tuple[int, int], ...]) -> Iter
             if entry.name.startswith("."):
                 continue
             if entry.is_dir():
+                yield f"{prefix}{entry.name}/"
                 yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", (*above, here))
             else:
                 yield f"{prefix}{entry.name}"

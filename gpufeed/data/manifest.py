@@ -38,7 +38,7 @@ class DatasetInfo:
     evaluation_split: str
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    left_out: dict[str, int] = field(default_factory=dict)  # sentence -> number of files
+    left_out: dict[str, int] = field(default_factory=dict)  # sentence -> number of files, or folders
     source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters
     # [{"path", "reason"}] of files that nobody can decode and that therefore have no row
     quarantined: list[dict[str, str]] = field(default_factory=list)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.files import MOST_BYTES
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.processes import run
@@ -61,6 +62,8 @@ def check_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[str | N
 def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str | None:
     """As `check_files`, for one file."""
     try:
+        if (count := file.stat().st_size) > MOST_BYTES:
+            return f"{count} bytes, at most {MOST_BYTES} are read"
         decoded = decoder.decode([file.read_bytes()])
     except OSError as error:
         return f"cannot be read: {error.strerror}"

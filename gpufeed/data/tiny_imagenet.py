@@ -28,6 +28,7 @@ MEAN = (0.4802, 0.4481, 0.3975)
 STD = (0.2770, 0.2691, 0.2821)
 
 ANNOTATIONS = "val/val_annotations.txt"
+MOST_BYTES = 2**24  # of an image of 64 x 64 pixels, or of the annotations
 COLUMNS = 6  # file, wnid and a box of four numbers
 NO_LABEL = "test images have no public labels and are not used"
 ELSEWHERE = "files stand where the layout has none and are not used"
@@ -106,10 +107,10 @@ def _bad_row(number: int, found: str, expected: str) -> GpufeedError:
 def _read_contents(archive: Path) -> Contents:
     """One pass over the names; only the text files are read."""
     texts, names = {}, []
-    for member in members(archive):
+    for member in members(archive, MOST_BYTES):
         names.append(member.name)
         if member.name.endswith(("wnids.txt", "val_annotations.txt")):
-            texts[member.name] = member.read().decode("utf-8", "replace")
+            texts[member.name] = member.read().decode("utf-8-sig", "replace")
     tops = [
         name.removesuffix("wnids.txt") for name in texts if name == "wnids.txt" or name.endswith("/wnids.txt")
     ]
@@ -156,7 +157,7 @@ def _place_images(stage: Staging, archive: Path, contents: Contents, dataset: st
 
 def _below_top(archive: Path, top: str) -> Iterator[tuple[Member, str]]:
     """Members with their names below the top folder; a file outside of it keeps its name behind a slash."""
-    for member in members(archive):
+    for member in members(archive, MOST_BYTES):
         inside = member.name.startswith(top)
         yield member, member.name.removeprefix(top) if inside else "/" + member.name
 

@@ -5,6 +5,7 @@ import os
 from gpufeed.decode.base import bad_file
 
 PIECE = 64 * 2**10  # bytes asked for at first: most small images come whole
+MOST_BYTES = 2**29  # of one image: Pillow takes no more pixels than those of 8-bit RGB, uncompressed
 
 
 def read_file(path: str) -> bytes:

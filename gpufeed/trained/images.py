@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from gpufeed.data.resize import resized
-from gpufeed.decode.files import read_file
+from gpufeed.decode.files import MOST_BYTES, read_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 
@@ -25,7 +25,6 @@ SUFFIXES = (
     ".tiff",
     ".webp",
 )  # looked for in folders
-MOST_BYTES = 2**30  # of one file: it is read whole
 EMPTY = f"no image in this folder (names ending in {', '.join(SUFFIXES)})"
 
 

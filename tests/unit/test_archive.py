@@ -1,32 +1,38 @@
 """Archives that are damaged or hostile give an error and nothing else."""
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import stat
 import tarfile
+import tracemalloc
 import zipfile
 
 import pytest
 from data_fixtures import write_tar, write_zip
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufeed.data.archive import is_plain_name, members
 from gpufeed.errors import GpufeedError
 
 FILES = {"top/a.txt": b"a" * 3000, "top/sub/b.bin": os.urandom(3000)}
+MOST = 2**20
 WRITERS = {"zip": write_zip, "tar": write_tar}
+PACK = {"w": bytes, "w:gz": gzip.compress, "w:bz2": bz2.compress, "w:xz": lzma.compress}
 
 
 def contents(path) -> dict[str, bytes]:
-    return {member.name: member.read() for member in members(path)}
+    return {member.name: member.read() for member in members(path, MOST)}
 
 
 @pytest.mark.parametrize("kind", WRITERS)
 def test_reads_every_file(tmp_path, kind):
     path = WRITERS[kind](tmp_path / "archive", FILES)
     assert contents(path) == FILES
-    assert [member.size for member in members(path)] == [3000, 3000]
+    assert [member.size for member in members(path, MOST)] == [3000, 3000]
 
 
 @pytest.mark.parametrize("kind", WRITERS)
@@ -40,7 +46,7 @@ def test_climbing_names_are_refused(tmp_path, kind, name):
 def test_zip_is_refused_before_its_first_file(tmp_path):
     path = write_zip(tmp_path / "archive", {"good": b"1", "../evil": b"2"})
     with pytest.raises(GpufeedError):
-        next(members(path))
+        next(members(path, MOST))
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
@@ -83,6 +89,109 @@ def test_plain_tar_cut_in_a_file(tmp_path):
     (tmp_path / "archive").write_bytes(data[:2000])
     with pytest.raises(GpufeedError, match="damaged or cut off"):
         contents(tmp_path / "archive")
+
+
+def tar_bytes(files: dict[str, bytes], format: int = tarfile.PAX_FORMAT, mode: str = "w") -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode=mode, format=format) as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def whole_or_refused(path, files: dict[str, bytes]) -> None:
+    """An archive gives all of its files or none: a damaged header is no end."""
+    try:
+        found = contents(path)
+    except GpufeedError:
+        return
+    assert found == files
+
+
+TWELVE = {f"train/{'n' * (60 * (i % 3))}{i}/{'x' * 60}.jpg": bytes([i + 1]) * (300 * i) for i in range(12)}
+FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
+HEADERS = {  # a header, with what stands before it for a long name, is as many blocks as contents leave
+    name: [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
+    for name, data in ((name, tar_bytes(TWELVE, format)) for name, format in FORMATS.items())
+}
+
+
+@settings(max_examples=150)
+@given(
+    kind=st.sampled_from(list(FORMATS)),
+    mode=st.sampled_from(["w", "w:gz", "w:bz2", "w:xz"]),
+    which=st.integers(0, 11),
+    place=st.integers(0, 511),
+    damage=st.one_of(st.binary(min_size=1, max_size=512), st.just(bytes(512))),
+)
+def test_damaged_header_of_a_tar(tmp_path_factory, kind, mode, which, place, damage):
+    data = bytearray(tar_bytes(TWELVE, FORMATS[kind]))
+    at = HEADERS[kind][which] + place
+    data[at : at + len(damage)] = damage[: 512 - place]
+    path = tmp_path_factory.mktemp("damaged") / "archive"
+    path.write_bytes(PACK[mode](bytes(data)))
+    whole_or_refused(path, TWELVE)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+@pytest.mark.parametrize("what", ["damaged", "cut", "cut at a header", "no end", "glued"])
+def test_tar_that_does_not_end_where_it_should(tmp_path, mode, what):
+    data = bytearray(tar_bytes(TWELVE))
+    header = HEADERS["pax"][-1]
+    if what == "damaged":
+        data[header] ^= 1
+    cuts = {"cut": header + 200, "cut at a header": header, "no end": len(bytes(data).rstrip(b"\0"))}
+    data = data[: -(-cuts[what] // 512) * 512 if what == "no end" else cuts[what]] if what in cuts else data
+    data = data + tar_bytes({"late": b"x"}) if what == "glued" else data
+    (tmp_path / "archive").write_bytes(PACK[mode](bytes(data)))
+    with pytest.raises(GpufeedError, match="damaged or cut off"):
+        contents(tmp_path / "archive")
+
+
+@given(cut=st.integers(0, 20_000))
+def test_tar_cut_anywhere(tmp_path_factory, cut):
+    path = tmp_path_factory.mktemp("cut") / "archive"
+    path.write_bytes(tar_bytes(TWELVE)[:cut])
+    whole_or_refused(path, TWELVE)
+
+
+def test_tar_is_no_zip_for_a_zip_at_its_end(tmp_path):
+    inner = write_zip(tmp_path / "inner.zip", {"other.txt": b"1"}).read_bytes()
+    files = {**TWELVE, "extra.zip": inner}
+    (tmp_path / "archive").write_bytes(tar_bytes(files))
+    assert contents(tmp_path / "archive") == files
+
+
+def test_file_larger_than_asked_for(tmp_path):
+    for kind, writer in WRITERS.items():
+        found = members(writer(tmp_path / kind, FILES), 2999)
+        with pytest.raises(GpufeedError, match=r"'top/a.txt', 3,000 bytes, [\s\S]*at most 2,999 bytes"):
+            next(found).read()
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_name_of_a_tar_that_claims_gigabytes(tmp_path, kind):
+    info = tarfile.TarInfo("long")
+    info.type, info.size = kind, 2**40
+    (tmp_path / "archive").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(10_240))
+    with pytest.raises(GpufeedError, match=f"a name of {2**40} bytes"):
+        contents(tmp_path / "archive")
+
+
+def test_zip_that_unpacks_to_more_than_it_says(tmp_path):
+    with zipfile.ZipFile(tmp_path / "archive", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb", bytes(2**26))
+    data = (tmp_path / "archive").read_bytes()
+    (tmp_path / "archive").write_bytes(data.replace((2**26).to_bytes(4, "little"), b"\1\0\0\0"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(GpufeedError, match="Bad CRC-32"):
+            contents(tmp_path / "archive")
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 def test_flipped_bit_in_a_zip(tmp_path):

@@ -1,6 +1,7 @@
 """Images of one's own: a folder of class folders, or an archive of it."""
 
 import io
+import logging
 import os
 import shutil
 import tarfile
@@ -147,6 +148,56 @@ def test_what_is_not_used_is_counted(tmp_path):
         image_folder.NO_CLASS: 1,
         image_folder.NO_SPLIT: 2,
     }
+
+
+def archived(source: Path, kind: str) -> Path:
+    """The folder in an archive, with an entry for each folder, as zip -r and tar write them."""
+    return Path(
+        shutil.make_archive(str(source), {"tar": "gztar"}.get(kind, kind), source.parent, source.name)
+    )
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip", "tar"])
+@pytest.mark.parametrize("names", [SPLIT, FLAT])
+def test_folders_of_classes_without_an_image_are_told_and_take_no_number(kind, names, tmp_path, caplog):
+    source = write(tmp_path / "own", names)
+    top = source / "train" if names is SPLIT else source
+    (top / "aardvark").mkdir()
+    write(top, ["bee/list.txt", ".git/config"])
+    caplog.set_level(logging.WARNING, "gpufeed")
+    manifest = prepared(source if kind == "folder" else archived(source, kind), tmp_path / "out")
+    assert manifest.info.classes == (["cat", "dog"] if names is SPLIT else ["a", "b", "c"])
+    assert manifest.info.left_out[image_folder.EMPTY] == 2
+    assert "aardvark, bee" in caplog.text
+    assert sorted(set(manifest.labels().tolist())) == list(range(len(manifest.info.classes)))
+
+
+def test_a_damaged_tar_prepares_nothing(tmp_path):
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as file:
+        file.add(write(tmp_path / "own", SPLIT), "own")
+    data = bytearray(whole.getvalue())
+    data[data.index(b"own/val/cat/1.jpg")] ^= 1
+    (tmp_path / "own.tar").write_bytes(data)
+    with pytest.raises(GpufeedError, match="damaged or cut off"):
+        prepared(tmp_path / "own.tar", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_a_file_that_is_too_large_for_an_image_is_not_read(kind, tmp_path, monkeypatch):
+    source = write(tmp_path / "own", FLAT)
+    with (source / "a/huge.jpg").open("wb") as file:
+        file.truncate(2**29 + 1)  # takes no disk
+    if kind == "folder":
+        manifest = prepare("image_folder", [source], tmp_path / "out", "own", {}, 0.1)
+        assert [image["path"][-8:] for image in manifest.info.quarantined] == ["huge.jpg"]
+        assert "536870913 bytes, at most 536870912" in manifest.info.quarantined[0]["reason"]
+        return
+    os.truncate(source / "a/huge.jpg", 1001)
+    monkeypatch.setattr(image_folder, "MOST_BYTES", 1000)
+    with pytest.raises(GpufeedError, match=r"huge\.jpg', 1,001 bytes, in"):
+        prepared(archived(source, "zip"), tmp_path / "out")
 
 
 @pytest.mark.parametrize(

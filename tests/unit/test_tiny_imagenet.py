@@ -1,5 +1,7 @@
 """Tiny ImageNet: labels from wnids.txt and val_annotations.txt, and an error for what does not fit."""
 
+import zipfile
+
 import pytest
 from data_fixtures import files_below, tiny_files, write_zip
 from hypothesis import given
@@ -93,6 +95,25 @@ def test_truncated_zip(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(GpufeedError, match="damaged or cut off"):
         reorganise([path], tmp_path / "out", "tiny", {})
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_entry(tmp_path):
+    files = tiny_files()
+    texts = ("wnids.txt", "words.txt", "val/val_annotations.txt")
+    manifest = run(tmp_path, files | {TOP + name: b"\xef\xbb\xbf" + files[TOP + name] for name in texts})
+    assert manifest.info.classes == ["n02", "n01"]
+    assert len(manifest) == 6
+
+
+def test_a_file_larger_than_the_layout_has_it(tmp_path):
+    files = added("train/n01/images/bomb.JPEG", bytes(2**24 + 1))
+    with zipfile.ZipFile(tmp_path / "tiny.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    assert (tmp_path / "tiny.zip").stat().st_size < 2**15
+    with pytest.raises(GpufeedError, match=r"bomb\.JPEG', 16,777,217 bytes"):
+        reorganise([tmp_path / "tiny.zip"], tmp_path / "out", "tiny", {})
+    assert files_below(tmp_path / "out") == {}
 
 
 names = st.text(st.characters(blacklist_characters="\t\r\n", codec="utf-8"), min_size=1, max_size=8)

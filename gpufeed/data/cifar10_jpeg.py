@@ -5,12 +5,13 @@ The file holds `jpeg` (uint8, all files end to end), `offset` (int64 (N + 1,), w
 accuracies compare only with others on the same copy.
 """
 
+import io
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from gpufeed.data.archive import reading
+from gpufeed.data.archive import members, reading
 from gpufeed.data.cifar10 import MEAN, STD
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.data.staging import checksums, header_shape, no_options, only_archive, staging
@@ -18,6 +19,7 @@ from gpufeed.errors import GpufeedError
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 SPLITS = ("train", "test")
+MOST_BYTES = 2**28  # of an array: 60,000 files of 32 x 32 pixels, or where each begins
 DTYPES = {"jpeg": np.uint8, "offset": np.int64, "label": np.uint8, "split": np.uint8}
 
 
@@ -43,9 +45,10 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 def _read(archive: Path) -> dict[str, np.ndarray]:
     """The four arrays, checked against one another."""
-    with reading(archive):
-        loaded = np.load(archive, allow_pickle=False)
-        arrays = {name: loaded[name] for name in DTYPES if name in loaded} if hasattr(loaded, "files") else {}
+    arrays = {}
+    for member in members(archive, MOST_BYTES):
+        if (name := member.name.removesuffix(".npy")) in DTYPES:
+            arrays[name] = _array(member.read(), archive)
     for name, dtype in DTYPES.items():
         if name not in arrays or arrays[name].dtype != dtype or arrays[name].ndim != 1:
             raise _misfit(archive, f"no array {name!r} of {np.dtype(dtype)} with one dimension")
@@ -57,6 +60,14 @@ def _read(archive: Path) -> dict[str, np.ndarray]:
     if (label >= len(CLASSES)).any() or (split >= len(SPLITS)).any():
         raise _misfit(archive, f"labels up to {label.max()} and splits up to {split.max()}")
     return arrays
+
+
+def _array(data: bytes, archive: Path) -> np.ndarray:
+    with reading(archive):
+        try:
+            return np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        except MemoryError as error:  # for what its header claims
+            raise EOFError(f"an array of which {len(data)} bytes are there") from error
 
 
 def _misfit(archive: Path, found: str) -> GpufeedError:

@@ -25,6 +25,7 @@ FILES = {
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
 }
 MOST_LABELS = 256  # a label is one byte
+MOST_BYTES = 2**27  # of a file, unpacked: MNIST and its like have 47 MB of training images
 AT_ONCE = 4096  # images whose pixels are counted at a time
 
 
@@ -44,16 +45,17 @@ def lay_out(
     classes: list[str],
     looks: Looks | None = None,
     source: dict | None = None,
+    most: int = MOST_BYTES,
 ) -> Manifest:
     """Writes the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
 
     files: the four of FILES by name. looks: measured from the training pixels if not given. source: what
-    the manifest says of where the files come from, beside their checksums. Raises GpufeedError for a damaged
-    file and for images and labels that do not match.
+    the manifest says of where the files come from, beside their checksums. most: as in `read_idx`. Raises
+    GpufeedError for a damaged file and for images and labels that do not match.
     """
     folders = [name.replace("/", "-").replace(" ", "_") for name in classes]
     with staging(out) as stage:
-        splits = {split: read_split(files, split, len(classes)) for split in FILES}
+        splits = {split: read_split(files, split, len(classes), most) for split in FILES}
         total = sum(len(labels) for _, labels in splits.values())
         with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for split, (images, labels) in splits.items():
@@ -79,10 +81,10 @@ def measured(images: np.ndarray) -> Looks:
     return Looks((round(mean, 6),) * 3, (round(std, 6),) * 3)
 
 
-def read_split(files: dict[str, Path], split: str, classes: int) -> tuple[np.ndarray, np.ndarray]:
+def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> tuple[np.ndarray, np.ndarray]:
     """uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
     image_file, label_file = (files[name] for name in FILES[split])
-    images, labels = read_idx(image_file, 3), read_idx(label_file, 1)
+    images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
     if len(images) != len(labels):
         raise _malformed(label_file, f"{len(labels)} labels for {len(images)} images", "one label an image")
     if len(labels) and labels.max() >= classes:
@@ -90,25 +92,29 @@ def read_split(files: dict[str, Path], split: str, classes: int) -> tuple[np.nda
     return images, labels
 
 
-def read_idx(path: Path, dimensions: int) -> np.ndarray:
-    """The uint8 array of a gzipped idx file.
+def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
+    """The uint8 array of a gzipped idx file, `most` bytes at most.
 
-    Raises GpufeedError if type or dimensions differ or the data is cut off.
+    Raises GpufeedError if type or dimensions differ, the data is cut off, or it would be larger.
     """
-    with reading(path):
-        data = gzip.decompress(path.read_bytes())
-    magic = bytes([0, 0, 8, dimensions])
-    if data[:4] != magic:
-        raise _malformed(
-            path, f"first bytes {data[:4].hex(' ')}", f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
-        )
     start = 4 + 4 * dimensions
-    if len(data) < start:
-        raise _malformed(path, f"a header of {len(data)} bytes", f"{start} bytes")
-    shape = struct.unpack(f">{dimensions}I", data[4:start])
-    if len(data) - start != prod(shape):
-        raise _malformed(path, f"{len(data) - start} bytes of data", f"{prod(shape)} for the shape {shape}")
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+    with reading(path), gzip.open(path) as file:
+        header = file.read(start)
+        shape = struct.unpack(f">{dimensions}I", header[4:]) if len(header) == start else ()
+        # not all of it: a small file can unpack to any number of bytes
+        data = file.read(prod(shape) + 1) if prod(shape) <= most else b""
+    magic = bytes([0, 0, 8, dimensions])
+    if header[:4] != magic:
+        raise _malformed(
+            path, f"first bytes {header[:4].hex(' ')}", f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
+        )
+    if len(header) < start:
+        raise _malformed(path, f"a header of {len(header)} bytes", f"{start} bytes")
+    if prod(shape) > most:
+        raise _malformed(path, f"the shape {shape}", f"{most:,} bytes at most")
+    if len(data) != prod(shape):
+        raise _malformed(path, f"{len(data)} bytes of data", f"{prod(shape)} for the shape {shape}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
 
 
 def write_idx(array: np.ndarray, path: Path) -> None:

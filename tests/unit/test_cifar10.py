@@ -5,10 +5,11 @@ import os
 import pickle
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
-from data_fixtures import cifar_files, cifar_pixels, files_below, jpeg, write_tar
+from data_fixtures import cifar_files, cifar_pixels, files_below, jpeg, write_tar, write_zip
 from PIL import Image
 
 from gpufeed.data import cifar10, cifar10_jpeg
@@ -74,6 +75,32 @@ def test_nothing_is_executed(tmp_path, protocol):
 def test_other_names_are_refused(tmp_path, named):
     with pytest.raises(GpufeedError, match="it names " + named.replace("\n", r"\.")):
         load_arrays(f"c{named}\n.".encode(), "batch", tmp_path)
+
+
+EIGHT_GIB = b"\x8a\x05" + (8 * 2**30).to_bytes(5, "little")  # LONG1
+CLAIMS = {
+    "bytes": b"\x80\x02c__builtin__\nbytes\n" + EIGHT_GIB + b"\x85R.",
+    "array": b"\x80\x02cnumpy\nndarray\n" + EIGHT_GIB + b"\x85U\x01b\x86R.",
+    "new array": b"\x80\x02cnumpy\nndarray\n" + EIGHT_GIB + b"\x85U\x01b\x86\x81.",
+    "reconstructed": b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+    + (EIGHT_GIB + b"\x85U\x01b\x87R."),
+    "text": b"\x80\x04\x8d" + (8 * 2**30).to_bytes(8, "little") + b"abc.",
+    "memo": b"\x80\x02Nr\xff\xff\xff\x0f.",
+    "memo as text": b"Np268435455\n.",
+    "text encoded a thousand times": b"\x80\x02(X\x00\x00\x02\x00" + bytes(2**17) + b"q\x000"
+    b"c_codecs\nencode\nq\x01X\x06\x00\x00\x00latin1q\x02" + 1000 * b"h\x01h\x00h\x02\x86R" + b"l.",
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_pickle_that_claims_more_than_it_holds(tmp_path, claim):
+    tracemalloc.start()
+    try:
+        with pytest.raises(GpufeedError, match=r"batch in .* cannot be read safely"):
+            load_arrays(CLAIMS[claim], "batch", tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
@@ -175,6 +202,23 @@ def test_malformed_jpeg_copies(tmp_path, changed, message):
     path, _ = npz(tmp_path, **changed)
     with pytest.raises(GpufeedError, match=message):
         cifar10_jpeg.reorganise([path], tmp_path / "out", "cifar10_jpeg", {})
+    assert files_below(tmp_path / "out") == {}
+
+
+def test_jpeg_copy_with_an_array_that_is_not_there(tmp_path):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (2**62,)})
+    path = write_zip(tmp_path / "copy.npz", {"jpeg.npy": header.getvalue()})
+    with pytest.raises(GpufeedError, match="damaged or cut off"):
+        cifar10_jpeg.reorganise([path], tmp_path / "out", "cifar10_jpeg", {})
+
+
+@pytest.mark.parametrize("layout", [cifar10, cifar10_jpeg])
+def test_no_file_of_the_archive_is_larger_than_the_layout_has_it(tmp_path, layout, monkeypatch):
+    monkeypatch.setattr(layout, "MOST_BYTES", 1000)
+    path = archive(tmp_path) if layout is cifar10 else npz(tmp_path, jpeg=np.zeros(2000, np.uint8))[0]
+    with pytest.raises(GpufeedError, match=r"at most 1,000 bytes a file"):
+        layout.reorganise([path], tmp_path / "out", "cifar10", {})
     assert files_below(tmp_path / "out") == {}
 
 

@@ -1,6 +1,7 @@
 """Fashion-MNIST: the idx format and what does not fit it."""
 
 import gzip
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -63,6 +64,8 @@ GOOD = idx_bytes(np.zeros(10, np.uint8))
         (gzip.compress(GOOD[:-1]), r"9 bytes of data .*[\s\S]*10 for the shape \(10,\)"),
         (gzip.compress(GOOD + b"x"), "11 bytes of data"),
         (gzip.compress(GOOD)[:-9], "damaged or cut off"),
+        (gzip.compress(GOOD + bytes(2**25)), "11 bytes of data"),
+        (gzip.compress(b"\0\0\x08\x01" + b"\xff" * 4 + bytes(2**20)), r"the shape \(4294967295,\)"),
         (b"not gzip", "damaged or cut off"),
         (gzip.compress(idx_bytes(np.zeros(9, np.uint8))), "9 labels for 10 images"),
         (gzip.compress(idx_bytes(np.full(10, 10, np.uint8))), "label 10 in"),
@@ -73,8 +76,13 @@ GOOD = idx_bytes(np.zeros(10, np.uint8))
 def test_malformed_files(tmp_path, data, message):
     paths = write_fashion(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(data)
-    with pytest.raises(GpufeedError, match=message):
-        reorganise(paths, tmp_path / "out", "fashion_mnist", {})
+    tracemalloc.start()
+    try:
+        with pytest.raises(GpufeedError, match=message):
+            reorganise(paths, tmp_path / "out", "fashion_mnist", {})
+        assert tracemalloc.get_traced_memory()[1] < 2**24  # however much a small file unpacks to
+    finally:
+        tracemalloc.stop()
     assert files_below(tmp_path / "out") == {}
 
 

@@ -15,6 +15,7 @@ from gpufeed.data.disk import enough_disk
 from gpufeed.data.idx import FILES, MOST_LABELS, lay_out, write_idx
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.staging import check_keys, only_manifest
+from gpufeed.decode.pillow import rgb
 from gpufeed.errors import GpufeedError
 
 
@@ -48,13 +49,14 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
             write_idx(images, folder / image_file)
             write_idx(labels[ids].astype(np.uint8), folder / label_file)
     files = {name: folder / name for pair in FILES.values() for name in pair}
-    return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=asdict(choice))
+    most = len(given) * choice.size**2
+    return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=asdict(choice), most=most)
 
 
 def gray(file: Path, size: int) -> np.ndarray:
     """uint8 (size, size): an image as luma (ITU-R 601), resampled linearly with Pillow's antialiasing."""
-    with Image.open(file) as image:
-        return np.asarray(image.convert("L").resize((size, size), Image.Resampling.BILINEAR))
+    luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
+    return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
 
 
 def parse_options(options: dict) -> Options:

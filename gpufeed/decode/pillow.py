@@ -8,6 +8,8 @@ from PIL import Image, UnidentifiedImageError
 
 from gpufeed.decode.base import Decoded, Decoder, Outcome
 
+BITS, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of a TIFF, and a value. Source: TIFF 6.0, section 8
+
 
 class PillowDecoder(Decoder):
     """Decodes one image after the other; the other decoders are compared with its pixels."""
@@ -34,9 +36,24 @@ class PillowDecoder(Decoder):
 def rgb(data: bytes) -> np.ndarray:
     """The pixels of one file, uint8 (H, W, 3); raises what Pillow raises.
 
-    More pixels than twice Image.MAX_IMAGE_PIXELS are refused by Pillow as a decompression bomb.
+    Gray of 16 bits keeps its upper 8, as colours of 16 bits do in Pillow itself. More pixels than twice
+    Image.MAX_IMAGE_PIXELS are refused by Pillow as a decompression bomb.
     """
     with Image.open(io.BytesIO(data)) as image:
+        if not has_range(image):
+            raise ValueError(f"mode {image.mode}, and nothing that says which value is black and which white")
         if image.mode.startswith("I;16"):  # 16-bit grayscale: convert() would clip at 255
             return np.repeat((np.array(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         return np.array(image.convert("RGB"))
+
+
+def has_range(image: Image.Image) -> bool:
+    """Whether black and white of an opened image are known.
+
+    Not of 32-bit and floating-point numbers, which convert() would clip at 0 and 255, nor where Pillow opens
+    a TIFF of 12 bits, or one in which 0 is white, as if it were any of 16 bits.
+    """
+    if not image.mode.startswith("I;16"):
+        return image.mode not in ("I", "F")
+    tags = getattr(image, "tag_v2", {})
+    return tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC) != WHITE_IS_ZERO

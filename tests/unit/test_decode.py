@@ -1,4 +1,3 @@
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -6,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hostile_fixtures import available, photo
+from hostile_fixtures import available, photo, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import encode, pixels
-from PIL import Image
+from PIL import Image, ImageCms
 
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.decode.transfer import split, to_host
@@ -20,6 +19,26 @@ from gpufeed.registry import DECODERS, load
 ROOT = Path(__file__).parents[2]
 
 PHOTO = np.add.outer(np.arange(40) * 3, np.arange(40) * 2)[..., None].repeat(3, axis=2).astype(np.uint8)
+
+# those of Pillow's manual, Concepts: Modes; I;16 stands for its three byte orders
+MODES = (
+    "1",
+    "L",
+    "LA",
+    "La",
+    "P",
+    "PA",
+    "RGB",
+    "RGBA",
+    "RGBa",
+    "CMYK",
+    "YCbCr",
+    "LAB",
+    "HSV",
+    "I",
+    "F",
+    "I;16",
+)
 
 
 def decode_one(data: bytes):
@@ -47,11 +66,41 @@ def test_every_mode_becomes_rgb(format, mode):
     assert np.abs(found - expected).max() <= 12
 
 
-def test_sixteen_bit_grayscale_keeps_its_range():
-    buffer = io.BytesIO()
-    Image.fromarray(np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)).save(buffer, "PNG")
-    image, _ = decode_one(buffer.getvalue())
+@pytest.mark.parametrize("format", ["PNG", "TIFF"])
+def test_sixteen_bit_grayscale_keeps_its_range(format):
+    image, _ = decode_one(saved(format, np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)))
     assert np.array_equal(image[..., 0].ravel(), np.arange(0, 256, 4))
+
+
+def in_mode(mode: str, ramp: np.ndarray) -> Image.Image:
+    """A ramp of grays, uint8 (H, W), as an image of this mode; 16 bits and more have values up to 65,535."""
+    wide = {"I": np.int32, "F": np.float32, "I;16": np.uint16}
+    if mode in wide:
+        return Image.fromarray(ramp.astype(wide[mode]) * 257)
+    if mode == "LAB":
+        srgb, lab = (ImageCms.createProfile(name) for name in ("sRGB", "LAB"))
+        return ImageCms.profileToProfile(Image.fromarray(ramp).convert("RGB"), srgb, lab, outputMode="LAB")
+    by_way_of = {"La": "LA", "PA": "P", "RGBa": "RGBA"}.get(mode, "RGB")
+    return Image.fromarray(ramp).convert(by_way_of).convert(mode)
+
+
+@pytest.mark.parametrize("format", ["TIFF", "PNG", "PPM", "BMP", "JPEG2000"])
+def test_every_mode_of_a_file_is_right_or_has_a_reason(format):
+    ramp = np.linspace(0, 255, 64).round().astype(np.uint8).reshape(8, 8)
+    refused = {}
+    for mode in MODES:
+        try:
+            data = saved(format, in_mode(mode, ramp))
+        except (OSError, ValueError, KeyError):  # Pillow writes no such file
+            continue
+        image, outcome = decode_one(data)
+        if image is None:
+            refused[mode] = outcome.reason
+            continue
+        tolerance = {"1": 255, "LAB": 3, "YCbCr": 2, "P": 40, "PA": 40}.get(mode, 1)  # 1 and P are dithered
+        assert np.abs(image - ramp[..., None].astype(int)).max() <= tolerance, mode
+    assert set(refused) == {"TIFF": {"I", "F"}, "PPM": {"I", "F", "I;16"}}.get(format, set())
+    assert all("which value is black" in reason for reason in refused.values())
 
 
 def test_bad_images_have_a_reason_and_leave_the_others_alone():

@@ -10,7 +10,7 @@ from test_config import broken
 
 from gpufeed.config import planned
 from gpufeed.data import fashion_mnist
-from gpufeed.data.gray_idx import reorganise
+from gpufeed.data.gray_idx import gray, reorganise
 from gpufeed.data.idx import FILES, measured, read_idx, write_idx
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.synthetic import reorganise as synthetic
@@ -41,6 +41,12 @@ def test_every_image_is_there_in_gray_with_its_label_and_split(given_images, tmp
     for ours, theirs in zip(manifest.paths(), given_images.paths(), strict=True):
         luma = np.asarray(Image.open(theirs).convert("L").resize((12, 12), Image.Resampling.BILINEAR))
         np.testing.assert_array_equal(np.asarray(Image.open(ours)), luma)
+
+
+def test_sixteen_bits_of_gray_keep_their_range(tmp_path):
+    values = np.arange(0, 65536, 1024, dtype=np.uint16).reshape(8, 8)
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    np.testing.assert_array_equal(gray(tmp_path / "deep.png", 8), values >> 8)
 
 
 def test_the_images_come_out_of_files_that_the_layout_of_fashion_mnist_reads(given_images, tmp_path):

@@ -34,7 +34,13 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--device", choices=DEVICES, default="auto", help="default: auto, a GPU if there is one"
     )
-    found.add_argument("--format", choices=FORMATS, default="table", help="default: table")
+    found.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="table",
+        help="default: table; a text in "
+        "csv that a spreadsheet would run as a formula stands behind an apostrophe",
+    )
     found.add_argument("--output", type=Path, metavar="FILE", help="file to write; default: standard output")
     return found
 
@@ -65,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return SOME
-    except (OSError, RuntimeError) as error:  # a full disk, a device out of memory
+    except (OSError, RuntimeError, MemoryError) as error:  # a full disk, a device or a node out of memory
         print(f"stopped: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
         return NONE
     except KeyboardInterrupt:

@@ -5,6 +5,7 @@ fields of gpufeed/schemas/model.schema.yaml, and `state_dict`.
 """
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from gpufeed.data.disk import whole
+from gpufeed.decode.header import most_pixels
 from gpufeed.errors import GpufeedError, Skip, first_line
 from gpufeed.models.make import make, portable
 from gpufeed.registry import MODELS
@@ -52,7 +54,9 @@ class SavedModel:
         try:
             model = make(name, len(self.classes), self.size, portable(options))
             model.load_state_dict(self.state_dict)
-        except (RuntimeError, TypeError, ValueError) as error:
+        except (GpufeedError, Skip):
+            raise
+        except Exception as error:  # by what the options are: TypeError, ZeroDivisionError, MemoryError ...
             raise GpufeedError(
                 f"weights that do not fit model {name} ({first_line(error)})",
                 f"those of a {name} with {len(self.classes)} classes and {options}",
@@ -94,7 +98,14 @@ def load(path: str | Path) -> SavedModel:
         raise GpufeedError(f"{path}: a 'state_dict' that holds no tensors", OURS, "train the model again")
     if about["input"] is None or about["classes"] is None:
         raise GpufeedError(f"{path}: no 'input' or no 'classes' in it", OURS, "train the model again")
-    return SavedModel(about, state)
+    saved, most = SavedModel(about, state), most_pixels()
+    if prod(saved.size) > most:
+        raise GpufeedError(
+            f"{path}: an input of {saved.size[0]:,} x {saved.size[1]:,} pixels",
+            f"at most {most:,} pixels, since Pillow opens no larger image",
+            "use a model.pt that you trust",
+        )
+    return saved
 
 
 def read(path: Path) -> dict[str, Any]:

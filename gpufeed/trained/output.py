@@ -51,14 +51,26 @@ def write_table(predictions: "Iterable[Prediction]", out: TextIO, top: int, clas
 
 
 def write_csv(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
-    """Columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty."""
-    writer = csv.writer(out, lineterminator="\n")
+    """Columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty.
+
+    A text that a spreadsheet would run as a formula stands behind an apostrophe.
+    """
+    # older Pythons do not quote a carriage return, which readers take for the end of the row
+    writer, quoting = (
+        csv.writer(out, quoting=how, lineterminator="\n") for how in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    )
     heads = [f"{what}_{place}" for place in range(1, top + 1) for what in ("class", "probability")]
     writer.writerow(["file", "reason", *heads])
     for prediction in predictions:
-        cells = [cell for name, share in prediction.classes for cell in (name, f"{share:.6f}")]
+        cells = [cell for name, share in prediction.classes for cell in (no_formula(name), f"{share:.6f}")]
         cells += [""] * (len(heads) - len(cells))
-        writer.writerow([prediction.file, prediction.reason or "", *cells])
+        row = [no_formula(prediction.file), no_formula(prediction.reason or ""), *cells]
+        (quoting if any("\r" in cell for cell in row) else writer).writerow(row)
+
+
+def no_formula(text: str) -> str:
+    """The text, behind an apostrophe if it begins as formulas do. Source: OWASP, CSV Injection."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def write_json(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:

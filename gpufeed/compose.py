@@ -44,7 +44,8 @@ ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes"}
 OWN_AXES = AXES - ELSEWHERE
 # keys that a config of the workflow has, too -> what they are called here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
-SHARED |= {"data": "data_folder", "data_form": "data_form"}  # `data` is a group
+SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
+SHARED |= {"data": "data_folder"}  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
 
 

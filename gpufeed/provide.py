@@ -16,6 +16,7 @@ from gpufeed.cache import build_or_fall_back, open_cache
 from gpufeed.config_sources import with_defaults
 from gpufeed.data.building import one_builder
 from gpufeed.data.fetch import SourceFile, fetch
+from gpufeed.data.http_transfer import LEAST_KB_S
 from gpufeed.data.listing import NAMES, files_below, names_digest
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.prepare import prepare
@@ -38,7 +39,7 @@ class Shelf:
 
     root: the folder of all of them. archives: folders searched before anything is downloaded. decoder:
     builds the caches. broken: share of a dataset's images that may be undecodable. form: `folders` of images,
-    or `packed`, one archive; what is there already is read in either form.
+    or `packed`, one archive; what is there already is read in either form. least_kb_s: as in `fetch`.
     """
 
     root: Path
@@ -46,6 +47,7 @@ class Shelf:
     decoder: str
     broken: float
     form: str = "folders"
+    least_kb_s: float = LEAST_KB_S
 
 
 def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
@@ -83,7 +85,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
     for file, target in zip(files, given, strict=False):
         if not target.exists():
             log.info("fetching %s", file.name)
-            fetch(file, target, list(shelf.archives))
+            fetch(file, target, list(shelf.archives), least_kb_s=shelf.least_kb_s)
     log.info("preparing dataset %s in %s", name, folder)
     resize = tuple(source["resize"]) if source.get("resize") else None
     prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize, shelf.form)

@@ -67,7 +67,7 @@ def collect(config: Mapping, folder: Path) -> list[SourceFile]:
             continue
         print(f"archive: {file.name}", flush=True)
         try:
-            fetch(file, target, places)
+            fetch(file, target, places, least_kb_s=config["least_download_kb_s"])
         except GpufeedError as error:
             failed.append(error)
     if failed:

@@ -1,16 +1,20 @@
 """A dataset's files: from a folder of archived ones, a local path or a mirror, checked before use."""
 
 import hashlib
+import logging
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from gpufeed.data.disk import NO_ROOM, enough_disk
-from gpufeed.data.http_transfer import TransferFailed, Wanted, discard, held, transfer
+from gpufeed.data.http_transfer import LEAST_KB_S, TooSlow, TransferFailed, Wanted, discard, held, transfer
 from gpufeed.errors import GpufeedError
+
+log = logging.getLogger("gpufeed")
 
 
 @dataclass(frozen=True)
@@ -29,26 +33,44 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fetch(file: SourceFile, target: Path, archives: list[Path], progress: bool = True) -> Path:
+def fetch(
+    file: SourceFile,
+    target: Path,
+    archives: list[Path],
+    progress: bool = True,
+    least_kb_s: float = LEAST_KB_S,
+) -> Path:
     """Brings `file` to `target` and returns it; `target` appears only whole and checked.
 
-    Looks into the folders `archives` for `file.name` first, then tries each URL. What has arrived
-    stays in `<target>.partial`, also after SIGKILL, and the next call goes on from there.
-    Raises GpufeedError, with the reason for every place tried, if none gives the file, and when the
-    disk is full.
+    Looks into the folders `archives` for `file.name` first, then tries each URL. One that brings less than
+    least_kb_s in a minute is left for the next place, and goes on, however slowly, once no other gives the
+    file, the fastest first; 0: none is left. What has arrived stays in `<target>.partial`, also after
+    SIGKILL, and the next place or call goes on from there. Raises GpufeedError, with the reason for every
+    place tried, if none gives the file, and when the disk is full.
     """
     target, archives = Path(target), [Path(folder) for folder in archives]
     partial = target.with_name(target.name + ".partial")
-    reasons = []
+    reasons, slow = [], []
     with enough_disk(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-        for place in _places(file, archives):
-            reason = _try_place(place, file, partial, progress)
+        places = _places(file, archives)
+        turns = [(place, least_kb_s if len(places) > 1 else 0) for place in places]
+        while turns:
+            place, least = turns.pop(0)
+            began, had = time.monotonic(), held(partial)
+            try:
+                reason = _try_place(place, file, partial, progress, least)
+            except TooSlow as error:
+                reason = str(error)
+                slow.append(((held(partial) - had) / (time.monotonic() - began), place))
+                log.warning("%s is left for now: %s", place, reason)
             if reason is None:
                 os.replace(partial, target)
                 discard(partial)
                 return target
             reasons.append(f"{place}: {reason}")
+            if not turns:
+                turns, slow = [(place, 0) for _, place in sorted(slow, reverse=True)], []
     raise _unavailable(file, archives, reasons)
 
 
@@ -58,8 +80,11 @@ def _places(file: SourceFile, archives: list[Path]) -> list[str]:
     return [str(copy) for copy in copies if copy.is_file()] + list(file.urls)
 
 
-def _try_place(place: str, file: SourceFile, partial: Path, progress: bool) -> str | None:
-    """Fills `partial` from one place and checks it; the reason why that failed, or None."""
+def _try_place(place: str, file: SourceFile, partial: Path, progress: bool, least_kb_s: float) -> str | None:
+    """Fills `partial` from one place and checks it; the reason why that failed, or None.
+
+    Raises TooSlow for a URL that is slower than least_kb_s.
+    """
     resumed = False
     try:
         local = _local_path(place)
@@ -68,7 +93,9 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool) -> s
             shutil.copyfile(local, partial)
         else:
             resumed = held(partial) > 0
-            transfer(Wanted(place, partial, file.size, file.sha256 is not None, progress))
+            transfer(Wanted(place, partial, file.size, file.sha256 is not None, progress, least_kb_s))
+    except TooSlow:
+        raise
     except TransferFailed as error:
         return str(error)
     except OSError as error:
@@ -80,7 +107,7 @@ def _try_place(place: str, file: SourceFile, partial: Path, progress: bool) -> s
         return None
     discard(partial)
     # bytes left by an earlier run may belong to another version: once more from the first byte
-    return _try_place(place, file, partial, progress) if resumed else reason
+    return _try_place(place, file, partial, progress, least_kb_s) if resumed else reason
 
 
 def _local_path(place: str) -> Path | None:

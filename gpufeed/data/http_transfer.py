@@ -16,14 +16,20 @@ from tqdm import tqdm
 
 CONNECT_S, READ_S = 20, 60  # give up waiting for a connection, for the next bytes
 WINDOW_S, SLOWEST = 60, 1024  # a server slower than this many bytes/s over the window counts as stalled
+LEAST_KB_S = 16  # one slower than this many kB/s is left while there are others
 ATTEMPTS, BACKOFF_S, LONGEST_WAIT_S = 5, 1.0, 30.0
 GOOD_PROGRESS = 1 << 20  # an attempt that brought 1 MiB does not count as a failed one
 CHUNK = 1 << 18
+SILENCE = (requests.ReadTimeout, urllib3.exceptions.ReadTimeoutError)
 TRY_AGAIN = {408, 425, 429, 500, 502, 503, 504}
 
 
 class TransferFailed(Exception):
     """This URL does not give the file; the message says why."""
+
+
+class TooSlow(TransferFailed):
+    """This URL brings less than was asked for; what has arrived stays."""
 
 
 class _Interrupted(Exception):
@@ -34,7 +40,8 @@ class _Interrupted(Exception):
 class Wanted:
     """What the transfer should end with. size: bytes, None if unknown.
 
-    checked: a checksum follows, so bytes from another mirror may be continued.
+    checked: a checksum follows, so bytes from another mirror may be continued. least_kb_s: less than that
+    over WINDOW_S, or nothing for READ_S, is too slow; 0: nothing is.
     """
 
     url: str
@@ -42,12 +49,14 @@ class Wanted:
     size: int | None
     checked: bool
     progress: bool
+    least_kb_s: float = 0
 
 
 def transfer(want: Wanted) -> None:
     """Brings `want.partial` to its full length, going on where it stands.
 
-    Raises TransferFailed when the server refuses or five attempts in a row brought less than 1 MiB.
+    Raises TransferFailed when the server refuses or five attempts in a row brought less than 1 MiB, TooSlow
+    when it is slower than asked for.
     """
     failures = 0
     while not _complete(want):
@@ -57,6 +66,8 @@ def transfer(want: Wanted) -> None:
         except (requests.exceptions.InvalidURL, requests.TooManyRedirects) as error:
             raise TransferFailed(str(error)) from error
         except (_Interrupted, requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            if want.least_kb_s and isinstance(error, SILENCE):
+                raise TooSlow(f"nothing for {READ_S} s") from error
             failures = 0 if held(want.partial) - before >= GOOD_PROGRESS else failures + 1
             if failures == ATTEMPTS:
                 raise TransferFailed(f"{ATTEMPTS} attempts failed, the last with: {error}") from error
@@ -175,7 +186,9 @@ def _receive(response: requests.Response, want: Wanted, start: int, total: int |
             if total is not None and have > total:
                 discard(want.partial)
                 raise TransferFailed(f"more than the announced {total} bytes")
-            if time.monotonic() - window_start > WINDOW_S:
+            if (elapsed := time.monotonic() - window_start) > WINDOW_S:
+                if have - window_have < want.least_kb_s * 1000 * elapsed:
+                    raise TooSlow(f"fewer than {want.least_kb_s:g} kB/s for {WINDOW_S} s")
                 if have - window_have < SLOWEST * WINDOW_S:
                     raise _Interrupted(f"fewer than {SLOWEST} bytes/s for {WINDOW_S} s")
                 window_start, window_have = time.monotonic(), have

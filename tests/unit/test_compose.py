@@ -125,7 +125,7 @@ def test_the_primary_config_has_every_axis_with_the_cells_own_default():
     ours = {axis: getattr(cell, axis) for axis in OWN_AXES}
     assert {axis: primary[axis] for axis in OWN_AXES} == {**ours, "prefetch_factor": 2}
     config = merged("config.yaml")
-    same = ("archives", "cache_decoder", "data_form", "tracking")
+    same = ("archives", "cache_decoder", "data_form", "least_download_kb_s", "tracking")
     for ours, theirs in (("data_folder", "data"), *zip(same, same, strict=True)):
         assert primary[ours] == config[theirs]
     assert primary["max_quarantined_share"] == config["max_quarantined_share"]

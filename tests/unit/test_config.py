@@ -134,6 +134,7 @@ NAN = float("nan")
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),
         (["use_instead"], {"cifar10": "cifar11"}, "dataset 'cifar11'", "'cifar10'"),
         (["cache_decoder"], "dali", "decoder 'dali'", "'dali_gpu'"),
+        (["least_download_kb_s"], -1, "least_download_kb_s: -1", "correct least_download_kb_s"),
         (["max_quarantined_share"], 0.6, "max_quarantined_share: 0.6", "correct max_quarantined_share"),
         (["run"], [], "run: []", "correct run"),
     ],

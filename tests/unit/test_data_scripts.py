@@ -29,7 +29,11 @@ def download(tmp_path, sha256):
     run(
         "download.py",
         params=Named(file=row),
-        config={"sources": {"one": {"files": [row]}}, "archives": [str(tmp_path / "site")]},
+        config={
+            "sources": {"one": {"files": [row]}},
+            "archives": [str(tmp_path / "site")],
+            "least_download_kb_s": 16,
+        },
         wildcards=Named(dataset="one", file="a.bin"),
         output=[str(tmp_path / "out/a.bin")],
         log=[str(tmp_path / "log")],

@@ -1,6 +1,7 @@
 """Fetching: resume, retries, mirrors, checks; an interrupted fetch never leaves a finished-looking file."""
 
 import hashlib
+import logging
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from data_fixtures import REPOSITORY, files_of_at_most
+from data_fixtures import REPOSITORY, SLICE, files_of_at_most
 
 from gpufeed.data import http_transfer
 from gpufeed.data.disk import enough_disk
@@ -30,8 +31,8 @@ def source(*urls, sha256=SHA, size=SIZE) -> SourceFile:
     return SourceFile("data.bin", urls, sha256, size)
 
 
-def get(file, tmp_path, archives=()):
-    return fetch(file, tmp_path / "out" / file.name, list(archives), progress=False)
+def get(file, tmp_path, archives=(), **least):
+    return fetch(file, tmp_path / "out" / file.name, list(archives), progress=False, **least)
 
 
 def left(tmp_path) -> set[str]:
@@ -188,6 +189,71 @@ def test_dripping_server_ends_in_an_error(server, tmp_path, monkeypatch):
     monkeypatch.setattr(http_transfer, "ATTEMPTS", 1)
     with pytest.raises(GpufeedError, match="fewer than 10000000 bytes/s"):
         get(source(server.add("/data.bin", BODY, delay_s=0.05)), tmp_path)
+
+
+@pytest.fixture
+def short_minute(monkeypatch):
+    """A window of 0.25 s. A slice of 16 KiB each 0.1 s is about 160 kB/s."""
+    monkeypatch.setattr(http_transfer, "WINDOW_S", 0.25)
+
+
+def asked(server) -> list[tuple[str, str | None]]:
+    return [(path, range) for path, range, *_ in server.requests]
+
+
+def test_mirror_that_drips_is_left_for_the_next_one(server, tmp_path, short_minute):
+    slow, fast = server.add("/slow", BODY, delay_s=0.1), server.add("/fast", BODY)
+    assert get(source(slow, fast), tmp_path, least_kb_s=400).read_bytes() == BODY
+    assert sorted(path for path, _ in asked(server)) == ["/fast", "/slow"]
+    went_on = int(dict(asked(server))["/fast"].removeprefix("bytes=").removesuffix("-"))
+    assert 0 < went_on < SIZE / 2  # what had come is kept
+
+
+def test_mirror_that_stalls_after_each_piece_is_left_for_the_next_one(server, tmp_path, monkeypatch):
+    """It brings enough for another attempt each time, by Range, and then nothing."""
+    monkeypatch.setattr(http_transfer, "READ_S", 0.1)
+    monkeypatch.setattr(http_transfer, "GOOD_PROGRESS", SLICE)
+    slow, fast = server.add("/slow", BODY, delay_s=0.4), server.add("/fast", BODY)
+    assert get(source(slow, fast), tmp_path, least_kb_s=1).read_bytes() == BODY
+    assert asked(server)[:2] in (
+        [("/slow", None), ("/fast", f"bytes={SLICE}-")],
+        [("/fast", f"bytes={SLICE}-"), ("/slow", None)],
+    )
+    assert len(server.requests) == 2
+
+
+def test_slow_mirror_is_kept_where_there_is_no_other(server, tmp_path, short_minute):
+    url = server.add("/slow", BODY, delay_s=0.1)
+    assert get(source(url), tmp_path, least_kb_s=400).read_bytes() == BODY
+    assert len(server.requests) == 1
+
+
+def test_fastest_of_the_slow_mirrors_goes_on_where_all_others_fail(server, tmp_path, short_minute, caplog):
+    slower, slow = server.add("/slower", BODY, delay_s=0.2), server.add("/slow", BODY, delay_s=0.05)
+    missing = slow.replace("slow", "missing")
+    caplog.set_level(logging.WARNING, "gpufeed")
+    assert get(source(slower, slow, missing), tmp_path, least_kb_s=1000).read_bytes() == BODY
+    paths = [path for path, *_ in server.requests]
+    assert sorted(paths) == ["/missing", "/slow", "/slow", "/slower"]
+    assert sum(sent for *_, status, sent in server.requests if status == 206) < SIZE
+    assert caplog.text.count("fewer than 1000 kB/s") == 2
+
+
+def test_what_a_slow_mirror_brought_stays_for_the_next_run(server, tmp_path, short_minute):
+    slow = server.add("/slow", BODY, delay_s=0.1, break_after=[SIZE, 0, 0, 0, 0, 0])
+    with pytest.raises(GpufeedError, match=r"fewer than 400 kB/s[\s\S]*HTTP 404[\s\S]*5 attempts failed"):
+        get(source(slow, slow.replace("slow", "missing")), tmp_path, least_kb_s=400)
+    have = (tmp_path / "out/data.bin.partial").stat().st_size
+    assert 0 < have < SIZE
+    server.add("/slow", BODY)
+    assert get(source(slow), tmp_path).read_bytes() == BODY
+    assert ("/slow", f"bytes={have}-") in asked(server)
+
+
+def test_no_mirror_is_left_if_none_shall_be(server, tmp_path, short_minute):
+    urls = server.add("/slow", BODY, delay_s=0.1), server.add("/fast", BODY)
+    assert get(source(*urls), tmp_path, least_kb_s=0).read_bytes() == BODY
+    assert asked(server) == [("/slow", None)]
 
 
 def test_nowhere_to_get_it_from(tmp_path):

@@ -174,11 +174,13 @@ def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
 
 def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
     values = {"data_folder": "data", "data_form": "folders", "archives": [], "max_quarantined_share": 0.0}
+    values["least_download_kb_s"] = 20
     for name in ("strips", "nobody"):
         with pytest.raises(GpufeedError) as error:
             shelf_of({**values, "cache_decoder": name})
         assert "simplejpeg" in error.value.expected
-    assert shelf_of({**values, "cache_decoder": "pillow"}).decoder == "pillow"
+    shelf = shelf_of({**values, "cache_decoder": "pillow"})
+    assert (shelf.decoder, shelf.least_kb_s) == ("pillow", 20)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")

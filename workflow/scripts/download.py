@@ -16,5 +16,6 @@ with job_log(snakemake.log[0]) as log:  # noqa: F821
     rows = job.config["sources"][job.wildcards.dataset]["files"]
     urls = next(row.get("urls") for row in rows if row["name"] == job.params.file["name"]) or ()
     file = SourceFile(urls=tuple(urls), **job.params.file)
-    target = fetch(file, Path(job.output[0]), [Path(folder) for folder in job.config["archives"]])
+    archives, least = [Path(folder) for folder in job.config["archives"]], job.config["least_download_kb_s"]
+    target = fetch(file, Path(job.output[0]), archives, least_kb_s=least)
     log.info("%s: %d bytes", target, target.stat().st_size)

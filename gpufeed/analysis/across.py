@@ -13,6 +13,7 @@ import pandas as pd
 from gpufeed.analysis import tables
 from gpufeed.analysis.comparison_text import aligned, piped
 from gpufeed.analysis.records import read_records
+from gpufeed.analysis.statistics import BUSY
 from gpufeed.analysis.wording import count, machine, percent
 from gpufeed.baseline import records_below
 from gpufeed.errors import GpufeedError
@@ -30,11 +31,11 @@ CEILING_COLUMNS = [
     *tables.THROUGHPUT[1:3],
     "n_repeats",
 ]
-MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !"}
+MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !", BUSY: " ?"}
 LEGEND = (
     "Shares are of the same machine's own replay ceiling, medians over n repeats. ~: its range touches that "
-    "of the ceiling; ^: above it by up to 5 %; !: above it by more, so one of the two was disturbed; -: not "
-    "measured, or no ceiling was."
+    "of the ceiling; ^: above it by up to 5 %; !: above it by more, so one of the two was disturbed; ?: "
+    "repeats too far apart to tell, on a busy machine; -: not measured, or no ceiling was."
 )
 
 

@@ -11,7 +11,11 @@ Rows = Sequence[tuple[str, Mapping]]  # as `ceilings_rows.groups` gives them, th
 
 
 def headline(rows: Rows) -> str:
-    """The pipeline with the highest AU, its images/s, those beside and behind it, and its verdict."""
+    """The pipeline with the highest AU, its images/s, those beside and behind it, and its verdict.
+
+    Those that a busy machine spoilt are left out; where all are, the first says so.
+    """
+    rows = [row for row in rows if not verdict.busy(row[1])] or rows[:1]
     name, found = rows[0]
     au, rate = wording.tenths(found["shares"]["au"]["median"]), wording.count(speed(found)["median"])
     sentence = verdict.of(found).sentence

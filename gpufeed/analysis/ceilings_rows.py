@@ -48,7 +48,10 @@ def batch_size(found: Mapping) -> int:
 
 
 def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping]]]:
-    """By title: (name of the pipeline, document) of those that are done, the highest AU first."""
+    """By title: (name of the pipeline, document) of those that are done, the highest AU first.
+
+    Those that a busy machine spoilt come last.
+    """
     found: dict[str, list[Mapping]] = {}
     for one in measurements:
         if one["status"] == "done":
@@ -65,7 +68,7 @@ def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
         cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])
     )
     pairs = zip(names, rows, strict=True)
-    return sorted(pairs, key=lambda pair: -pair[1]["shares"]["au"]["median"])
+    return sorted(pairs, key=lambda pair: (verdict.busy(pair[1]), -pair[1]["shares"]["au"]["median"]))
 
 
 def parts(found: Mapping) -> dict[str, float]:

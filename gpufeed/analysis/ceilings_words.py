@@ -1,6 +1,6 @@
 """What the words of ceilings mean, for the end of the report, with the limits that verdicts go by."""
 
-from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, MATTERS
+from gpufeed.analysis.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCENT, MATTERS
 from gpufeed.ceilings import verdict
 
 
@@ -31,4 +31,7 @@ def definitions() -> dict[str, str]:
         f"{half} % of the wait, by the lower end of their interval.",
         verdict.OPEN: f"AU's interval holds {lost} or {fed} %, or there are fewer than "
         f"{ENOUGH_FOR_INTERVAL} pairs and so no interval.",
+        BUSY: f"AU's median lies more than {FEW_PERCENT * 100:.0f} % above 100 %, or the upper end of its "
+        f"interval more than {FAR * 100:.0f} %. Training cannot be faster than its compute alone: something "
+        "else ran on the machine, and no verdict follows.",
     }

@@ -16,6 +16,12 @@ OUTSIDE = 0.05  # what the ends of an interval may leave out together
 NORMAL = 1.96  # standard deviations that hold 1 - OUTSIDE
 # A ratio closer to 1 than this is nobody's reason to change anything, however sure it is.
 MATTERS = 1.03
+# By how much a rate may pass its upper bound: memory layout, and a freed block that is not given back, are
+# worth a few percent; single repeats scatter by more, but on a quiet machine never so far.
+FEW_PERCENT, FAR = 0.05, 0.25
+# A ratio whose upper end is more than so many times the lower one does not say that two rates are alike.
+WIDE = 1.5
+BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
 
 

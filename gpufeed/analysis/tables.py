@@ -1,5 +1,6 @@
 """The two tables of every experiment: one row a cell, and one row a batch."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
@@ -7,7 +8,7 @@ import pandas as pd
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS, timed
 from gpufeed.analysis.standing import standing
-from gpufeed.analysis.statistics import summarise
+from gpufeed.analysis.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 from gpufeed.analysis.taken import TAKEN, accompanied, taken
 from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
@@ -58,9 +59,6 @@ SAME_TASK = [
     "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
     "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
 ]  # fmt: skip
-# By how much a pipeline may pass its ceiling before the measurement must have been disturbed: memory
-# layout, and a freed block that is not given back, are worth a few percent.
-FEW_PERCENT = 0.05
 BATCH_COLUMNS = {
     "load_ms": "Load(ms)",
     "transfer_ms": "Transfer(ms)",
@@ -188,7 +186,9 @@ def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
     By the 95 % interval of their ratio, or below six repeats by their ranges (see `standing`): `below` if all
     of it is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
     both have two repeats or more. `replay` does the same work without any input, so that in a sound run no
-    pipeline is above. `not distinguishable`: anything else.
+    pipeline is above. `disturbed` also if the medians say more than FAR above, however few repeats there are.
+    BUSY: the bounds are more than WIDE apart, so that a 1 among them says nothing. `not distinguishable`:
+    anything else.
     """
     if pd.isna(row["images_per_s"]):
         return ""
@@ -196,9 +196,13 @@ def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
     low, high = ratio.log_interval or ratio.log_range
     if high < 0:
         return "below"
-    if low > 0 and ratio.n > 1:
-        return "above" if row["ceiling_share"] <= 1 + FEW_PERCENT else "disturbed"
-    return "not distinguishable"
+    above = row["ceiling_share"] - 1
+    settled = low > 0 and ratio.n > 1
+    if above > (FEW_PERCENT if settled else FAR):
+        return "disturbed"
+    if high - low > math.log(WIDE):
+        return BUSY
+    return "above" if settled else "not distinguishable"
 
 
 def trained(cells: pd.DataFrame) -> pd.DataFrame:

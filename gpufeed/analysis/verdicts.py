@@ -10,7 +10,7 @@ import pandas as pd
 
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
-from gpufeed.analysis.statistics import FASTER, MATTERS, SAME, SLOWER
+from gpufeed.analysis.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
 
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
@@ -97,7 +97,7 @@ def fed(ours: pd.DataFrame) -> str:
 def distance(row: pd.Series) -> str:
     """How far a cell is from the limit, in a few words: its AU, else its share of the ceiling, if any."""
     if not pd.isna(row.get("au")):
-        return f"AU {row['au'] * 100:.1f} %"
+        return f"AU {row['au'] * 100:.1f} %" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
     return short_ceiling(row)
 
 
@@ -235,6 +235,7 @@ def short_ceiling(row: pd.Series) -> str:
         "not distinguishable": "not distinguishable from the ceiling",
         "above": f"{wording.percent(row['ceiling_share'] - 1)} above the ceiling",
         "disturbed": f"{wording.percent(row['ceiling_share'])} of the ceiling: disturbed",
+        BUSY: f"{BUSY} to tell it from the ceiling",
     }[row["against_ceiling"]]
 
 
@@ -264,8 +265,10 @@ def to_ceiling(row: pd.Series) -> str:
         "ceiling is not one here (new batches may lie better in memory than the one that is repeated); to "
         f"know, {again}",
         "disturbed": f"{wording.percent(share)} of {ceiling}, which is impossible in a sound run: replay "
-        "does the same work on the device and loads nothing. One of the two was disturbed, or measured on "
-        f"another machine of this kind: {again}",
+        "does the same work on the device and loads nothing. One of the two was disturbed, as the machine "
+        f"was too busy to answer, or measured on another machine of this kind: {again}",
+        BUSY: f"{wording.percent(share)} of {ceiling}, by repeats too far apart to say whether it reaches "
+        f"it. The machine was too busy to answer: {again}",
     }[row["against_ceiling"]]
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpufeed.analysis import wording
-from gpufeed.analysis.statistics import MATTERS
+from gpufeed.analysis.statistics import BUSY, FAR, FEW_PERCENT, MATTERS
 from gpufeed.ceilings.plan import DECODE, FETCH
 from gpufeed.registry import LOADERS
 
@@ -26,7 +26,7 @@ STEP = "step"  # not a stage of the loader: the steps themselves, which its work
 
 @dataclass(frozen=True)
 class Verdict:
-    """kind: of the five above. stage: what the wait is for (gpufeed.ceilings.plan), STEP, or None."""
+    """kind: of the five above, or BUSY. stage: what the wait is for (gpufeed.ceilings.plan), STEP or None."""
 
     kind: str
     sentence: str
@@ -36,6 +36,8 @@ class Verdict:
 def of(found: Mapping[str, Any]) -> Verdict:
     """The verdict on a finished document (gpufeed/schemas/ceilings.schema.yaml)."""
     low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if busy(found):
+        return Verdict(BUSY, disturbed(found))
     if low is None or held(low, high):
         return Verdict(OPEN, undecided(found))
     if low >= FED:
@@ -43,6 +45,22 @@ def of(found: Mapping[str, Any]) -> Verdict:
     if low >= LOST:
         return Verdict(BALANCED, sentence(BALANCED, evidence(found), found))
     return lost(found)
+
+
+def busy(found: Mapping[str, Any]) -> bool:
+    """Whether training was faster than its compute alone by more than noise: then no number of it counts."""
+    share = found["shares"]["au"]
+    highest = share["max"] if share["ci95_high"] is None else share["ci95_high"]
+    return share["median"] > 1 + FEW_PERCENT or highest > 1 + FAR
+
+
+def disturbed(found: Mapping[str, Any]) -> str:
+    """That nothing follows, and what would bring an answer."""
+    return (
+        f"{BUSY}: end to end was faster than compute only, the same work without input ({au(found)}), so no "
+        "verdict follows; delete the document and measure again with nothing else on the machine."
+        f"{shared(found)}"
+    )
 
 
 def evidence(found: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ import copy
 import ceilings_fixtures as made
 
 from gpufeed.analysis.ceilings_answer import headline, mixed
-from gpufeed.analysis.ceilings_rows import origin
+from gpufeed.analysis.ceilings_rows import named, origin
 
 
 def measured(wait_s, compute_s=1.0, jitter=0.0, commit=None, count=8):
@@ -38,6 +38,16 @@ def test_overlapping_intervals_crown_nobody():
     )
     few = measured(0.02, count=4)
     assert lead(("a", measured(0.006)), ("b", few)).endswith(", not told apart from b 98.0 %")
+
+
+def test_a_pipeline_of_a_busy_moment_leads_no_task():
+    busy, sound = measured(-0.64), measured(0.006)
+    told = headline(named([busy, sound]))
+    assert told.startswith("overlap")
+    assert "AU 99.4 %, 994 images/s" in told
+    assert "278" not in told.partition(". ")[0]
+    alone = headline(named([busy]))
+    assert "machine too busy" in alone.lower()
 
 
 def test_more_images_per_second_of_another_pipeline_are_told():

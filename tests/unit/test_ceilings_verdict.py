@@ -65,6 +65,21 @@ def test_an_interval_that_holds_a_border_decides_nothing(wait, jitter):
     assert ("97 %" in found.sentence) == (wait == 0)
 
 
+@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize(("end_s", "more_s"), [(0.36, 0.0), (0.9, 0.0), (0.7, 0.35)])
+def test_training_faster_than_its_compute_alone_is_a_busy_machine_and_no_verdict(end_s, more_s, count):
+    """AU of 278 %, of 111 %, and of 143 % in every second pair."""
+    found = of(made.pairs(end_s - 1, count, jitter=more_s))
+    assert found.kind == "machine too busy"
+    assert found.stage is None
+    assert "nothing else on the machine" in found.sentence
+    assert f"{count} pairs" in found.sentence
+
+
+def test_an_au_of_a_few_percent_above_is_noise():
+    assert of(made.pairs(-0.03)).kind == "compute-bound"
+
+
 def test_too_few_pairs_decide_nothing():
     found = of(made.pairs(0.0, count=4))
     assert found.kind == "no verdict"
@@ -235,5 +250,9 @@ def test_every_document_has_a_verdict_and_its_parts_add_up(times, epochs):
     document = made.document(pairs)
     assert document["shares"] == found
     told = verdict.of(document)
-    assert told.sentence.startswith(f"{told.kind}: the GPU waits") or told.stage == "step"
+    au = found["au"]
+    busy = au["median"] > 1.05 or au["ci95_high"] > 1.25
+    assert (told.kind == "machine too busy") is busy
+    says = "end to end was faster" if busy else "the GPU waits"
+    assert told.sentence.startswith(f"{told.kind}: {says}") or told.stage == "step"
     assert told.sentence.endswith(".")

@@ -178,7 +178,12 @@ def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
 
 @pytest.mark.parametrize(
     ("speeds", "words"),
-    [([580, 620], "(286 % of ceiling: disturbed)"), ([217, 218], "(3.6 % above ceiling)")],
+    [
+        ([580, 620], "(286 % of ceiling: disturbed)"),
+        ([217, 218], "(3.6 % above ceiling)"),
+        ([60, 300], "(machine too busy to tell it from ceiling)"),
+        ([850], "(405 % of ceiling: disturbed)"),
+    ],
 )
 def test_what_is_above_the_ceiling_is_not_called_indistinguishable(tmp_path, speeds, words):
     paths = made.write_speeds(tmp_path, made.cell("overlap"), speeds)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from gpufeed.config import CONFIG, GROUPS, HYPER, check_evaluation, check_hyper
+from gpufeed.config import CONFIG, GROUPS, HYPER, check_batches, check_evaluation, check_hyper
 from gpufeed.config_schema import explain, first_error
 from gpufeed.config_sources import check_of, check_source
 from gpufeed.errors import GpufeedError, unknown
@@ -161,6 +161,7 @@ def cell_from(
     if sentence := impossible(cell) or impossible_as_composed(cell):
         raise GpufeedError(sentence, "a combination that can exist", f"change one of the two on {HERE}")
     check_evaluation(trial, [cell])
+    check_batches(trial, [cell])
     return cell
 
 

@@ -13,9 +13,9 @@ import yaml
 from gpufeed.builds import planned_builds
 from gpufeed.ceilings import plan as ceilings_plan
 from gpufeed.config_schema import explain, first_error, read_yaml
-from gpufeed.config_sources import check_of, check_source, holds_out
+from gpufeed.config_sources import check_of, check_source, holds_out, training_images
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.experiment import Cell, Plan, plan
+from gpufeed.experiment import Cell, Plan, check_batch, plan
 from gpufeed.impact import planned_impact
 from gpufeed.inference import plan as inference_plan
 from gpufeed.kernels.plan import check_lines
@@ -92,6 +92,16 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
             f"{option} above 0, or {steps}",
             f"raise {option}, or give experiment {cell.experiment!r} `steps`",
         )
+
+
+def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
+    """Raises GpufeedError for a batch larger than the training split, where the config tells its size.
+
+    Of other datasets the job knows it, from the manifest.
+    """
+    for cell in cells:
+        if (images := training_images(config["sources"][cell.dataset])) is not None:
+            check_batch(cell, images)
 
 
 def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
@@ -236,6 +246,7 @@ def planned(config: Mapping) -> Plan:
     found = plan(config, Composer())
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
+        check_batches(config, cells.values())
         check_resume(config, name, cells.values())
         planned_impact(config, name, cells.values())
         ceilings_plan.cells(config, found, name)

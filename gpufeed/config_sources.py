@@ -138,3 +138,11 @@ def holds_out(source: Mapping) -> bool:
     if source["layout"] == "synthetic":
         return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
     return source["layout"] != "mosaic"
+
+
+def training_images(source: Mapping) -> int | None:
+    """Images that a source trains on, where its options say how many; None for those that have to be read."""
+    if source["layout"] not in ("synthetic", "mosaic"):
+        return None
+    options = with_defaults(source["layout"], source.get("options", {}))
+    return options["count"] - (evaluation_images(options) if source["layout"] == "synthetic" else 0)

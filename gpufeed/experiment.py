@@ -217,6 +217,23 @@ def impossible_as_composed(cell: Cell) -> str | None:
     return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
 
 
+def check_batch(cell: Cell, images: int) -> None:
+    """Raises GpufeedError for a batch of more images than the training split has: no step would have it.
+
+    images: of the training split, which all devices of the cell share in each step.
+    """
+    if cell.batch_size * cell.ranks <= images:
+        return
+    asked, most = f"batch_size {cell.batch_size}", images // cell.ranks
+    if cell.ranks > 1:
+        asked += f" on each of {cell.ranks} devices, {cell.batch_size * cell.ranks} together,"
+    raise GpufeedError(
+        f"{asked} in experiment {cell.experiment!r}, and {images} images to train on in {cell.dataset!r}",
+        f"a batch_size of at most {most}: the steps have no more images than there are",
+        "lower batch_size, or train on a larger dataset",
+    )
+
+
 def homeless(cell: Cell) -> str:
     """Why the cell's loader has no place for its augment, as a sentence."""
     if cell.augment == "dali":

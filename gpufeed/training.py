@@ -25,7 +25,7 @@ from gpufeed.ddp.launch import spread
 from gpufeed.devices import apply_precision
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import Skip, first_line, one_line
-from gpufeed.experiment import Cell
+from gpufeed.experiment import Cell, check_batch
 from gpufeed.gate.pixels import pixel_source
 from gpufeed.gate.verdict import NotPassed, admit, check_same
 from gpufeed.heap import keep_freed_blocks
@@ -260,11 +260,12 @@ def made_ready(
     """
     rank, world_size = place_in_group()
     check_world(world_size, cell.ranks)
+    samples, seed = Manifest.read(manifest), cell.seed + repeat
+    check_batch(cell, len(samples.ids("train")))  # ahead of what is skipped: it holds on every node
     verdict = admit(gate) if gate is not None else None
     place.find(cell)
     if verdict is not None:
         check_same(gate, verdict, "device", place.device.type)
-    samples, seed = Manifest.read(manifest), cell.seed + repeat
     # here, so that nothing that is timed waits for it
     unpack_s = bring(samples.root) if is_packed(samples.root) and reads_files(samples, stores) else None
     torch.manual_seed(seed)

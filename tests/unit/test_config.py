@@ -255,6 +255,30 @@ def test_a_run_of_whole_epochs_without_evaluation_images_names_its_experiment():
         planned(small({"evaluation_share": 0}, steps=[None, 20]))
 
 
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        ({"batch_size": [8, 5000]}, "batch_size 5000"),
+        ({"batch_size": 161, "steps": 20}, "batch_size 161"),
+        ({"batch_size": 81, "devices": 2, "trainer": "lightning"}, "81 on each of 2 devices, 162 together"),
+    ],
+)
+def test_a_batch_of_more_images_than_there_are_is_told_with_both_numbers(block, found):
+    small_one = {"count": 200, "evaluation_share": 0.2, "classes": 2}
+    with pytest.raises(GpufeedError, match="160 images") as error:
+        planned(small(small_one, **block))
+    assert found in error.value.found
+    assert "'tiny'" in error.value.found
+    ours = {**block, "batch_size": 160 // block.get("devices", 1)}
+    assert planned(small(small_one, **ours)).cells["tiny"]
+
+
+def test_the_images_of_a_download_are_not_known_while_planning():
+    config = merged("config.yaml")
+    config["experiments"]["pipelining"]["common"] |= {"dataset": "cifar10", "batch_size": 10**6}
+    assert planned(config).cells["pipelining"]
+
+
 @pytest.mark.parametrize("block", [{"steps": 20}, {"loader": "replay"}])
 def test_cells_that_evaluate_nothing_need_no_evaluation_images(block):
     assert planned(small({"evaluation_share": 0}, **block)).cells["tiny"]

@@ -192,6 +192,8 @@ FAILED = {
     "loss": ({"model": "NaNModel"}, "Found training loss nan at step 0 (epoch 0); expected a finite loss"),
     "samples": ({"loader": "LossyLoader"}, "Found 29 images from LossyLoader in epoch 0"),
     "error": ({"loader": "BreakingLoader"}, "OSError: the disk went away"),
+    "batch": ({"batch_size": 31}, "Found batch_size 31 in experiment 'toys', and 30 images to train on"),
+    "batch_without_the_loader": ({"batch_size": 31, "loader": "gone"}, "Found batch_size 31"),
     "memory": ({"loader": "FullLoader"}, "Found out of memory at batch size 8 (CUDA out of memory."),
 }
 

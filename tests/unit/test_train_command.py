@@ -201,6 +201,14 @@ def test_a_package_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp
     assert not (tmp_path / "data").exists()
 
 
+def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(tmp_path, said):
+    code, text = said("batch_size=5000", "trainer.accelerator=cpu", "trainer=plain", work=None)
+    assert code == 2
+    assert "batch_size 5000" in text
+    assert "2000 images" in text
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("argument", "found", "expected", "remedy"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import requests
 
+from gpufeed.data.amount import amount_of
 from gpufeed.data.listing import files_below, is_image
 from gpufeed.errors import GpufeedError
 from gpufeed.preflight.finding import Finding
@@ -17,9 +18,9 @@ from gpufeed.preflight.quota import quota_of
 from gpufeed.preflight.site import Site
 from gpufeed.preflight.software import is_local
 
-IMAGES = {"cifar10": 60_000, "cifar10_jpeg": 60_000, "tiny_imagenet": 110_000, "fashion_mnist": 70_000}
 PACKED = 3  # the archive of a dataset, its sidecar and its manifest
 ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
+CACHES = 2  # of decoded pixels: the reference, and the loaders'
 LEAST_GIB = 5
 COUNTING_S = 20
 
@@ -85,13 +86,13 @@ def below(folder: Path, place: Path) -> bool:
 
 def space(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     folder = existing(Path(plan.config["data"]).expanduser().absolute())
-    needed = max(LEAST_GIB, ROOM * sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
+    needed = max(LEAST_GIB, sum(bytes_of(plan, name) for name in missing(plan)) / 2**30)
     free, what = room(folder)
     if free < needed:
         moves = "data" in outside_of_scratch(plan, site)  # `folders` names the better one then
         yield Finding(
             f"{free:.1f} GiB {what} in {folder}",
-            f"{needed:.0f} GiB, about {ROOM} times the archives",
+            f"{needed:.0f} GiB, for the images, their caches and stores, and results",
             "make room there, or name another folder: {config}",
             config={"data": f"{site.scratch.folder}/gpufeed/data" if moves else "FOLDER"},
         )
@@ -218,9 +219,7 @@ def images_of(plan: Plan, name: str) -> int:
     if "folder" in source:
         with suppress(GpufeedError):  # `data` tells it
             return images_in(source)
-    if "count" in options:
-        return int(options["count"])
-    return images_of(plan, options["of"]) if "of" in options else IMAGES.get(source["layout"], 0)
+    return images_of(plan, options["of"]) if "of" in options else amount_of(plan.config, name).images
 
 
 def images_in(source: Mapping) -> int:
@@ -234,8 +233,10 @@ def is_packed(plan: Plan) -> bool:
 
 
 def bytes_of(plan: Plan, name: str) -> int:
-    """Bytes of a dataset's archives."""
-    return sum(int(file.get("size") or 0) for file in plan.config["sources"][name].get("files") or [])
+    """Bytes that a dataset comes to in `data`, by its archives or by its images, whatever is more."""
+    archives = sum(int(file.get("size") or 0) for file in plan.config["sources"][name].get("files") or [])
+    amount = amount_of(plan.config, name)
+    return max(ROOM * archives, amount.files + CACHES * 3 * amount.kept)
 
 
 def existing(folder: Path) -> Path:

@@ -1,12 +1,18 @@
-# What a run measures, and how many minutes that takes: printed before it begins.
+# What a run measures, how many minutes that takes and what it writes: printed before it begins.
+
+from functools import cache
 
 from snakemake.logging import logger
 
-from gpufeed.expected import table
+from gpufeed.data.amount import amount_of
+from gpufeed.expected import CEILING_EPOCHS, DATASET_S, beyond, check_room, disks, existing, table, written
+from gpufeed.registry import DERIVED
+
+amount = cache(lambda dataset: amount_of(config, dataset))
 
 
 def measurements_of(experiment):
-    """What an experiment measures, by the documents that its jobs leave; with the repeats that are known of."""
+    """What an experiment measures, by the documents that its jobs leave; with the repeats known so far."""
     yield from first_records_of(experiment, repeats_so_far(experiment))
     yield from map(gate_path, gates_of(experiment))
     if experiment in BUILDS:
@@ -26,8 +32,78 @@ def datasets_of(experiment):
     yield from (sweep_settings(config, experiment) or {}).get("datasets", [])
 
 
+@cache
+def stores_of(dataset):
+    """What the experiments of this run have made of a dataset, without what it is made of: path -> bytes."""
+    cells = [cell for name in config["run"] for cell in PLAN.cells[name].values() if cell.dataset == dataset]
+    sizes, folder = amount(dataset), f"{DATA}/{dataset}"
+    found = {f"{folder}/cache/pillow.npy": 3 * sizes.kept} if any(map(gate_of_cell, cells)) else {}
+    for reads in {LOADERS[cell.loader].reads for cell in cells} & BUILT.keys():
+        found[f"{folder}/{BUILT[reads]}"] = 3 * sizes.kept if reads == "cache" else sizes.files
+    return found
+
+
+def gate_of_cell(cell):
+    """Whether a cell waits for a verdict."""
+    return not LOADERS[cell.loader].ceiling
+
+
+def files_to_write(dataset):
+    """The files of a dataset in `data`, with its stores: path -> bytes. Own images may be linked."""
+    source, folder = config["sources"][dataset], f"{DATA}/{dataset}"
+    found = {f"{folder}/archives/{file['name']}": file.get("size") or 0 for file in source.get("files", [])}
+    own = source.get("folder")
+    linked = own and not PACKED and existing(own).stat().st_dev == existing(DATA).stat().st_dev
+    return found | {f"{folder}/manifest.parquet": 0 if linked else amount(dataset).files} | stores_of(dataset)
+
+
+def seconds_beyond(path):
+    """What a measurement takes longer than its kind, with more or larger images than usual."""
+    kind, name, *rest = Path(path).relative_to(RESULTS).parts
+    if kind == "gate":
+        return beyond(amount(name).read, CORES_HERE)
+    cell = PLAN.cells[name][rest[0].removesuffix(".json")] if kind in ("records", "ceilings") else None
+    if cell is None or LOADERS[cell.loader].ceiling or LOADERS[cell.loader].reads == "cache":
+        return 0.0
+    sizes, epochs = amount(cell.dataset), cell.epochs
+    if kind == "ceilings":
+        epochs = CEILING_EPOCHS
+    elif cell.steps is not None:
+        epochs = cell.steps * cell.batch_size * cell.ranks / max(1, sizes.images)
+    return beyond(epochs * sizes.read, CORES_HERE)
+
+
+@cache
+def datasets_read():
+    """The datasets of this run, and those that they are made of."""
+    found = {dataset for name in config["run"] for dataset in datasets_of(name)}
+    made = {name for name in found if config["sources"][name]["layout"] in DERIVED}
+    return sorted(found | {source_options(config, name)["of"] for name in made})
+
+
+@cache
+def disks_of_run():
+    """The disks that this run writes to."""
+    data = {path: size for dataset in datasets_read() for path, size in files_to_write(dataset).items()}
+    documents = [path for name in config["run"] for path in measurements_of(name)]
+    return disks({DATA: data, RESULTS: written(documents, RESULTS)})
+
+
+def room_checked():
+    """Raises WorkflowError where a disk is too short for this run; jobs do not ask again."""
+    try:
+        check_room(disks_of_run() if workflow.is_main_process else [])
+    except GpufeedError as error:
+        raise WorkflowError(f"the disk is too short\n{error}")
+
+
+def seconds_to_prepare(dataset):
+    """Of a dataset with all of its stores."""
+    return DATASET_S + (1 + len(stores_of(dataset))) * beyond(amount(dataset).read, CORES_HERE)
+
+
 if workflow.is_main_process:
-    datasets = {dataset for name in config["run"] for dataset in datasets_of(name)}
-    manifests = [f"{DATA}/{dataset}/manifest.parquet" for dataset in sorted(datasets)]
+    CORES_HERE = workflow.resource_settings.cores or config["cores_per_job"]
+    manifests = {f"{DATA}/{name}/manifest.parquet": seconds_to_prepare(name) for name in datasets_read()}
     parts = {name: measurements_of(name) for name in config["run"]}
-    logger.info(table(parts, RESULTS, manifests, config["least_s"]))
+    logger.info(table(parts, RESULTS, manifests, config["least_s"], seconds_beyond, disks_of_run()))

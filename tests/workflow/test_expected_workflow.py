@@ -5,6 +5,7 @@ import re
 import pytest
 import yaml
 from data_fixtures import REPOSITORY
+from workflow_fixtures import SHORT
 
 
 def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
@@ -21,3 +22,16 @@ def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     assert whole <= 25
     stated = re.search(r"# About (\d+) minutes", text)
     assert float(stated[1]) == pytest.approx(whole, abs=2)
+
+
+def test_a_short_disk_ends_the_run_before_its_first_job_and_lets_a_report_be_written(workflow):
+    size = {"count": 10_000_000, "size": 2048, "classes": 3}
+    flow = workflow({**SHORT, "sources": {"synthetic": {"options": size}}})
+    said = flow.run("-n", ok=False)
+    needed, free = re.search(
+        r"found: ([\d.]+) GiB or more to write in data.*, ([\d.]+) GiB free", said
+    ).groups()
+    assert float(needed) > 2 * 3 * 10**7 * 2048**2 / 2**30 > float(free)  # two caches
+    assert "what to do: name folders on a larger disk" in said
+    assert not (flow.folder / "data/synthetic").exists()
+    assert "rule report" in flow.run("-n", "report")

@@ -117,11 +117,19 @@ def test_counting_ends(tmp_path):
 
 
 def test_no_room_on_scratch(found):
-    files = {"files": [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]}
+    files = {"layout": "cifar10", "files": [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]}
     said = found(storage.space, config={"sources": {"made": files}}, datasets=["made"])
     assert "GiB free in" in said
-    assert "4294967296 GiB, about 4 times the archives" in said
+    assert "4294967296 GiB, for the images, their caches and stores" in said
     assert "name another folder: --config data=FOLDER (" in said  # this one lies on scratch already
+
+
+def test_no_room_for_images_of_ones_own(found, tmp_path):
+    (tmp_path / "own/a").mkdir(parents=True)
+    (tmp_path / "own/a/1.jpg").write_bytes(bytes(100))
+    own = {"layout": "image_folder", "folder": str(tmp_path / "own"), "resize": [2**20, 2**20]}
+    said = found(storage.space, config={"sources": {"made": own}}, datasets=["made"])
+    assert "6144 GiB, for the images, their caches and stores" in said  # decoded twice
 
 
 def test_data_that_nobody_can_reach(found, site, tmp_path):

@@ -108,6 +108,12 @@ def table(
     )
 
 
+def skipped(reasons: Mapping[str, int], cells: int) -> str:
+    """What a node without a CUDA GPU skips of so many cells, told before anything is prepared for them."""
+    said = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
+    return f"No NVIDIA GPU on this node: a job here skips {sum(reasons.values())} of {cells} cells: {said}."
+
+
 def minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f}"
 

@@ -7,6 +7,7 @@ Nothing here looks at the node, so that a login node without a GPU plans the GPU
 import hashlib
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
@@ -52,7 +53,7 @@ class Cell:
     pin_memory: bool = True
     persistent_workers: bool = False
     channels_last: bool = True
-    cuda_graphs: bool = False
+    cuda_graphs: bool | str = False  # auto: where the device has them
     compile: bool = False
     synchronise: str = (
         "epoch"  # when the host waits for the device: once an epoch, or after each phase of a step
@@ -165,7 +166,7 @@ def impossible(cell: Cell) -> str | None:
         return homeless(cell)
     if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
         return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
-    if cell.cuda_graphs and cell.device in ("cpu", "mps"):
+    if cell.cuda_graphs is True and cell.device in ("cpu", "mps"):
         return f"CUDA graphs need device cuda, and the config says {cell.device}"
     if cell.cuda_graphs and cell.synchronise == "step":
         return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
@@ -215,6 +216,17 @@ def impossible_as_composed(cell: Cell) -> str | None:
             "size, so augment.size must be null"
         )
     return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
+
+
+def without_cuda(cells: Iterable[Cell]) -> Counter:
+    """Why cells are skipped by a node without a CUDA GPU, as far as the config tells: reason -> cells."""
+    found = Counter()
+    for cell in cells:
+        if cell.device == "cuda":
+            found["the config says device cuda"] += 1
+        elif cell.device == "auto" and (sentence := impossible(replace(cell, device="cpu"))):
+            found[sentence.partition(", and the config says")[0]] += 1
+    return found
 
 
 def check_batch(cell: Cell, images: int) -> None:

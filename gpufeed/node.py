@@ -24,6 +24,11 @@ def announce(planning: bool) -> None:
         os.environ[VARIABLE] = os.environ.get("SLURM_SUBMIT_HOST") or platform.node()
 
 
+def shows_gpu() -> bool:
+    """Whether NVIDIA's driver has a device file here, or that of WSL."""
+    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
 def node_name() -> str:
     """The node on which the user started the workflow: the planner of this job, else this host."""
     return os.environ.get(VARIABLE) or platform.node()

@@ -51,13 +51,16 @@ class Place:
     devices: int = 1
     ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
     batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
+    cuda_graphs: bool | None = None  # whether there are any, where the cell leaves it to the device
 
     def find(self, cell: Cell) -> None:
         """Raises Skip if this node lacks what the cell asks for."""
         self.device, self.devices = resolve_device(cell.device), cell.devices
         require_devices(cell.devices, self.device, cell.device)
         self.precision = resolve_precision(cell.precision, self.device)
-        if cell.cuda_graphs and self.device.type != "cuda":
+        if cell.cuda_graphs == "auto":
+            self.cuda_graphs = self.device.type == "cuda"
+        elif cell.cuda_graphs and self.device.type != "cuda":
             raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
         if cell.compile:
             require_compiler(self.device)
@@ -71,6 +74,7 @@ class Place:
             **({"devices": self.devices} if self.devices > 1 else {}),
             **({"ranks": self.ranks} if self.ranks else {}),
             **({"batch_size": self.batch_size} if self.batch_size else {}),
+            **({"cuda_graphs": self.cuda_graphs} if self.cuda_graphs is not None else {}),
         }
 
 
@@ -142,7 +146,7 @@ def make_trainer(
         epochs=cell.epochs,
         steps=cell.steps,
         channels_last=cell.channels_last,
-        cuda_graphs=cell.cuda_graphs,
+        cuda_graphs=cell.cuda_graphs if place.cuda_graphs is None else place.cuda_graphs,
         compile=cell.compile,
         synchronise=cell.synchronise,
         judge=judge,

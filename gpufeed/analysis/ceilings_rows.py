@@ -7,6 +7,7 @@ import pandas as pd
 
 from gpufeed.analysis import wording
 from gpufeed.analysis.inference_rows import machine
+from gpufeed.analysis.records import graphs_of
 from gpufeed.ceilings import verdict
 from gpufeed.ceilings.plan import DECODE, FETCH, TRANSFER
 from gpufeed.ceilings.shares import ALONE, END, epoch_parts
@@ -62,7 +63,15 @@ def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping
 def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
     """Each with its loader, its workers, and what else tells it from the others."""
     cells = pd.DataFrame(
-        [{**row["cell"], "cell_id": row["cell_id"], "step_limit": row["cell"].get("steps")} for row in rows]
+        [
+            {
+                **row["cell"],
+                "cell_id": row["cell_id"],
+                "step_limit": row["cell"].get("steps"),
+                "cuda_graphs": graphs_of(row["cell"], row["resolved"]),
+            }
+            for row in rows
+        ]
     )
     names = wording.labels(
         cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])

@@ -60,8 +60,9 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
     """The row with these axes, whatever its dataset; None if it was not measured."""
     wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
     wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
-    if wanted["precision"] == "auto":  # records say what it came to
-        del wanted["precision"]
+    for axis in ("precision", "cuda_graphs"):  # records say what auto came to
+        if wanted[axis] == "auto":
+            del wanted[axis]
     for _, row in rows.iterrows():
         if all(pd.isna(row[name]) if v is None else _is(row[name], v) for name, v in wanted.items()):
             return row

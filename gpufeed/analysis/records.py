@@ -128,7 +128,7 @@ def _flat(record: Record, path: Path) -> dict:
     }
     row |= {axis: cell.get(axis) for axis in AXES}
     # absent in records of older versions
-    row |= {"compile": cell.get("compile", False)}
+    row |= {"compile": cell.get("compile", False), "cuda_graphs": graphs_of(cell, resolved)}
     row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
     row |= {
         "path": str(path),
@@ -141,6 +141,12 @@ def _flat(record: Record, path: Path) -> dict:
         "source": json.dumps(cell.get("source") or {}, sort_keys=True),
     }
     return row | machine_of(cell, resolved, record.environment) | _measures(record)
+
+
+def graphs_of(cell: Mapping, resolved: Mapping) -> bool | None:
+    """Whether the steps of a cell were CUDA graphs; None where its device was to tell and it did not run."""
+    asked = cell.get("cuda_graphs")
+    return resolved.get("cuda_graphs") if asked == "auto" else asked
 
 
 def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> dict:

@@ -5,7 +5,19 @@ from functools import cache
 from snakemake.logging import logger
 
 from gpufeed.data.amount import amount_of
-from gpufeed.expected import CEILING_EPOCHS, DATASET_S, beyond, check_room, disks, existing, table, written
+from gpufeed.expected import (
+    CEILING_EPOCHS,
+    DATASET_S,
+    beyond,
+    check_room,
+    disks,
+    existing,
+    skipped,
+    table,
+    written,
+)
+from gpufeed.experiment import without_cuda
+from gpufeed.node import shows_gpu
 from gpufeed.registry import DERIVED
 
 amount = cache(lambda dataset: amount_of(config, dataset))
@@ -107,3 +119,7 @@ if workflow.is_main_process:
     manifests = {f"{DATA}/{name}/manifest.parquet": seconds_to_prepare(name) for name in datasets_read()}
     parts = {name: measurements_of(name) for name in config["run"]}
     logger.info(table(parts, RESULTS, manifests, config["least_s"], seconds_beyond, disks_of_run()))
+    if workflow.resource_settings.cores and not shows_gpu():  # else jobs run elsewhere
+        cells = [cell for name in config["run"] for cell in PLAN.cells[name].values()]
+        if reasons := without_cuda(cells):
+            logger.info(skipped(reasons, len(cells)))

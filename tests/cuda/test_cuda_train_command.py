@@ -34,9 +34,11 @@ def test_more_gpus_than_there_are_is_one_sentence(tmp_path):
 
 
 def test_the_plain_trainer_takes_one_gpu_and_a_cuda_graph(tmp_path):
-    arguments = ("trainer.accelerator=gpu", "trainer=plain", "cuda_graphs=true", "augment=fused", "epochs=2")
+    arguments = ("trainer.accelerator=gpu", "trainer=plain", "cuda_graphs=auto", "augment=fused", "epochs=2")
     done = train_in(tmp_path, *arguments, *SMALL, "hydra.run.dir=run")
     if "C compiler" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 0, done.stderr
-    assert about(tmp_path / "run")["cell"]["devices"] == 1
+    found = about(tmp_path / "run")
+    assert found["cell"]["devices"] == 1
+    assert (found["cell"]["cuda_graphs"], found["resolved"]["cuda_graphs"]) == ("auto", True)

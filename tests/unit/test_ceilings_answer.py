@@ -61,6 +61,13 @@ def test_more_images_per_second_of_another_pipeline_are_told():
     assert "most images/s" not in lead(("a", measured(0.001, jitter=0.02)), ("b", close))
 
 
+def test_graphs_that_the_device_decided_on_are_called_what_they_came_to():
+    cell, resolved = {"cuda_graphs": "auto"}, {"device": "cuda", "precision": "bf16", "threads": 16}
+    pair = made.pairs(0.1)
+    rows = [made.document(pair, cell=cell, resolved=resolved | {"cuda_graphs": on}) for on in (True, False)]
+    assert sorted(name for name, _ in named(rows)) == ["overlap, CUDA graphs", "overlap, eager"]
+
+
 def test_rows_of_several_gpus_or_versions_say_so():
     one = ("a, 4 workers", measured(0.1))
     assert mixed([one, ("b", measured(0.2))]) == ""

@@ -2,6 +2,7 @@
 
 import copy
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from gpufeed.config import GROUPS, RULES, check, planned
 from gpufeed.config_sources import FASHION_MNIST_FILES, check_splits, with_defaults
 from gpufeed.data import idx, synthetic
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import DEVICES, Plan
+from gpufeed.experiment import DEVICES, Plan, impossible
 from gpufeed.folders import settle_folders
 from gpufeed.registry import KINDS
 
@@ -46,6 +47,15 @@ def test_dali_is_measured_with_images_of_several_sizes():
         f"{name} gives images the size of their files, and own is to be resized"
         for name in ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
     }
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_own_images_are_measured_without_a_cuda_gpu_too(device):
+    config = merged("config.yaml", "own.yaml") | {"device": device}
+    cells = planned(config).cells["own"].values()
+    on_cpu = {cell.loader for cell in cells if not impossible(replace(cell, device="cpu"))}
+    assert {"dataloader_workers", "spdl", "ffcv", "dali_cpu", "resident", "replay"} <= on_cpu
+    assert {cell.loader for cell in cells} - on_cpu == ({"dali_gpu"} if device == "auto" else set())
 
 
 @pytest.mark.parametrize("name", ["h200", "h200_more"])
@@ -316,7 +326,7 @@ RIGHT = {
     "pin_memory": st.booleans(),
     "persistent_workers": st.booleans(),
     "channels_last": st.booleans(),
-    "cuda_graphs": st.booleans(),
+    "cuda_graphs": st.sampled_from([False, True, "auto"]),
     "compile": st.booleans(),
     "synchronise": st.sampled_from(["epoch", "step"]),
     "steps": st.none() | st.integers(4, 100),
@@ -353,7 +363,7 @@ def blocks(draw):
 TYPES = {
     "dataset": str, "loader": str, "augment": str, "model": str, "trainer": str, "precision": str,
     "synchronise": str, "batch_size": int, "workers": int, "epochs": int, "pin_memory": bool,
-    "persistent_workers": bool, "channels_last": bool, "cuda_graphs": bool, "compile": bool,
+    "persistent_workers": bool, "channels_last": bool, "compile": bool,
     "overrides": tuple,
 }  # fmt: skip
 
@@ -374,6 +384,7 @@ def test_any_block_gives_a_plan_of_typed_cells_or_an_error_in_three_parts(block,
     assert isinstance(plan, Plan)
     for cell in plan.cells["tiny"].values():
         assert {axis: type(getattr(cell, axis)) for axis in TYPES} == TYPES
+        assert cell.cuda_graphs == "auto" or type(cell.cuda_graphs) is bool
         assert cell.hyper["trainer"]["learning_rate"] > 0
 
 

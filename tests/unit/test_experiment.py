@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell, impossible, plan, settle
+from gpufeed.experiment import Cell, impossible, plan, settle, without_cuda
 from gpufeed.registry import AUGMENTS, LOADERS
 
 BASE = {
@@ -137,7 +137,7 @@ CELLS = st.builds(
     batch_size=st.integers(1, 4096),
     workers=st.integers(0, 16),
     precision=st.sampled_from(["auto", "fp32", "bf16"]),
-    cuda_graphs=st.booleans(),
+    cuda_graphs=st.sampled_from([False, True, "auto"]),
     compile=st.booleans(),
     seed=st.integers(0, 3),
     hyper=st.dictionaries(st.sampled_from(["lr", "stem"]), st.integers(0, 3)),
@@ -204,3 +204,19 @@ def test_four_loaders_resize_nothing_and_the_others_do(loader):
     found = impossible(replace(cell, source={**source, "resize": [8, 8]}))
     right = f"{loader} gives images the size of their files, and d is to be resized"
     assert found == (right if loader in AS_THEY_ARE else None)
+
+
+def test_what_a_node_without_a_cuda_gpu_skips_is_known_from_the_config():
+    cells = [
+        Cell("e", "d", "resident", cuda_graphs="auto"),
+        Cell("e", "d", "resident", cuda_graphs=True),
+        Cell("e", "d", "replay", cuda_graphs=True),
+        Cell("e", "d", "dali_gpu"),
+        Cell("e", "d", "resident", device="cpu"),
+        Cell("e", "d", "resident", device="cuda"),
+    ]
+    assert without_cuda(cells) == {
+        "CUDA graphs need device cuda": 2,
+        "dali_gpu decodes on a CUDA GPU": 1,
+        "the config says device cuda": 1,
+    }

@@ -11,6 +11,7 @@ import pytest
 import torch
 from image_fixtures import write_dataset
 
+from gpufeed.analysis.records import read_records
 from gpufeed.cache import build
 from gpufeed.data import unpacked
 from gpufeed.data.manifest import Manifest
@@ -211,6 +212,16 @@ def test_what_goes_wrong_is_a_sentence_in_the_record(run, status, axes, sentence
     assert record.epochs == []
     assert record.steps is record.throughput is record.accuracy is record.memory is record.resolved is None
     assert steps.empty
+
+
+def test_graphs_where_the_device_has_them_are_none_on_the_cpu_and_the_record_says_so(run, tmp_path):
+    record, steps = run(cuda_graphs="auto")
+    assert (record.status, record.sentence) == ("done", None)
+    assert (record.cell["cuda_graphs"], record.resolved["cuda_graphs"]) == ("auto", False)
+    assert len(steps) == 8
+    record.write(path := tmp_path / "0.json")
+    assert read_records([path])["cuda_graphs"].tolist() == [False]
+    assert "cuda_graphs" not in run()[0].resolved
 
 
 def test_a_node_without_the_device_skips(run, monkeypatch):

@@ -7,6 +7,8 @@ import yaml
 from data_fixtures import REPOSITORY
 from workflow_fixtures import SHORT
 
+from gpufeed.node import shows_gpu
+
 
 def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     text = (REPOSITORY / "config/h200.yaml").read_text()
@@ -20,6 +22,8 @@ def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     assert set(parts) == {*yaml.safe_load(text)["run"], "data"}
     assert whole == pytest.approx(sum(parts.values()), abs=0.3)
     assert whole <= 25
+    told = re.search(r"No NVIDIA GPU on this node: .* of \d+ cells: .*CUDA graphs need device cuda", said)
+    assert bool(told) is not shows_gpu()
     stated = re.search(r"# About (\d+) minutes", text)
     assert float(stated[1]) == pytest.approx(whole, abs=2)
 

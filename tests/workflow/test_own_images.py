@@ -29,13 +29,14 @@ def test_a_folder_is_measured_and_prepared_again_when_its_images_change(workflow
     config = copy.deepcopy(SHORT)
     config["sources"]["own"] = {"layout": "image_folder", "folder": str(folder), "resize": [12, 16]}
     tiny = config["experiments"]["tiny"]
-    tiny["common"]["dataset"] = "own"
+    tiny["common"] |= {"dataset": "own", "cuda_graphs": "auto"}
     tiny["blocks"]["loaders"]["loader"].append("dali_cpu")
     flow = workflow(config)
     flow.run()
     records = [json.loads(text) for text in flow.files("results/records/**/*.json").values()]
     assert {record["cell"]["loader"] for record in records} == {"dataloader_sync", "resident", "dali_cpu"}
     assert {record["status"] for record in records} == {"done"}
+    assert {record["resolved"]["cuda_graphs"] for record in records} == {False}  # on the CPU there are none
     (dali,) = (record for record in records if record["cell"]["loader"] == "dali_cpu")
     assert (dali["loading"]["fell_back"], dali["loading"]["images"] > 0) == ({}, True)
     table = pd.read_parquet(flow.folder / "data/own/manifest.parquet")

@@ -103,9 +103,8 @@ def table(
     rows.append(("together", minutes(whole), f"{minutes(left)} of them left"))
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:{widths[0]}}  {time:>{widths[1]}}  {what}" for name, time, what in rows]
-    return "\n".join(
-        ["Expected minutes of what `run` lists, one job after another:", *lines, *map(str, wanted)]
-    )
+    lines += [f"  disk: {disk}" for disk in wanted]
+    return "\n".join(["Expected minutes of what `run` lists, one job after another:", *lines])
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:

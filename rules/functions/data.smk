@@ -22,7 +22,7 @@ def files_of(dataset):
 
 def archives_of(wildcards):
     """What a layout reads: the source's files, or the manifest of the dataset that it is made of."""
-    room_checked()
+    room_checked(wildcards.dataset)
     if config["sources"][wildcards.dataset]["layout"] in DERIVED:
         return f"{DATA}/{source_options(config, wildcards.dataset)['of']}/manifest.parquet"
     files = config["sources"][wildcards.dataset].get("files", [])

@@ -81,7 +81,7 @@ def seconds_beyond(path):
     if kind == "ceilings":
         epochs = CEILING_EPOCHS
     elif cell.steps is not None:
-        epochs = cell.steps * cell.batch_size * cell.ranks / max(1, sizes.images)
+        epochs = cell.steps * cell.batch_size * cell.ranks / sizes.images if sizes.images else 1
     return beyond(epochs * sizes.read, CORES_HERE)
 
 
@@ -94,19 +94,25 @@ def datasets_read():
 
 
 @cache
-def disks_of_run():
-    """The disks that this run writes to."""
-    data = {path: size for dataset in datasets_read() for path, size in files_to_write(dataset).items()}
-    documents = [path for name in config["run"] for path in measurements_of(name)]
+def disks_of(datasets):
+    """The disks that are written to for some datasets (a frozenset) and the experiments of this run on them."""
+    data = {path: size for dataset in datasets for path, size in files_to_write(dataset).items()}
+    names = [name for name in config["run"] if not datasets.isdisjoint(datasets_of(name))]
+    documents = [path for name in names for path in measurements_of(name)]
     return disks({DATA: data, RESULTS: written(documents, RESULTS)})
 
 
-def room_checked():
-    """Raises WorkflowError where a disk is too short for this run; jobs do not ask again."""
-    try:
-        check_room(disks_of_run() if workflow.is_main_process else [])
-    except GpufeedError as error:
-        raise WorkflowError(f"the disk is too short\n{error}")
+ASKED_FOR = set()  # datasets that the DAG has a job for
+
+
+def room_checked(dataset):
+    """Raises WorkflowError where a disk is too short for the datasets of the DAG so far; jobs do not ask again."""
+    if workflow.is_main_process:
+        ASKED_FOR.add(dataset)
+        try:
+            check_room(disks_of(frozenset(ASKED_FOR)))
+        except GpufeedError as error:
+            raise WorkflowError(f"the disk is too short\n{error}")
 
 
 def seconds_to_prepare(dataset):
@@ -118,7 +124,11 @@ if workflow.is_main_process:
     CORES_HERE = workflow.resource_settings.cores or config["cores_per_job"]
     manifests = {f"{DATA}/{name}/manifest.parquet": seconds_to_prepare(name) for name in datasets_read()}
     parts = {name: measurements_of(name) for name in config["run"]}
-    logger.info(table(parts, RESULTS, manifests, config["least_s"], seconds_beyond, disks_of_run()))
+    logger.info(
+        table(
+            parts, RESULTS, manifests, config["least_s"], seconds_beyond, disks_of(frozenset(datasets_read()))
+        )
+    )
     if workflow.resource_settings.cores and not shows_gpu():  # else jobs run elsewhere
         cells = [cell for name in config["run"] for cell in PLAN.cells[name].values()]
         if reasons := without_cuda(cells):

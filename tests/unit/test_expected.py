@@ -75,6 +75,7 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     assert found["two"] == pytest.approx(two / 60, abs=0.06)  # verdicts count once
     assert found["together"] == pytest.approx(whole / 60, abs=0.06)
     assert f"{(whole - repeat) / 60:.1f} of them left" in said
+    assert "disk" not in said
     assert "2 repeats, 2 verdicts" in said
     assert "3 cells' ceilings" in said
 
@@ -116,6 +117,13 @@ def test_the_amount_of_a_folder_is_counted_by_names_and_sizes(tmp_path):
     config["sources"]["own"] |= {"folder": str(tmp_path), "resize": [20, 10]}
     assert amount_of(config, "own").kept == 3 * 20 * 10
     assert amount_of(config, "own").files == 900
+
+
+def test_of_an_archive_of_images_only_its_bytes_are_known():
+    config = merged("config.yaml")
+    config["sources"]["own"] = {"layout": "image_folder", "files": [{"name": "a.zip", "size": 3000}]}
+    found = amount_of(config, "own")
+    assert (found.images, found.files, found.kept) == (0, 3000, 5000)
 
 
 @pytest.mark.parametrize(

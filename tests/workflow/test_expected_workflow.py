@@ -39,3 +39,5 @@ def test_a_short_disk_ends_the_run_before_its_first_job_and_lets_a_report_be_wri
     assert "what to do: name folders on a larger disk" in said
     assert not (flow.folder / "data/synthetic").exists()
     assert "rule report" in flow.run("-n", "report")
+    other = flow.run("-n", "data/synthetic_224/manifest.parquet")  # which has room
+    assert re.search(r"disk: [\d.]+ GiB or more to write in data", other)

@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 import record_fixtures as made
 
@@ -467,3 +468,10 @@ def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
             paths += made.write_speeds(tmp_path / str(number), cell, rates_)
         others = "dataloader_sync" if number == 2 else "host_cache or dataloader_sync"
         assert f"It is not shown to be faster than {others}." in answer(paths)
+
+
+@pytest.mark.parametrize(("au", "kind"), [(2.78, "machine too busy"), (0.97, "balanced")])
+def test_an_au_of_a_busy_machine_is_not_said_without_that(au, kind):
+    told = verdicts.distance(pd.Series({"au": au, "limited_by": kind}))
+    assert told.startswith(f"AU {au * 100:.1f} %")
+    assert ("machine too busy" in told) is (kind == "machine too busy")

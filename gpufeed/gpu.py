@@ -1,5 +1,9 @@
-"""What NVML and torch's allocator tell about the GPU in use."""
+"""What NVML, nvJPEG and torch's allocator tell about the GPU in use."""
 
+import ctypes
+import os
+from collections.abc import Iterator
+from importlib import metadata
 from typing import Any
 
 import pynvml
@@ -7,6 +11,9 @@ import torch
 
 from gpufeed.nvml import ask
 
+# nvjpeg.h: the backend that decodes by the JPEG engines, and what creating it returns
+NVJPEG_HARDWARE, NVJPEG_SUCCESS = 3, 0
+NVJPEG_NO_ENGINES = {7, 9}  # ARCH_MISMATCH, IMPLEMENTATION_NOT_SUPPORTED
 NOTHING = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
 
 
@@ -52,3 +59,40 @@ def forget_peak(device: torch.device) -> None:
 def peak_mib(device: torch.device) -> float | None:
     """Most memory that torch's allocator has reserved since `forget_peak`, in MiB; None without CUDA."""
     return torch.cuda.max_memory_reserved(device) / 2**20 if device.type == "cuda" else None
+
+
+def jpeg_engines(device: torch.device) -> int | None:
+    """How many JPEG engines a CUDA device has, 0 for none; None where nvJPEG cannot be asked.
+
+    nvImageCodec, and DALI with it, asks the same. Source: nvJPEG library guide, nvjpegGetHardwareDecoderInfo.
+    """
+    handle, engines, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()  # nvJPEG takes the context that is current, which exists from here on
+        for name in nvjpeg_libraries():
+            try:
+                library = ctypes.CDLL(name)
+                created = library.nvjpegCreateEx(NVJPEG_HARDWARE, None, None, 0, ctypes.byref(handle))
+                if created != NVJPEG_SUCCESS:
+                    return 0 if created in NVJPEG_NO_ENGINES else None
+                try:
+                    told = library.nvjpegGetHardwareDecoderInfo(
+                        handle, ctypes.byref(engines), ctypes.byref(cores)
+                    )
+                finally:
+                    library.nvjpegDestroy(handle)
+                return engines.value * cores.value if told == NVJPEG_SUCCESS else None
+            except (OSError, AttributeError):  # no such library, or one without that function
+                continue
+    return None
+
+
+def nvjpeg_libraries() -> Iterator[str]:
+    """Where nvJPEG may be: in the package that DALI and nvImageCodec bring, then where the system has it."""
+    for package in ("nvidia-nvjpeg", "nvidia-nvjpeg-cu12"):
+        try:
+            files = metadata.files(package) or []
+        except metadata.PackageNotFoundError:
+            continue
+        yield from (os.fspath(file.locate()) for file in files if file.name.startswith("libnvjpeg.so"))
+    yield from ("libnvjpeg.so.13", "libnvjpeg.so.12")

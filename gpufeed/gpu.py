@@ -62,29 +62,31 @@ def peak_mib(device: torch.device) -> float | None:
 
 
 def jpeg_engines(device: torch.device) -> int | None:
-    """How many JPEG engines a CUDA device has, 0 for none; None where nvJPEG cannot be asked.
-
-    nvImageCodec, and DALI with it, asks the same. Source: nvJPEG library guide, nvjpegGetHardwareDecoderInfo.
-    """
-    handle, engines, cores = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    """How many JPEG engines a CUDA device has, 0 for none; None where nvJPEG does not tell."""
     with torch.cuda.device(device):
         torch.cuda.synchronize()  # nvJPEG takes the context that is current, which exists from here on
-        for name in nvjpeg_libraries():
+        for library in nvjpeg_libraries():
             try:
-                library = ctypes.CDLL(name)
-                created = library.nvjpegCreateEx(NVJPEG_HARDWARE, None, None, 0, ctypes.byref(handle))
-                if created != NVJPEG_SUCCESS:
-                    return 0 if created in NVJPEG_NO_ENGINES else None
-                try:
-                    told = library.nvjpegGetHardwareDecoderInfo(
-                        handle, ctypes.byref(engines), ctypes.byref(cores)
-                    )
-                finally:
-                    library.nvjpegDestroy(handle)
-                return engines.value * cores.value if told == NVJPEG_SUCCESS else None
-            except (OSError, AttributeError):  # no such library, or one without that function
+                return engines_by(library)
+            except (OSError, AttributeError):  # no such library, or one without these functions
                 continue
     return None
+
+
+def engines_by(library: str) -> int | None:
+    """What nvJPEG says of the current device; DALI's decoder asks the same.
+
+    Source: nvJPEG library guide, nvjpegCreateEx and nvjpegGetHardwareDecoderInfo.
+    """
+    nvjpeg, handle, engines, cores = ctypes.CDLL(library), ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    created = nvjpeg.nvjpegCreateEx(NVJPEG_HARDWARE, None, None, 0, ctypes.byref(handle))
+    if created != NVJPEG_SUCCESS:
+        return 0 if created in NVJPEG_NO_ENGINES else None
+    try:
+        status = nvjpeg.nvjpegGetHardwareDecoderInfo(handle, ctypes.byref(engines), ctypes.byref(cores))
+    finally:
+        nvjpeg.nvjpegDestroy(handle)
+    return engines.value * cores.value if status == NVJPEG_SUCCESS else None
 
 
 def nvjpeg_libraries() -> Iterator[str]:

@@ -306,7 +306,7 @@ def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
         return None
     fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
     images = sum(loading["images"] for loading in loadings)
-    return {"decoder": loadings[0]["decoder"], "images": images, "fell_back": dict(fell_back)}
+    return {**loadings[0], "images": images, "fell_back": dict(fell_back)}
 
 
 def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:

@@ -77,11 +77,13 @@ class Decoder(ABC):
 
     parallel says how it uses several cores: "processes" (one core a call: run several processes),
     "own threads" (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help).
-    needs: modules beside Pillow, and the package that brings each.
+    needs: modules beside Pillow, and the package that brings each. settings: how it is set for the size of
+    its files, as records say it; empty where size does not matter.
     """
 
     name: ClassVar[str]
     needs: ClassVar[dict[str, str]] = {}
+    settings: dict[str, float | None] = {}  # noqa: RUF012
     parallel: ClassVar[str] = "processes"
     tolerance: ClassVar[Tolerance] = EXACT
 
@@ -90,6 +92,9 @@ class Decoder(ABC):
         self.threads = threads
         for module, package in self.needs.items():
             need_module(self.name, module, package)
+
+    def expect(self, pixels: float) -> None:  # noqa: B027 - most decode all sizes alike
+        """Gets ready for files of so many pixels each in the mean."""
 
     @abstractmethod
     def decode(self, files: list[bytes]) -> Decoded:

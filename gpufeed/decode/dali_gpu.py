@@ -1,4 +1,4 @@
-"""DALI on the GPU: Huffman decoding on its threads, the rest by nvJPEG's kernels."""
+"""DALI on the GPU: a share of the files by its JPEG engines, the rest by threads and nvJPEG's kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,44 @@ from gpufeed.decode.base import Tolerance
 from gpufeed.decode.dali_cpu import NEEDS
 from gpufeed.decode.device import DeviceDecoder
 from gpufeed.decode.fallback import isolate
+from gpufeed.decode.header import JPEG_KINDS, NVJPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
 from gpufeed.decode.resizing import ResizingDecoder
+from gpufeed.gpu import jpeg_engines
 
 if TYPE_CHECKING:
     from gpufeed.decode.dali_pipeline import DecodePipeline
 
+# Measured on an H100 by tests/bench/dali_engines.py (docs/performance.md): below so many pixels an image the
+# engines slow DALI down, from there on they are faster at this share.
+ENGINES_FROM, SHARE = 256 * 256, 0.9
+
+
+def share_of_engines(pixels: float, engines: int | None) -> float:
+    """DALI's `hw_decoder_load` for images of so many pixels in the mean, on a GPU with so many JPEG engines.
+
+    engines: None if that is unknown; where there are none DALI decodes without them, whatever the share.
+    """
+    return SHARE if engines != 0 and pixels >= ENGINES_FROM else 0.0
+
+
+def pixels_for_engines(files: list[bytes]) -> float | None:
+    """Pixels of a file in the mean, by their headers; None without any.
+
+    0 where the engines would get one wrong.
+    """
+    headers = [header for data in files if (header := read_header(data)) is not None]
+    if not headers:
+        return None
+    if any(header.kind == SCALED_GRAY for header in headers):
+        return 0
+    return sum(header.height * header.width for header in headers) / len(headers)
+
 
 class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
-    """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it."""
+    """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it.
+
+    If nobody says by `expect` how large the files are, those of the first call tell.
+    """
 
     name = "dali_gpu"
     needs = NEEDS
@@ -28,13 +58,38 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         self.copy_into = feed_ndarray
+        self.engines, self.expects = jpeg_engines(self.device), False
         self.use(0.0)
 
     def use(self, share: float) -> None:
-        """From now on the JPEG engines decode this share of the files, 0 to 1; where there are none DALI does
-        without."""
+        """Has the JPEG engines decode this share of the files from now on, 0 to 1.
+
+        Where they decode any, grayscale files with sampling factors, which they get wrong, go to Pillow.
+        """
         self.share = share
+        self.takes = (NVJPEG_KINDS if share else JPEG_KINDS) | PNG_KINDS
         self.pipeline = self.new_pipeline()
+
+    @property
+    def settings(self) -> dict[str, float | None]:
+        return {"hw_decoder_load": self.share, "jpeg_engines": self.engines}
+
+    def expect(self, pixels: float) -> None:
+        self.expects = True
+        self.use(share_of_engines(pixels, self.engines))
+
+    def look_at(self, files: list[bytes]) -> None:
+        """Gets ready for files like these, unless it is ready already."""
+        if not self.expects and (pixels := pixels_for_engines(files)) is not None:
+            self.expect(pixels)
+
+    def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
+        self.look_at(files)
+        return super().takes_all(files, size)
+
+    def decode_fitting(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        self.look_at(files)
+        return super().decode_fitting(files)
 
     def new_pipeline(self, **more) -> DecodePipeline:
         """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""

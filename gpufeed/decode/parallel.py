@@ -58,10 +58,12 @@ class Files:
 class Bulk(ABC):
     """A decoder on some cores: made once (processes, threads, device buffers), opened for files many times.
 
-    fell_back: images so far that another decoder had to decode.
+    fell_back: images so far that another decoder had to decode. settings: as Decoder.settings, for the
+    files that are open.
     """
 
     files: Files
+    settings: dict[str, float | None] = {}  # noqa: RUF012
 
     def __init__(self, device: torch.device):
         self.device, self.fell_back = device, 0
@@ -332,9 +334,14 @@ class CallBulk(Bulk):
         self.reader = ThreadPoolExecutor(1)
         self.slots: Slots | None = None
 
+    @property
+    def settings(self) -> dict[str, float | None]:
+        return self.decoder.settings
+
     def open(self, files: Files) -> None:
         self._drop_slots()
         self.files = files
+        self.decoder.expect(files.height * files.width)
         if self.decoder.parallel != "device":
             self.slots = Slots(files, self.device, shared=False)
 

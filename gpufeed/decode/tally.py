@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpufeed.decode.base import Outcome
@@ -11,10 +11,14 @@ from gpufeed.errors import Skip
 
 @dataclass
 class Tally:
-    """Images decoded so far. decoder: whose they should be; by: who decoded how many, that one included."""
+    """Images decoded so far. decoder: whose they should be; by: who decoded how many, that one included.
+
+    settings: of that decoder, as Decoder.settings.
+    """
 
     decoder: str
     by: Counter[str] = field(default_factory=Counter)
+    settings: dict[str, float | None] = field(default_factory=dict)
 
     def add(self, decoder: str, images: int = 1) -> None:
         """Counts images of one decoder."""
@@ -35,7 +39,7 @@ class Tally:
 
     def asdict(self) -> dict[str, Any]:
         """The field `loading` of records and verdicts."""
-        return {"decoder": self.decoder, "images": self.images, "fell_back": self.fell_back}
+        return {"decoder": self.decoder, "images": self.images, "fell_back": self.fell_back, **self.settings}
 
     def check(self) -> None:
         """Raises Skip if the decoder has decoded nothing of all the images: it is not the one measured."""
@@ -49,4 +53,4 @@ class Tally:
 
 def together(tallies: Sequence[Tally]) -> Tally:
     """One tally of several of one decoder; at least one."""
-    return Tally(tallies[0].decoder, sum((tally.by for tally in tallies), Counter()))
+    return replace(tallies[0], by=sum((tally.by for tally in tallies), Counter()))

@@ -51,7 +51,10 @@ class DaliLoader(StreamingLoader):
         self.fed: DecodePipeline | None = None  # decoder and augment in one, fed with bytes
 
     def new_library(self) -> ResizingDecoder:
-        return load("decoder", self.decoder)(self.request.threads, self.request.manifest.info.resize)
+        library = load("decoder", self.decoder)(self.request.threads, self.request.manifest.info.resize)
+        files = self.request.manifest.table.iloc[self.split_ids]
+        library.expect(float((files["height"].astype(float) * files["width"]).mean()))
+        return library
 
     def check_transform(self) -> None:
         if not isinstance(self.request.sample_transform, DaliAugment):
@@ -66,6 +69,7 @@ class DaliLoader(StreamingLoader):
             self.reading = self.new_reading()
         else:
             log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
+        self.tally.settings = self.library.settings
 
     @property
     def keeps_on(self) -> bool:
@@ -205,10 +209,20 @@ class DaliCpuLoader(DaliLoader):
 
 
 class DaliGpuLoader(DaliLoader):
-    """DALI with Huffman decoding on the request's threads and the rest on the GPU."""
+    """DALI on the GPU: by its JPEG engines where the files are large, else by the request's threads too."""
 
     decoder = "dali_gpu"
     no_transfer = "It decodes on the device: no decoded pixels are copied."
+
+    def not_taken(self) -> str | None:
+        """As any; without the engines, if it is them alone who get a file wrong."""
+        found, share = super().not_taken(), self.library.share
+        if found is not None and share:
+            self.library.use(0.0)
+            if super().not_taken() is None:
+                return None
+            self.library.use(share)
+        return found
 
     def check_device(self, error: RuntimeError) -> None:
         self.library.check_device(error)

@@ -249,7 +249,7 @@ def measure_point(
     }
     try:
         bulk = bench.open(source.files(point.batch_size))
-        return found | passes(bulk, point, source, settings, memory)
+        return found | passes(bulk, point, source, settings, memory) | bulk.settings
     except Skip:
         raise
     except Refused as refused:

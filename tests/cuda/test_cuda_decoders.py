@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, hostile_files, photo, saved
+from PIL import Image
 from stream_fixtures import wrong_beside_a_busy_stream
 
 # The hostile tests run again here, with the `decoder` fixture of this module.
@@ -18,8 +19,12 @@ from test_decode_hostile import (  # noqa: F401
 from test_decode_real import by_whom as promised
 from test_decode_real import files, mosaics  # noqa: F401
 
+from gpufeed.decode.dali_gpu import SHARE
 from gpufeed.decode.pillow import PillowDecoder
+from gpufeed.errors import Skip
+from gpufeed.gpu import jpeg_engines
 from gpufeed.registry import DECODERS, load
+from gpufeed.strips.backends import backend_class
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 DEVICE = torch.device("cuda", 0)
@@ -97,6 +102,77 @@ def test_memory_does_not_grow(decoder):
     for _ in range(300):
         decoder.decode_to(encoded, DEVICE)
     assert used() - before <= 32 * 2**20
+
+
+@pytest.fixture
+def fresh():
+    """dali_gpu that no file has been shown to."""
+    available("dali_gpu")
+    return load("decoder", "dali_gpu")(threads=2)
+
+
+def large() -> list[bytes]:
+    """Photographs of 375 x 500 pixels and odd sizes, as the engines take them and as they do not."""
+    noise = np.random.default_rng(0).integers(0, 64, (401, 513, 3), dtype=np.uint8)
+    images = [
+        photo(*size) // 2 + noise[: size[0], : size[1]] for size in ((375, 500), (401, 513), (299, 450))
+    ]
+    options = [{"subsampling": kind} for kind in ("4:2:0", "4:2:2", "4:4:4")]
+    options += [{"progressive": True}, {"optimize": True}, {"restart_marker_rows": 4}]
+    found = [saved("JPEG", image, quality=85, **each) for image in images for each in options]
+    return [*found, saved("JPEG", Image.fromarray(images[0]).convert("L")), saved("PNG", images[1])]
+
+
+def test_jpeg_engines_are_counted_where_there_are_some():
+    """By another way: nvImageCodec, when it may use nothing but the engines."""
+    available("nvimgcodec")
+    try:
+        backend_class("nvimgcodec")(DEVICE, 2)
+    except Skip:
+        assert jpeg_engines(DEVICE) == 0
+    else:
+        assert jpeg_engines(DEVICE) > 0
+
+
+@pytest.mark.parametrize("call", ["decode", "decode_into"])
+def test_dali_has_large_files_decoded_by_the_engines_within_its_tolerance(fresh, call):
+    engines = jpeg_engines(DEVICE)
+    assert fresh.settings == {"hw_decoder_load": 0.0, "jpeg_engines": engines}
+    encoded = large() if call == "decode" else large()[:1] * 40
+    right = PillowDecoder().decode(encoded).images
+    if call == "decode":
+        decoded = fresh.decode(encoded)
+        found, outcomes = decoded.images, decoded.outcomes
+    else:
+        out = torch.empty((40, 375, 500, 3), dtype=torch.uint8, device=DEVICE)
+        outcomes, found = fresh.decode_into(encoded, out), list(out.cpu().numpy())
+    assert fresh.settings == {"hw_decoder_load": SHARE if engines else 0.0, "jpeg_engines": engines}
+    assert {outcome.decoder for outcome in outcomes} == {"dali_gpu"}
+    assert [w for pair in zip(found, right, strict=True) if (w := fresh.tolerance.exceeded(*pair))] == []
+
+
+def test_small_files_and_those_that_the_engines_get_wrong_are_decoded_without_them(fresh):
+    fresh.decode(shades(8))
+    assert fresh.settings["hw_decoder_load"] == 0.0
+    scaled = hostile_files()["gray JPEG with factors 2x2"].data
+    other = load("decoder", "dali_gpu")(threads=2)
+    decoded = other.decode([*large()[:4], scaled])
+    assert other.settings["hw_decoder_load"] == 0.0
+    assert decoded.outcomes[4].decoder == "dali_gpu"
+    assert other.tolerance.exceeded(decoded.images[4], PillowDecoder().decode([scaled]).images[0]) is None
+
+
+@pytest.mark.parametrize("name", hostile_files())
+def test_with_engines_no_file_crashes_decodes_wrong_or_harms_its_neighbours(fresh, name):
+    fresh.expect(500 * 500)
+    fresh.use(1.0)
+    hostile, good = hostile_files()[name], large()[:2]
+    encoded = [good[0], hostile.data, good[1]]
+    decoded, right = fresh.decode(encoded), PillowDecoder().decode(encoded).images
+    assert (decoded.images[1] is not None) == hostile.decodes
+    for place in (0, 2) if hostile.damaged or not hostile.decodes else (0, 1, 2):
+        assert fresh.tolerance.exceeded(decoded.images[place], right[place]) is None
+    assert [decoded.outcomes[place].decoder for place in (0, 2)] == ["dali_gpu"] * 2
 
 
 @pytest.mark.realdata

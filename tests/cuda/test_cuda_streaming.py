@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hostile_fixtures import photo, saved
+from hostile_fixtures import photo, saved, scaled_gray
 from image_fixtures import request, write_beton, write_cache, write_files, write_shards, write_strips
 from PIL import Image
 
@@ -14,7 +14,9 @@ from PIL import Image
 from test_loader_contract import *  # noqa: F403
 
 from gpufeed.data.manifest import Manifest
+from gpufeed.decode.dali_gpu import SHARE
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.gpu import jpeg_engines
 from gpufeed.loaders.base import Loader
 from gpufeed.loaders.dali import DaliLoader
 from gpufeed.registry import DECODERS, LOADERS, load
@@ -168,6 +170,37 @@ def test_usual_batches_are_decoded_by_the_library_in_one_call(loader, monkeypatc
 
     monkeypatch.setattr(loader.library, "decode_taken", fail)
     assert sum(len(batch.ids) for batch in loader) == COUNT
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_dali_gives_large_files_to_the_engines_unless_they_get_one_wrong(tmp_path, device, scaled):
+    """Read by DALI itself either way; small files are decoded without them."""
+    side = 512
+    images = [photo(side, side) // 2 + np.uint8(3 * i) for i in range(40)]
+    files = [saved("JPEG", image, quality=90, subsampling="4:2:0") for image in images]
+    if scaled:
+        files[17] = scaled_gray(side)
+    manifest = write_files(tmp_path / "files", files, "jpg", (side, side))
+    small = write_files(tmp_path / "small", shades(40), "jpg", (SIZE, SIZE))
+    engines = jpeg_engines(torch.device("cuda", 0))
+    right = torch.from_numpy(np.stack(load("decoder", "pillow")().decode(files).images))
+    try:
+        with load("loader", "dali_gpu")(usual(manifest, device)) as loader:
+            for _ in range(2):
+                found = {i: image for b in loader for i, image in zip(b.ids.tolist(), b.images, strict=True)}
+            assert loader.reads
+            told = loader.tally.asdict()
+            tolerance = loader.library.tolerance
+        with load("loader", "dali_gpu")(usual(small, device)) as loader:
+            assert loader.tally.settings["hw_decoder_load"] == 0.0
+    except Skip as skip:
+        pytest.skip(str(skip))
+    assert sorted(found) == list(range(40))
+    for i, image in found.items():
+        assert tolerance.exceeded(image.cpu().numpy(), right[i].numpy()) is None
+    assert told["jpeg_engines"] == engines
+    assert told["hw_decoder_load"] == (SHARE if engines and not scaled else 0.0)
+    assert told["fell_back"] == {}
 
 
 @pytest.mark.parametrize("name", STREAMING)

@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hostile_fixtures import available, photo, saved
+from hostile_fixtures import available, hostile_files, photo, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import encode, pixels
 from PIL import Image, ImageCms
 
+from gpufeed.decode.dali_gpu import pixels_for_engines, share_of_engines
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.decode.transfer import split, to_host
 from gpufeed.errors import Skip
@@ -64,6 +65,23 @@ def test_every_mode_becomes_rgb(format, mode):
     # means of 8 x 8 pixels, since palettes and 1-bit images are dithered
     found, expected = (array.reshape(5, 8, 5, 8, 3).mean((1, 3)) for array in (image, PHOTO))
     assert np.abs(found - expected).max() <= 12
+
+
+@pytest.mark.parametrize(
+    ("side", "engines", "used"),
+    [(64, 7, False), (500, 7, True), (500, None, True), (500, 0, False), (64, None, False), (0, 7, False)],
+)
+def test_dali_uses_the_jpeg_engines_for_large_images_where_there_are_some(side, engines, used):
+    share = share_of_engines(side * side, engines)
+    assert 0 <= share <= 1
+    assert (share > 0) == used
+
+
+def test_the_first_files_tell_whether_engines_are_for_them():
+    small, large = saved("JPEG", photo(20, 30)), saved("JPEG", photo(60, 50))
+    assert pixels_for_engines([small, large, b"no image"]) == (600 + 3000) / 2
+    assert pixels_for_engines([large, hostile_files()["gray JPEG with factors 2x2"].data]) == 0
+    assert pixels_for_engines([b"no image"]) is None
 
 
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])

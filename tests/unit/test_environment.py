@@ -1,4 +1,5 @@
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,6 +49,46 @@ def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
     ]["gpu"]
     Draft202012Validator(schema).validate(found)
     assert (found["compute_capability"], found["memory_gib"], found["uuid"]) == ("9.0", 16.0, None)
+
+
+# what nvJPEG answers: status of its backend for engines, status of the question, engines, cores of each
+@pytest.mark.parametrize(
+    ("answers", "engines"),
+    [
+        ((0, 0, 1, 7), 7),
+        ((0, 0, 0, 0), 0),  # "0 indicates that hardware decoder is not available"
+        ((7, 0, 1, 7), 0),  # ARCH_MISMATCH
+        ((9, 0, 1, 7), 0),  # IMPLEMENTATION_NOT_SUPPORTED
+        ((6, 0, 1, 7), None),  # EXECUTION_FAILED: as without a driver
+        ((0, 8, 1, 7), None),  # INTERNAL_ERROR
+    ],
+)
+def test_jpeg_engines_are_those_that_nvjpeg_counts(tmp_path, answers, engines):
+    created, status, found, cores = answers
+    (tmp_path / "nvjpeg.c").write_text(
+        f"""
+        int nvjpegCreateEx(int backend, void* a, void* b, unsigned flags, void** handle) {{
+            *handle = &nvjpegCreateEx;
+            return backend == 3 ? {created} : 2;
+        }}
+        int nvjpegGetHardwareDecoderInfo(void* handle, unsigned* engines, unsigned* cores) {{
+            *engines = {found}; *cores = {cores};
+            return handle == &nvjpegCreateEx ? {status} : 2;
+        }}
+        int nvjpegDestroy(void* handle) {{ return 0; }}
+        """
+    )
+    library = tmp_path / "nvjpeg.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvjpeg.c"], check=True)
+    assert gpu.engines_by(str(library)) == engines
+
+
+def test_nvjpeg_is_found_where_dali_brings_it():
+    pytest.importorskip("nvidia.dali")
+    first = next(gpu.nvjpeg_libraries())
+    assert Path(first).is_absolute()
+    if not torch.cuda.is_available():
+        assert gpu.engines_by(first) is None  # it is loaded and asked, and cannot tell without a driver
 
 
 def test_the_filesystem_is_that_of_the_nearest_mount_and_of_the_last_one_there(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 from data_fixtures import REPOSITORY
+from hostile_fixtures import available
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.decode.files import read_file
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
+from gpufeed.registry import DECODERS, DecoderEntry
 from gpufeed.strips.build import build
 from gpufeed.sweep import measure, page_cache, record
 from gpufeed.sweep.measure import images_of_a_pass, measure_decoder
@@ -76,6 +78,15 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
         assert point["quality"] == 90
     record.write(sweep, tmp_path / "a.json")
     assert record.read(tmp_path / "a.json") == json.loads(json.dumps(sweep))
+
+
+def test_a_point_says_how_its_decoder_was_set_for_the_size(data, tmp_path, monkeypatch):
+    available("dali_cpu")
+    monkeypatch.setitem(DECODERS, "dali_cpu", DecoderEntry("photo_fixtures:SizedDali"))
+    sweep = swept("dali_cpu", data, cores=[1], datasets=list(data))
+    told = {point["dataset"]: point["hw_decoder_load"] for point in sweep["points"]}
+    assert told == {"mosaic_16": 0.0256, "mosaic_48": 0.2304}
+    record.write(sweep, tmp_path / "a.json")  # as the schema has it
 
 
 def test_points_tell_how_many_physical_cores_they_had(data, tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Who decoded a loader's images: counted, written down, told; a decoder that takes none is skipped."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import measure_fixtures
@@ -17,9 +17,10 @@ from measure_fixtures import toy_cell
 from photo_fixtures import photos, shaded, taken
 from test_strips_set import dataset as strips_dataset
 
-from gpufeed import registry
+from gpufeed import registry, training
 from gpufeed.analysis import gates, interactive, records, tables, verdicts
 from gpufeed.augment.dali import DaliAugment
+from gpufeed.data.manifest import Manifest
 from gpufeed.decode.base import Outcome
 from gpufeed.decode.tally import Tally, together
 from gpufeed.errors import Skip
@@ -99,6 +100,23 @@ def test_dali_counts_whoever_reads_its_files(tmp_path, files, others, augmented)
         list(loader)
     # of an augmented batch with a file that is none for DALI, the others are decoded by DALI itself
     assert loader.tally.asdict() == {"decoder": "dali_cpu", "images": 20, "fell_back": others}
+
+
+def test_the_record_says_how_dali_was_set_for_files_that_it_resizes(measured, monkeypatch, tmp_path):
+    available("dali_cpu")
+    monkeypatch.setitem(registry.DECODERS, "dali_cpu", registry.DecoderEntry("photo_fixtures:SizedDali"))
+    manifest = write_files(tmp_path / "files", taken(24), "jpg", (24, 32))
+    manifest.table["split"] = ["train"] * 20 + ["test"] * 4
+    manifest.table.loc[20:, "height"] = 9000  # of another split
+    resized = Manifest(manifest.root, replace(manifest.info, resize=(16, 16)), manifest.table)
+    resized.write()
+    record = measured(resized, loader="dali_cpu")
+    assert record.status == "done", record.sentence
+    told = {"decoder": "dali_cpu", "fell_back": {}, "hw_decoder_load": 0.0768, "jpeg_engines": None}
+    assert {name: value for name, value in record.loading.items() if name != "images"} == told
+    tallies = [Tally("dali_cpu", settings={"hw_decoder_load": 0.25}) for _ in range(2)]
+    assert together(tallies).asdict()["hw_decoder_load"] == 0.25
+    assert training.together([tally.asdict() for tally in tallies])["hw_decoder_load"] == 0.25
 
 
 def test_what_dali_meets_on_the_way_is_counted(tmp_path):

@@ -93,8 +93,8 @@ class Decoder(ABC):
         for module, package in self.needs.items():
             need_module(self.name, module, package)
 
-    def expect(self, pixels: float) -> None:  # noqa: B027 - most decode all sizes alike
-        """Gets ready for files of so many pixels each in the mean."""
+    def expect(self, size: float) -> None:  # noqa: B027 - most decode all sizes alike
+        """Gets ready for files of so many bytes each in the mean."""
 
     @abstractmethod
     def decode(self, files: list[bytes]) -> Decoded:

@@ -17,30 +17,25 @@ from gpufeed.gpu import jpeg_engines
 if TYPE_CHECKING:
     from gpufeed.decode.dali_pipeline import DecodePipeline
 
-# Measured on an H100 by tests/bench/dali_engines.py (docs/performance.md): below so many pixels an image the
-# engines slow DALI down, from there on they are faster at this share.
-ENGINES_FROM, SHARE = 256 * 256, 0.9
+# Loader dali_gpu on an H100 with 16 cores (docs/decoders.md, tests/bench/dali_engines.py): files of 7 kB come
+# 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times as fast with this share.
+ENGINES_FROM, SHARE = 32_000, 0.65
 
 
-def share_of_engines(pixels: float, engines: int | None) -> float:
-    """DALI's `hw_decoder_load` for images of so many pixels in the mean, on a GPU with so many JPEG engines.
+def share_of_engines(size: float, engines: int | None) -> float:
+    """DALI's `hw_decoder_load` for files of so many bytes in the mean, on a GPU with so many JPEG engines.
 
     engines: None if that is unknown; where there are none DALI decodes without them, whatever the share.
     """
-    return SHARE if engines != 0 and pixels >= ENGINES_FROM else 0.0
+    return SHARE if engines != 0 and size >= ENGINES_FROM else 0.0
 
 
-def pixels_for_engines(files: list[bytes]) -> float | None:
-    """Pixels of a file in the mean, by their headers; None without any.
-
-    0 where the engines would get one wrong.
-    """
-    headers = [header for data in files if (header := read_header(data)) is not None]
-    if not headers:
-        return None
-    if any(header.kind == SCALED_GRAY for header in headers):
+def size_for_engines(files: list[bytes]) -> float | None:
+    """Bytes of an image file in the mean, None if none is one; 0 where the engines would get one wrong."""
+    kinds = [(header.kind, len(data)) for data in files if (header := read_header(data)) is not None]
+    if any(kind == SCALED_GRAY for kind, _ in kinds):
         return 0
-    return sum(header.height * header.width for header in headers) / len(headers)
+    return sum(size for _, size in kinds) / len(kinds) if kinds else None
 
 
 class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
@@ -74,14 +69,14 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
     def settings(self) -> dict[str, float | None]:
         return {"hw_decoder_load": self.share, "jpeg_engines": self.engines}
 
-    def expect(self, pixels: float) -> None:
+    def expect(self, size: float) -> None:
         self.expects = True
-        self.use(share_of_engines(pixels, self.engines))
+        self.use(share_of_engines(size, self.engines))
 
     def look_at(self, files: list[bytes]) -> None:
         """Gets ready for files like these, unless it is ready already."""
-        if not self.expects and (pixels := pixels_for_engines(files)) is not None:
-            self.expect(pixels)
+        if not self.expects and (size := size_for_engines(files)) is not None:
+            self.expect(size)
 
     def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
         self.look_at(files)

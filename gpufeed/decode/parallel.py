@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from gpufeed.decode.base import bad_file
-from gpufeed.decode.files import read_file
+from gpufeed.decode.files import mean_size, read_file
 from gpufeed.decode.worker import Opening, Task, serve
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
@@ -341,7 +341,7 @@ class CallBulk(Bulk):
     def open(self, files: Files) -> None:
         self._drop_slots()
         self.files = files
-        self.decoder.expect(files.height * files.width)
+        self.decoder.expect(mean_size(files.paths))
         if self.decoder.parallel != "device":
             self.slots = Slots(files, self.device, shared=False)
 

@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from gpufeed.augment.dali import DaliAugment
+from gpufeed.decode.files import mean_size
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.files import FileBatch
@@ -52,8 +53,7 @@ class DaliLoader(StreamingLoader):
 
     def new_library(self) -> ResizingDecoder:
         library = load("decoder", self.decoder)(self.request.threads, self.request.manifest.info.resize)
-        files = self.request.manifest.table.iloc[self.split_ids]
-        library.expect(float((files["height"].astype(float) * files["width"]).mean()))
+        library.expect(mean_size([self.reader.paths[sample_id] for sample_id in self.split_ids.tolist()]))
         return library
 
     def check_transform(self) -> None:

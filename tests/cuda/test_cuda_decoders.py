@@ -19,7 +19,7 @@ from test_decode_hostile import (  # noqa: F401
 from test_decode_real import by_whom as promised
 from test_decode_real import files, mosaics  # noqa: F401
 
-from gpufeed.decode.dali_gpu import SHARE
+from gpufeed.decode.dali_gpu import share_of_engines
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import Skip
 from gpufeed.gpu import jpeg_engines
@@ -146,7 +146,7 @@ def test_dali_has_large_files_decoded_by_the_engines_within_its_tolerance(fresh,
     else:
         out = torch.empty((40, 375, 500, 3), dtype=torch.uint8, device=DEVICE)
         outcomes, found = fresh.decode_into(encoded, out), list(out.cpu().numpy())
-    assert fresh.settings == {"hw_decoder_load": SHARE if engines else 0.0, "jpeg_engines": engines}
+    assert fresh.settings == {"hw_decoder_load": share_of_engines(100_000, engines), "jpeg_engines": engines}
     assert {outcome.decoder for outcome in outcomes} == {"dali_gpu"}
     assert [w for pair in zip(found, right, strict=True) if (w := fresh.tolerance.exceeded(*pair))] == []
 
@@ -164,7 +164,7 @@ def test_small_files_and_those_that_the_engines_get_wrong_are_decoded_without_th
 
 @pytest.mark.parametrize("name", hostile_files())
 def test_with_engines_no_file_crashes_decodes_wrong_or_harms_its_neighbours(fresh, name):
-    fresh.expect(500 * 500)
+    fresh.expect(100_000)
     fresh.use(1.0)
     hostile, good = hostile_files()[name], large()[:2]
     encoded = [good[0], hostile.data, good[1]]

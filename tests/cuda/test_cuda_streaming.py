@@ -14,7 +14,7 @@ from PIL import Image
 from test_loader_contract import *  # noqa: F403
 
 from gpufeed.data.manifest import Manifest
-from gpufeed.decode.dali_gpu import SHARE
+from gpufeed.decode.dali_gpu import share_of_engines
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.gpu import jpeg_engines
 from gpufeed.loaders.base import Loader
@@ -176,7 +176,8 @@ def test_usual_batches_are_decoded_by_the_library_in_one_call(loader, monkeypatc
 def test_dali_gives_large_files_to_the_engines_unless_they_get_one_wrong(tmp_path, device, scaled):
     """Read by DALI itself either way; small files are decoded without them."""
     side = 512
-    images = [photo(side, side) // 2 + np.uint8(3 * i) for i in range(40)]
+    noise = np.random.default_rng(0).integers(0, 32, (side, side, 3), dtype=np.uint8)
+    images = [photo(side, side) // 2 + noise + np.uint8(2 * i) for i in range(40)]
     files = [saved("JPEG", image, quality=90, subsampling="4:2:0") for image in images]
     if scaled:
         files[17] = scaled_gray(side)
@@ -199,7 +200,7 @@ def test_dali_gives_large_files_to_the_engines_unless_they_get_one_wrong(tmp_pat
     for i, image in found.items():
         assert tolerance.exceeded(image.cpu().numpy(), right[i].numpy()) is None
     assert told["jpeg_engines"] == engines
-    assert told["hw_decoder_load"] == (SHARE if engines and not scaled else 0.0)
+    assert told["hw_decoder_load"] == (0.0 if scaled else share_of_engines(100_000, engines))
     assert told["fell_back"] == {}
 
 

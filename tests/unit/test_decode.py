@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from image_fixtures import encode, pixels
 from PIL import Image, ImageCms
 
-from gpufeed.decode.dali_gpu import pixels_for_engines, share_of_engines
+from gpufeed.decode.dali_gpu import share_of_engines, size_for_engines
+from gpufeed.decode.files import mean_size
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.decode.transfer import split, to_host
 from gpufeed.errors import Skip
@@ -68,20 +69,37 @@ def test_every_mode_becomes_rgb(format, mode):
 
 
 @pytest.mark.parametrize(
-    ("side", "engines", "used"),
-    [(64, 7, False), (500, 7, True), (500, None, True), (500, 0, False), (64, None, False), (0, 7, False)],
+    ("kilobytes", "engines", "used"),
+    [
+        (2, 7, False),
+        (24, 7, False),
+        (86, 7, True),
+        (86, None, True),
+        (110, 0, False),
+        (2, None, False),
+        (0, 7, False),
+    ],
 )
-def test_dali_uses_the_jpeg_engines_for_large_images_where_there_are_some(side, engines, used):
-    share = share_of_engines(side * side, engines)
+def test_dali_uses_the_jpeg_engines_for_large_files_where_there_are_some(kilobytes, engines, used):
+    share = share_of_engines(1000 * kilobytes, engines)
     assert 0 <= share <= 1
     assert (share > 0) == used
 
 
 def test_the_first_files_tell_whether_engines_are_for_them():
     small, large = saved("JPEG", photo(20, 30)), saved("JPEG", photo(60, 50))
-    assert pixels_for_engines([small, large, b"no image"]) == (600 + 3000) / 2
-    assert pixels_for_engines([large, hostile_files()["gray JPEG with factors 2x2"].data]) == 0
-    assert pixels_for_engines([b"no image"]) is None
+    assert size_for_engines([small, large, b"no image"]) == (len(small) + len(large)) / 2
+    assert size_for_engines([large, hostile_files()["gray JPEG with factors 2x2"].data]) == 0
+    assert size_for_engines([b"no image"]) is None
+
+
+def test_the_mean_size_of_files_is_of_some_of_them_all_along_the_list(tmp_path):
+    paths = [str(tmp_path / str(number)) for number in range(1000)]
+    for number, path in enumerate(paths):
+        Path(path).write_bytes(bytes(number))
+    assert mean_size(paths) == pytest.approx(499.5, abs=2)
+    assert mean_size([*paths[10:12], str(tmp_path / "gone")]) == 10.5
+    assert mean_size([]) == 0
 
 
 @pytest.mark.parametrize("format", ["PNG", "TIFF"])

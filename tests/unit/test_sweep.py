@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from gpufeed.config_schema import validator
 from gpufeed.data import mosaic, synthetic
 from gpufeed.data.manifest import Manifest
-from gpufeed.decode.files import read_file
+from gpufeed.decode.files import mean_size, read_file
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, DecoderEntry
 from gpufeed.strips.build import build
 from gpufeed.sweep import measure, page_cache, record
-from gpufeed.sweep.measure import images_of_a_pass, measure_decoder
+from gpufeed.sweep.measure import images_of_a_pass, measure_decoder, stored
 from gpufeed.sweep.plan import DEFAULTS, Images, Point, batch_of, check_sweep, core_counts, points, settings
 
 SMALL = {**DEFAULTS, "cores": [1], "batch_size": 8, "seconds": 0.005, "rounds": 2, "images": 24}
@@ -85,7 +85,8 @@ def test_a_point_says_how_its_decoder_was_set_for_the_size(data, tmp_path, monke
     monkeypatch.setitem(DECODERS, "dali_cpu", DecoderEntry("photo_fixtures:SizedDali"))
     sweep = swept("dali_cpu", data, cores=[1], datasets=list(data))
     told = {point["dataset"]: point["hw_decoder_load"] for point in sweep["points"]}
-    assert told == {"mosaic_16": 0.0256, "mosaic_48": 0.2304}
+    assert told == {name: mean_size(stored(path, None, 24).paths) / 1e6 for name, path in data.items()}
+    assert 0 < told["mosaic_16"] < told["mosaic_48"]
     record.write(sweep, tmp_path / "a.json")  # as the schema has it
 
 

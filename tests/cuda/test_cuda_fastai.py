@@ -5,11 +5,25 @@ import pandas as pd
 import pytest
 import torch
 from fastai_fixtures import FASTAI_OPTIONS
+from image_fixtures import MEAN, STD, pixels
 
 # what the tests of the plain trainer train on
 from test_cuda_trainer import BATCH, CLASSES, IMAGES, SIDE, DeviceLoader, StrictLoader, augment, need
+
+# These run again here, with the `device` fixture of this module.
+from test_fastai_transform import (  # noqa: F401
+    dls,
+    manifest,
+    ordinary,
+    test_an_ordinary_learner_augments_what_it_trains_on_and_nothing_else,
+    test_interpretation_finds_what_was_wrong,
+    test_predictions_are_in_the_order_of_the_items,
+    test_showing_takes_no_batch_from_the_epoch_that_follows,
+    test_what_was_exported_predicts_without_loader_and_data,
+)
 from torch import nn
 
+from gpufeed.augment.fastai_transform import GPUPipelineTransform
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.devices import apply_precision
 from gpufeed.errors import Skip
@@ -26,6 +40,11 @@ pytestmark = [
 ]
 
 OPTIONS = {**FASTAI_OPTIONS, "learning_rate": 3e-3, "schedule": "one_cycle"}
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def new_model() -> SimpleCNN:
@@ -123,6 +142,26 @@ def test_the_model_sees_the_pixels_that_it_sees_with_the_plain_trainer(tmp_path,
         assert one.stride() == other.stride()
         assert torch.equal(one, other)
     assert not torch.equal(plain[0], plain[3])
+
+
+@pytest.mark.parametrize("name", ["torch", "chain", "fused"])
+def test_every_augment_runs_in_an_ordinary_learner(manifest, device, name):  # noqa: F811
+    """With the pixels that it gives itself, in fastai's 0..1."""
+    try:
+        kernels = fetch("augment", name)(MEAN, STD, 7, {"crop_padding": 2, "brightness": 0.3})
+    except Skip as skip:
+        pytest.skip(str(skip))
+    learner = ordinary(manifest, device, GPUPipelineTransform(augment=kernels))
+    with learner.no_bar(), learner.no_logging():
+        learner.fit(1)
+    found = learner.model.images(True)
+    whole = torch.stack([torch.from_numpy(pixels(i, 8)) for i in range(29)]).to(device)
+    mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
+    for place, image in enumerate(found):
+        key = torch.full((29,), place, device=device)  # which image it was is not known: one of them
+        made = kernels(whole, key, 0) * std + mean
+        assert (made - image).abs().amax((1, 2, 3)).min() < 1e-5
+    assert len(found) == 20
 
 
 @pytest.mark.parametrize("of", ["fastai", "torch"])

@@ -44,11 +44,19 @@ def manifest(tmp_path):
 
 
 @pytest.fixture
-def dls(manifest):
-    train, test = (SyncLoader(request(manifest, None, split=split)) for split in ("train", "test"))
-    return data_loaders(
-        train, len(train), AUGMENT, CPU, evaluation=test, evaluation_length=len(test), normalise=NORMALISE
-    )
+def device():
+    return CPU
+
+
+@pytest.fixture
+def dls(manifest, device):
+    return made_of(*(SyncLoader(request(manifest, None, split=s, device=device)) for s in ("train", "test")))
+
+
+def made_of(train, test, augment=AUGMENT) -> DataLoaders:
+    """As a user makes them."""
+    told = {"evaluation": test, "evaluation_length": len(test), "normalise": NORMALISE}
+    return data_loaders(train, len(train), augment, train.request.device, **told)
 
 
 def expected(manifest, split, augment):
@@ -141,7 +149,7 @@ class Seen(nn.Module):
         return torch.cat(self.got[training])
 
 
-def ordinary(manifest, *batch_tfms):
+def ordinary(manifest, device, *batch_tfms):
     """A Learner as fastai's tutorials make it, but that it holds out each fourth id."""
     label = dict(zip(manifest.paths(), manifest.labels().tolist(), strict=True))
     block = DataBlock(
@@ -152,18 +160,18 @@ def ordinary(manifest, *batch_tfms):
         get_y=label.get,
         batch_tfms=list(batch_tfms),
     )
-    dls = block.dataloaders(list(label), bs=4, num_workers=0, device=CPU)
-    return Learner(dls, Seen(), loss_func=CrossEntropyLossFlat(), opt_func=SGD)
+    dls = block.dataloaders(list(label), bs=4, num_workers=0, device=device)
+    return Learner(dls, Seen().to(device), loss_func=CrossEntropyLossFlat(), opt_func=SGD)
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_an_ordinary_learner_augments_what_it_trains_on_and_nothing_else(manifest, normalise):
+def test_an_ordinary_learner_augments_what_it_trains_on_and_nothing_else(manifest, device, normalise):
     transform = GPUPipelineTransform(augment=FLIPPED)
-    after = [Normalize.from_stats(MEAN, STD, cuda=False)] if normalise else []
-    learner = ordinary(manifest, transform, *after)
+    after = [Normalize.from_stats(MEAN, STD, cuda=device.type == "cuda")] if normalise else []
+    learner = ordinary(manifest, device, transform, *after)
     labels = []
     learner.loss_func = lambda found, right: (
-        labels.append(right.clone()) or nn.functional.cross_entropy(found, right)
+        labels.append(right.cpu().as_subclass(torch.Tensor)) or nn.functional.cross_entropy(found, right)
     )
     with learner.no_bar(), learner.no_logging():
         learner.fit(2)
@@ -176,7 +184,8 @@ def test_an_ordinary_learner_augments_what_it_trains_on_and_nothing_else(manifes
     mean, std = (
         torch.tensor(v).view(3, 1, 1) if normalise else torch.tensor(u) for v, u in ((MEAN, 0.0), (STD, 1.0))
     )
-    found = {True: learner.model.images(True) * std + mean, False: learner.model.images(False) * std + mean}
+    assert learner.model.images(True).device.type == device.type
+    found = {training: learner.model.images(training).cpu() * std + mean for training in (True, False)}
     assert [len(found[True]), len(found[False])] == [2 * 20, 2 * 8]
     for training, images in found.items():
         ids = (images[:, 0, 0, 0] * 255).round().long().tolist()
@@ -255,7 +264,7 @@ class Right(nn.Module):
 
 
 def learner_of(dls, wrong=()) -> Learner:
-    return Learner(dls, Right(wrong), opt_func=SGD)
+    return Learner(dls, Right(wrong).to(dls.device), opt_func=SGD)
 
 
 def test_dls_tell_classes_files_and_loss(dls, manifest):
@@ -269,24 +278,12 @@ def test_dls_tell_classes_files_and_loss(dls, manifest):
 
 @pytest.mark.parametrize(("ds_idx", "split"), [(0, "train"), (1, "test")])
 @pytest.mark.parametrize("name", ["dataloader_sync", "strips"])
-def test_predictions_are_in_the_order_of_the_items(manifest, name, ds_idx, split):
+def test_predictions_are_in_the_order_of_the_items(manifest, device, name, ds_idx, split):
     """Though training batches are shuffled, and strips have an order of their own."""
-    write_strips(manifest)
-    requests = [
-        request(manifest, None, split=s, strips=manifest.root / "strips/strips.bin")
-        for s in ("train", "test")
-    ]
-    with load("loader", name)(requests[0]) as train, load("loader", name)(requests[1]) as test:
-        made = data_loaders(
-            train,
-            len(train),
-            NORMALISE,
-            CPU,
-            evaluation=test,
-            evaluation_length=len(test),
-            normalise=NORMALISE,
-        )
-        learner = learner_of(made)
+    told = {"strips": write_strips(manifest), "device": device}
+    loaders = [load("loader", name)(request(manifest, None, split=s, **told)) for s in ("train", "test")]
+    with loaders[0] as train, loaders[1] as test:
+        learner = learner_of(made := made_of(train, test, NORMALISE))
         with learner.no_bar():
             found, labels, decoded, losses = learner.get_preds(ds_idx, with_decoded=True, with_loss=True)
     right = torch.from_numpy(manifest.labels()[manifest.ids(split)])
@@ -315,7 +312,10 @@ def test_showing_takes_no_batch_from_the_epoch_that_follows(dls, manifest, monke
     assert titles[-4:] == [f"class {i * 7 % 5}" for i in ids[:2]] * 2  # the labels, then what was predicted
     plt.close("all")
     assert [len(batch[1]) for batch in dls.train] == [5, 5, 5, 5, 3]
-    assert torch.equal(next(iter(dls.train))[1], next(skipped(expected(manifest, "train", AUGMENT), 5))[1])
+    assert (
+        next(iter(dls.train))[1].tolist()
+        == next(skipped(expected(manifest, "train", AUGMENT), 5))[1].tolist()
+    )
     assert sum(len(batch[1]) for batch in dls.valid) == 6
 
 

@@ -44,18 +44,14 @@ class GPUPipelineTransform(Transform):
         self.augment = augment
         self.batches = self.images = 0
 
-    def __call__(self, batch, *, split_idx: int | None = None, **more):
+    def __call__(self, batch, **more):
+        """more: `split_idx` in a Pipeline, and nothing where DataBlock.summary calls each transform."""
         parts = batch if isinstance(batch, tuple) else (batch,)
-        if self.split_idx in (None, split_idx):
+        if self.split_idx in (None, more.get("split_idx")):
             check_types(parts)
-        elif split_idx is None and not isinstance(parts[0], Pixels) and len(parts[0]) > 1:
-            # of one sample it may be a trial of fastai's, which then knows no split
-            raise GpufeedError(
-                "a batch of a dataset without `split_idx`, on which fastai runs no transform of one split",
-                "split_idx 0 for training and 1 for evaluation, as fastai's Datasets have it",
-                "make the DataLoaders from a DataBlock or from Datasets, or set `split_idx` of each dataset",
-            )
-        return super().__call__(batch, split_idx=split_idx, **more)
+        elif "split_idx" in more and more["split_idx"] is None:
+            check_trial(parts)
+        return super().__call__(batch, **more)
 
     def encodes(self, x: Pixels) -> torch.Tensor:
         """The augmented images, float (N, 3, H, W)."""
@@ -84,6 +80,16 @@ class GPUPipelineTransform(Transform):
         if mean is None or std is None:
             return images
         return images.mul(channels(std, images.device)).add_(channels(mean, images.device))
+
+
+def check_trial(parts: tuple) -> None:
+    """Raises GpufeedError for a batch of no split; of one sample it is fastai's trial of a Pipeline."""
+    if isinstance(parts[0], torch.Tensor) and parts[0].ndim and len(parts[0]) > 1:
+        raise GpufeedError(
+            "a batch of a dataset without `split_idx`, on which fastai runs no transform of one split",
+            "split_idx 0 for training and 1 for evaluation, as fastai's Datasets have it",
+            "make the DataLoaders from a DataBlock or from Datasets, or set `split_idx` of each dataset",
+        )
 
 
 def check_types(parts: tuple) -> None:

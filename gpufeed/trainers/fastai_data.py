@@ -18,7 +18,6 @@ from gpufeed.augment.base import channels
 from gpufeed.augment.fastai_transform import EVALUATION, TRAINING, GPUPipelineTransform, Pixels
 from gpufeed.data.manifest import DatasetInfo
 from gpufeed.data.resize import resized
-from gpufeed.decode.files import read_file
 from gpufeed.decode.pillow import PillowDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader
@@ -111,17 +110,31 @@ def picture(item) -> np.ndarray:
     if isinstance(item, Image.Image):
         return np.asarray(item.convert("RGB"))
     if isinstance(item, torch.Tensor | np.ndarray):
-        array = np.asarray(item)
+        array = np.asarray(item.cpu() if isinstance(item, torch.Tensor) else item)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
             found = f"an array of {array.dtype} {array.shape}"
             raise GpufeedError(found, "uint8 (height, width, 3)", "convert it, or give a path")
         return array
-    item = item.path if isinstance(item, Item) else item
-    decoded = PillowDecoder().decode([item if isinstance(item, bytes) else read_file(item)])
+    if isinstance(item, bytes):
+        name, data = "the bytes of a file", item
+    else:
+        try:
+            name = Path(item.path if isinstance(item, Item) else item)
+            data = name.read_bytes()
+        except (OSError, TypeError) as error:
+            raise no_image(item, error) from error
+    decoded = PillowDecoder().decode([data])
     if decoded.images[0] is None:
-        found = f"{'a file' if isinstance(item, bytes) else item}: {decoded.outcomes[0].reason}"
-        raise GpufeedError(found, "an image that can be decoded", "leave it out")
+        raise no_image(name, decoded.outcomes[0].reason)
     return decoded.images[0]
+
+
+def no_image(found: object, reason: object) -> GpufeedError:
+    return GpufeedError(
+        f"{found}: {reason}",
+        "the path or the bytes of an image that can be decoded, an array or an image of Pillow's",
+        "leave it out",
+    )
 
 
 def ignored(batch: Batch) -> None:
@@ -169,13 +182,25 @@ class LoaderDL(TfmdDL):
             self.places.clear()
         if not self.n:
             return
-        with closing(iter(self.batches)) as self.running:
-            for batch in self.running:
-                self.arrived(batch)
-                if self.places is not None:
-                    self.places += self.places_of(batch)
-                pixels = Pixels(batch.images, batch.ids, epoch)
-                yield (pixels, batch.labels) if labelled else (pixels,)
+        try:
+            with closing(iter(self.batches)) as self.running:
+                for batch in self.running:
+                    self.arrived(batch)
+                    if self.places is not None:
+                        self.places += self.places_of(batch)
+                    pixels = Pixels(batch.images, batch.ids, epoch)
+                    yield (pixels, batch.labels) if labelled else (pixels,)
+        finally:
+            self.leave_whole()
+
+    def leave_whole(self) -> None:
+        """Has the loader begin its next epoch after one that was ended early, as by lr_find.
+
+        By itself it would go on with the rest, which no DataLoader of fastai's does.
+        """
+        if isinstance(self.batches, Loader) and self.batches.next_batch:
+            state = self.batches.state_dict()
+            self.batches.load_state_dict({**state, "epoch": state["epoch"] + 1, "next_batch": 0})
 
     def __iter__(self) -> Iterator[tuple]:
         for batch in super().__iter__():

@@ -6,6 +6,8 @@ import pytest
 import torch
 from fastai.vision.all import (
     SGD,
+    Callback,
+    CancelFitException,
     CategoryBlock,
     ClassificationInterpretation,
     CrossEntropyLossFlat,
@@ -209,6 +211,17 @@ def test_draws_of_an_ordinary_learner_differ_from_batch_to_batch_and_come_again(
     assert torch.equal(two, again((whole, batch[1]), split_idx=TRAINING)[0])
 
 
+def test_the_summary_of_a_data_block_goes_through(manifest, capsys):
+    """It calls each transform by itself, without a split."""
+    transform = GPUPipelineTransform(augment=FLIPPED)
+    block = DataBlock(
+        blocks=(ImageBlock, CategoryBlock), get_y=lambda path: path.name, batch_tfms=[transform]
+    )
+    block.summary(manifest.paths(), bs=4)
+    assert "Applying batch_tfms to the batch built" in capsys.readouterr().out
+    assert transform.batches == 0
+
+
 class Plain(torch.utils.data.Dataset):
     """Samples without fastai's types; split_idx, if it has one."""
 
@@ -319,6 +332,24 @@ def test_showing_takes_no_batch_from_the_epoch_that_follows(dls, manifest, monke
     assert sum(len(batch[1]) for batch in dls.valid) == 6
 
 
+class Cancelled(Callback):
+    """Ends a fit in the midst of its first epoch, as lr_find does."""
+
+    def after_batch(self):
+        if self.training and self.iter == 1:
+            raise CancelFitException
+
+
+def test_an_epoch_that_was_ended_early_does_not_shorten_the_next(dls):
+    learner = Learner(dls, Seen(), opt_func=SGD)
+    with learner.no_bar(), learner.no_logging():
+        learner.fit(1, cbs=Cancelled())
+        assert len(learner.model.images(True)) == 10
+        learner.fit(1)
+    assert len(learner.model.images(True)) == 10 + 23
+    assert [len(batch[1]) for batch in dls.train] == [5, 5, 5, 5, 3]
+
+
 def skipped(batches, count):
     for _ in range(count):
         next(batches)
@@ -380,6 +411,8 @@ def test_images_that_cannot_be_predicted_are_named(dls, tmp_path):
             (tmp_path / "bad.png", "bad.png"),
             (tmp_path / "gone.png", "gone.png"),
             (np.zeros((8, 8)), "float64"),
+            (5, "5: .*int"),
+            (b"no image", "the bytes of a file"),
         ):
             with pytest.raises(GpufeedError, match=found):
                 learner.predict(item)

@@ -53,15 +53,16 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         from nvidia.dali.plugin.pytorch import feed_ndarray
 
         self.copy_into = feed_ndarray
-        self.engines, self.expects = jpeg_engines(self.device), False
+        self.engines = jpeg_engines(self.device)
         self.use(0.0)
+        self.chosen = False  # that is for the trial image alone
 
     def use(self, share: float) -> None:
         """Has the JPEG engines decode this share of the files from now on, 0 to 1.
 
         Where they decode any, grayscale files with sampling factors, which they get wrong, go to Pillow.
         """
-        self.share = share
+        self.share, self.chosen = share, True
         self.takes = (NVJPEG_KINDS if share else JPEG_KINDS) | PNG_KINDS
         self.pipeline = self.new_pipeline()
 
@@ -70,12 +71,11 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         return {"hw_decoder_load": self.share, "jpeg_engines": self.engines}
 
     def expect(self, size: float) -> None:
-        self.expects = True
         self.use(share_of_engines(size, self.engines))
 
     def look_at(self, files: list[bytes]) -> None:
-        """Gets ready for files like these, unless it is ready already."""
-        if not self.expects and (size := size_for_engines(files)) is not None:
+        """Gets ready for files like these, unless a share is chosen already."""
+        if not self.chosen and (size := size_for_engines(files)) is not None:
             self.expect(size)
 
     def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:

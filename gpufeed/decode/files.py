@@ -32,9 +32,9 @@ def read_file(path: str) -> bytes:
 
 
 def mean_size(paths: list[str]) -> float:
-    """Bytes of a file in the mean, of LOOKED_AT of them all along the list; 0 if none can be read."""
+    """Bytes of a file in the mean, of at most LOOKED_AT of them all along the list; 0 if none can be read."""
     sizes = []
-    for path in paths[:: max(1, len(paths) // LOOKED_AT)]:
+    for path in paths[:: max(1, -(-len(paths) // LOOKED_AT))]:
         with contextlib.suppress(OSError):  # whoever reads it will name it
             sizes.append(os.path.getsize(path))
     return sum(sizes) / len(sizes) if sizes else 0.0

@@ -35,6 +35,8 @@ def code_of_loader(loader):
         modules += ("loaders/resident.py", "loaders/rows.py", "cache/*.py", "memory.py")
     if loader in DECODERS:
         modules += ("loaders/streaming.py", "loaders/files.py", "loaders/dali*.py", "decode/*.py")
+    if loader == "dali_gpu":
+        modules += ("gpu.py",)
     if LOADERS[loader].reads == "strips":
         modules += ("strips/**/*.py",)
     if LOADERS[loader].reads == "shards":
@@ -54,7 +56,7 @@ def code_of_decoder(decoder):
     """The modules that decide what a decoder decodes; the library is an input."""
     strips = ("strips/**/*.py",) if decoder in STRIP_SETS else ()
     ours = ("ops/jpeg.py", "strips/parse.py") if takes_extension(decoder) else ()
-    return ("decode/*.py", *strips, *ours)
+    return ("decode/*.py", "gpu.py", *strips, *ours)
 
 
 def code_of_training(wildcards):

@@ -89,7 +89,6 @@ class Decoder:
         self.mixed = manifest.info.resize is not None
         header = read_header(files[0])
         self.out = torch.empty((batch_size, header.height, header.width, 3), dtype=torch.uint8, device="cuda")
-
         self.run(0.1)  # warms up
 
     def run(self, seconds: float) -> float:

@@ -3,18 +3,19 @@
 from pathlib import Path
 
 from gpufeed.errors import GpufeedError
+from gpufeed.repeats import number_of
 
 
 def records_below(folder: str | Path) -> list[Path]:
     """The records below a folder, by path: those in its `records`, or in any folder if it has none.
 
-    A record's file is called by the number of its repeat. Published results, which lie in a folder
-    `reference` of others, are not of those. Raises GpufeedError if there is none.
+    A record's file is called by the number of its repeat (see `repeats.number_of`). Published results, which
+    lie in a folder `reference` of others, are not of those. Raises GpufeedError if there is none.
     """
     folder = Path(folder)
     inner = folder / "records"
     root = inner if inner.is_dir() else folder
-    numbered = (path for path in root.rglob("*.json") if path.stem.isdecimal())
+    numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)
     found = sorted(path for path in numbered if "reference" not in path.relative_to(root).parts[:-1])
     if not found:
         raise GpufeedError(

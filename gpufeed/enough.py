@@ -6,19 +6,22 @@ from typing import Any
 
 from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, summarise
 from gpufeed.record import Record
+from gpufeed.repeats import counting
 
 
 def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
     """{"more": whether another block is needed, "cells": cell -> n, median, low, high, narrow}.
 
-    records: the paths of all repeats so far. within: as in Auto. Images/s of finished repeats count; skipped
-    and failed ones do not, nor do those that were taken up again, which are no timings. A cell without any
-    asks for nothing, since more would tell nothing. Of a cell that several machines measured, the one with
-    most repeats counts: they are never one sample. low and high are None below six repeats.
+    records: the paths of all repeats so far, second records among them, of which one a repeat counts. within:
+    as in Auto. Images/s of finished repeats count; skipped and failed ones do not, nor do those that were
+    taken up again, which are no timings. A cell without any asks for nothing, since more would tell nothing.
+    Of a cell that several machines measured, the one with most repeats counts: they are never one sample. low
+    and high are None below six repeats.
     """
     rates: dict[str, dict[tuple, list[float]]] = {}
-    for path in records:
-        record = Record.read(path)
+    read = {path: Record.read(path) for path in map(Path, records)}
+    for path in counting({path: (machine(record), record.telemetry) for path, record in read.items()}):
+        record = read[path]
         if record.throughput is not None:
             of_cell = rates.setdefault(record.cell_id, {})
             of_cell.setdefault(machine(record), []).append(record.throughput["images_per_s"])

@@ -280,7 +280,7 @@ def made_ready(
     require(model, place.device, place.precision)
     if rank:  # after the weights, which are the same everywhere: dropout is not
         torch.manual_seed(seed + RANKS_APART * rank)
-    watch = Watch(place.device, cached_share(files_of(request))) if telemetry else None
+    watch = Watch(place.device, cached_share(files_of(request)), world_size > 1) if telemetry else None
     opening = time.perf_counter()
     with fetch("loader", cell.loader)(request) as loader:
         open_s = time.perf_counter() - opening

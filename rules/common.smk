@@ -33,7 +33,12 @@ DATA = config["data"]
 ORDER = Order(PLAN.cells, config["seed"], PLAN.most_repeats)
 GPU_JOBS = int(config["device"] in ("auto", "cuda"))
 ANALYSIS_CODE = digest(
-    "analysis/*.py", "analysis/templates/*", "record.py", "gate/verdict.py", "ceilings/verdict.py"
+    "analysis/*.py",
+    "analysis/templates/*",
+    "record.py",
+    "repeats.py",
+    "gate/verdict.py",
+    "ceilings/verdict.py",
 )
 
 
@@ -44,7 +49,7 @@ wildcard_constraints:
     loader="|".join(LOADERS),
     variant="[a-z0-9-]+",
     cell="[A-Za-z0-9_.-]+",
-    repeat="[0-9]+",
+    repeat="[0-9]+(-again)?",
     repeats="[0-9]+",
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpufeed.repeats import again
+
 STEPS_SUFFIX = ".steps.parquet"
 # Where each kind of result of an experiment lies; verdicts of the gate belong to no one experiment.
 PLACES = {
@@ -101,7 +103,7 @@ def on_disk(results: str | Path, experiments: Iterable[str]) -> dict[str, list[P
 
 
 def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
-    """The results of these experiments that are planned.
+    """The results of these experiments that are planned, and second records beside the first ones.
 
     A verdict of the gate that any experiment plans is not stale. Nor is the evaluation of a planned cell
     whose model the plan does not keep, since anybody may ask for one: it is shown.
@@ -109,13 +111,14 @@ def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> F
     root, experiments = Path(results), list(experiments)
     there = on_disk(root, experiments)
     ours = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
-    wanted = {root / part.path for part in ours}
+    wanted = {root / path for part in ours for path in _with_second(part)}
     wanted |= {path for path in there["evaluations"] if _of_a_planned_cell(path, plans)}
-    by_all = {root / part.path for name, plan in plans.items() for part in planned(name, plan)} | wanted
+    parts = (part for name, plan in plans.items() for part in planned(name, plan))
+    by_all = {root / path for part in parts for path in _with_second(part)} | wanted
     existing = {path for paths in there.values() for path in paths}
     missing = [part for part in ours if root / part.path not in existing]
     # records in the order of the plan, in which the report shows cells
-    planned_records = [root / part.path for part in ours if part.kind == "records"]
+    planned_records = [root / path for part in ours if part.kind == "records" for path in _with_second(part)]
     records = [path for path in planned_records if path in existing]
     shown = {kind: [path for path in there[kind] if path in wanted] for kind in there if kind != "records"}
     stale = [path for paths in there.values() for path in paths if path not in by_all]
@@ -123,6 +126,11 @@ def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> F
 
 
 NOTHING = {"cells": [], "repeats": 0}
+
+
+def _with_second(part: Part) -> list[Path]:
+    """Where a part lies, and of a repeat where it lies if it was measured once more."""
+    return [part.path, again(part.path)] if part.kind == "records" else [part.path]
 
 
 def _of_a_planned_cell(evaluation: Path, plans: Plans) -> bool:

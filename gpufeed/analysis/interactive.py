@@ -40,6 +40,7 @@ SHOWN = {
     "GPU memory (MiB)": ("peak_gpu_mib", 0),
     "GPU (J/1000 images)": ("j_per_1000_images", 1),
     "CPU (s/1000 images)": ("cpu_s_per_1000_images", 3),
+    "Others on the cores (%)": ("others_cpu_share_max", 1),
     "Status": ("status", None),
     "Precision": ("precision", None),
     "Loader": ("loader", None),
@@ -66,6 +67,7 @@ SHOWN = {
     "Sentence": ("sentence", None),
     "Cell": ("cell_id", None),
 }
+MAY_LACK = (*TAKEN, "others_cpu_share_max")  # left out where no record tells
 TABLE_ID = "all-cells"
 # What itables says to readers of a notebook, with links to its site: this page leads nowhere outside.
 NOTEBOOK = re.compile(
@@ -76,14 +78,15 @@ NOTEBOOK = re.compile(
 def shown(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of cells as a reader wants it: pipelines before ceilings, the fastest first, shares in %.
 
-    What a thousand images took stands in it where any record tells, and variants where an experiment has any.
+    What a thousand images took stands in it where any record tells, so does the most that others used of the
+    cores in any repeat, and variants where an experiment has any.
     """
     names = [wording.labels(rows, wording.SHORT, unique=False) for _, rows in cells.groupby("experiment")]
     rows = cells.assign(
         pipeline=pd.concat(names), _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool)
     )
     rows = rows.sort_values(["experiment", "_ceiling", "images_per_s"], ascending=[True, True, False])
-    told = {name: of for name, of in SHOWN.items() if of[0] not in TAKEN or rows[of[0]].notna().any()}
+    told = {name: of for name, of in SHOWN.items() if of[0] not in MAY_LACK or rows[of[0]].notna().any()}
     if not rows["variant"].astype(bool).any():
         del told["Variant"]
     return pd.DataFrame(

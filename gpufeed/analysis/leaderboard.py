@@ -165,7 +165,8 @@ def _rate(row: pd.Series) -> Field:
         ends = f"95 %: {say(row['images_per_s_ci95_low'])} to {say(row['images_per_s_ci95_high'])}, "
     else:
         ends = f"{say(row['images_per_s_min'])} to {say(row['images_per_s_max'])}, " if n > 1 else ""
-    return Field(say(row["images_per_s"]), f"{ends}n = {n}", float(row["images_per_s"]))
+    marked = f", others on the cores in {row['disturbed']}" if row["disturbed"] else ""
+    return Field(say(row["images_per_s"]), f"{ends}n = {n}{marked}", float(row["images_per_s"]))
 
 
 def _ceiling(row: pd.Series) -> Field:

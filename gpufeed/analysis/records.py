@@ -9,6 +9,7 @@ import pandas as pd
 from gpufeed.analysis.find import STEPS_SUFFIX
 from gpufeed.errors import GpufeedError
 from gpufeed.record import Record
+from gpufeed.repeats import again, counting, number_of, others_share
 
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
@@ -28,22 +29,36 @@ COLUMNS = [
     "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
-    "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed",
+    "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed", "others_cpu_share", "measured_again",
 ]  # fmt: skip
 
 
 def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row a record, cell axes and measures side by side (columns: COLUMNS).
+    """One row a repeat, cell axes and measures side by side (columns: COLUMNS).
 
+    Of a repeat that was measured twice the record that counts (see `repeats.counting`), at the place of the
+    first among the blocks: `started_at` is that of the first. measured_again: whether there are two. One that
+    failed or is damaged has a row whichever it is.
     Step times are means over the steps after warm-up, in ms: means add up, medians do not.
     A file that is no valid record gives a row with status `damaged` and the reason as its sentence. A repeat
     that was taken up again has accuracy, losses and memory, and no times; `resumed` says how often it was.
     """
-    rows = [_row(Path(path)) for path in paths]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = pd.DataFrame(_counting({path: _row(path) for path in map(Path, paths)}), columns=COLUMNS)
     for column in WHOLE_NUMBERS:
         table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
     return table.assign(batch_size=_with_their_like(table))
+
+
+def _counting(rows: dict[Path, dict]) -> list[dict]:
+    machine = ("hardware", "stack", "torch", "batch_size")
+    told = {path: (tuple(map(row.get, machine)), row.get("telemetry")) for path, row in rows.items()}
+    first = {again(path): path for path in rows if again(path) in rows}
+    counts, found = counting(told), []
+    for path, row in rows.items():
+        if path in counts or row["status"] != "done":
+            before, twice = rows[first.get(path, path)], path in first or again(path) in rows
+            found.append(row | {"started_at": before.get("started_at"), "measured_again": twice})
+    return found
 
 
 def _with_their_like(table: pd.DataFrame) -> pd.Series:
@@ -114,7 +129,7 @@ def _damaged(path: Path, reason: str) -> dict:
         "path": str(path),
         "experiment": path.parent.parent.name,
         "cell_id": path.parent.name,
-        "repeat": int(path.stem) if path.stem.isdecimal() else None,
+        "repeat": number_of(path.stem),
         "status": "damaged",
         "sentence": _first_line(reason),
     }
@@ -199,6 +214,7 @@ def _times(record: Record) -> dict:
         "setup_s": record.phases["setup_s"],
         "telemetry": record.telemetry,
         "phases": record.phases,
+        "others_cpu_share": others_share(record.telemetry),
     }
 
 

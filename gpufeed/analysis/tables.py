@@ -9,7 +9,7 @@ from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS, timed
 from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
-from gpufeed.analysis.taken import TAKEN, accompanied, taken
+from gpufeed.analysis.taken import TAKEN, accompanied, disturbed, taken
 from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
@@ -43,7 +43,8 @@ CEILING = [
 CELL_COLUMNS = [
     *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
-    "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "commit", "variant",
+    "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
+    "measured_again", "commit", "variant",
 ]  # fmt: skip
 UNWRITTEN = ["repeats", "batch_size_asked"]  # what a row has beside the columns of a file
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
@@ -73,15 +74,17 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
 
     variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
-    repeats another process was on the GPU. Columns that are not of CELL_COLUMNS: repeats, a table of the
-    timed repeats (REPEAT), and batch_size_asked, which is larger than batch_size where it did not fit.
+    repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
+    `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
+    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT), and
+    batch_size_asked, which is larger than batch_size where it did not fit.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
     steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
-    records = records.assign(**taken(records), accompanied=accompanied(records))
+    records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
     for column in (
@@ -133,7 +136,8 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "repeats": timed(done)[REPEAT],
         "batch_size_asked": first["batch_size_asked"],
-        "accompanied": int(timed(done)["accompanied"].sum()),
+        **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
+        "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
         "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
     }
 

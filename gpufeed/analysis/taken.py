@@ -2,6 +2,8 @@
 
 import pandas as pd
 
+from gpufeed.repeats import is_disturbed
+
 TAKEN = {"j_per_1000_images": "gpu", "cpu_s_per_1000_images": "host"}  # measure -> its part of the telemetry
 
 
@@ -18,6 +20,11 @@ def taken(records: pd.DataFrame) -> dict[str, list[float]]:
 def accompanied(records: pd.DataFrame) -> list[bool]:
     """Whether another process had a context on the GPU while a repeat was measured; not where nobody told."""
     return [_others(told) > 0 for told in records["telemetry"]]
+
+
+def disturbed(records: pd.DataFrame) -> list[bool]:
+    """Whether other processes used the cores while a repeat was measured; not where nobody told."""
+    return [is_disturbed(told) for told in records["telemetry"]]
 
 
 def _others(telemetry: object) -> float:

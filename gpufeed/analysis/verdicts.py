@@ -11,6 +11,7 @@ import pandas as pd
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
 from gpufeed.analysis.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
+from gpufeed.repeats import DISTURBED
 
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
@@ -74,7 +75,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _disturbed(ours)
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
-    parts += [fed(ours), fell_back(ours), accompanied(rows)]
+    parts += [fed(ours), fell_back(ours), accompanied(rows), disturbed(rows)]
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
     return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
@@ -135,17 +136,37 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 def accompanied(rows: pd.DataFrame) -> str:
     """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
-    bad = rows[rows["accompanied"] > 0]
-    if bad.empty:
+    shared = _repeats_of(rows.assign(label=wording.labels(rows)), "accompanied")
+    if not shared:
         return ""
-    bad = bad.assign(label=wording.labels(bad))
-    said = [
-        f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
-    ]
     return (
-        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, move these "
+        f"Another process was on the GPU in {shared}: if it computed there, move these "
         "records away and measure them again."
     )
+
+
+def disturbed(rows: pd.DataFrame) -> str:
+    """Sentences on repeats during which other processes used the cores; empty if there is none."""
+    rows, said = rows.assign(label=wording.labels(rows)), []
+    if twice := _repeats_of(rows, "measured_again"):
+        said.append(
+            f"Measured twice, since other processes used the cores the first time: {twice}; of each the "
+            "quieter measurement counts."
+        )
+    if marked := _repeats_of(rows, "disturbed"):
+        limit, most = f"{DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
+        said.append(
+            f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the "
+            "rates of a quiet machine, end them and measure into another folder (--config results=FOLDER)."
+        )
+    return " ".join(said)
+
+
+def _repeats_of(rows: pd.DataFrame, column: str) -> str:
+    """Such as `1 of 3 repeats of resident`, where a cell has any by this column; empty if none has."""
+    found = rows[rows[column] > 0]
+    said = [f"{row[column]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
+    return wording.listing(said) if said else ""
 
 
 def disturbance(cells: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from gpufeed.telemetry.nvml import SAMPLED
+from gpufeed.telemetry.others import share
 from gpufeed.telemetry.slope import slope
 from gpufeed.telemetry.tree import Used
 from gpufeed.telemetry.watch import PERIOD_S, Reading, Sample, Seen
@@ -54,10 +55,13 @@ def summarise(seen: Seen, warmup_steps: int) -> Telemetry | None:
 
 def monotone(readings: Sequence[Reading]) -> list[Reading]:
     """The same with counters that never fall: a child that ended while the tree was read is missing once."""
-    found, most = [], Used(0.0, None, None)
+    found, most, tree_s = [], Used(0.0, None, None), 0.0
     for reading in readings:
-        most = Used(*map(larger, astuple(most), astuple(reading.used)))
-        found.append(replace(reading, used=most))
+        most, cores = Used(*map(larger, astuple(most), astuple(reading.used))), reading.cores
+        if cores is not None:
+            tree_s = max(tree_s, cores.tree_s)
+            cores = replace(cores, tree_s=tree_s)
+        found.append(replace(reading, used=most, cores=cores))
     return found
 
 
@@ -69,6 +73,7 @@ def larger(before: float | None, now: float | None) -> float | None:
 def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: int) -> dict[str, Any]:
     """The `host` of the telemetry, but for the page cache."""
     used = [(a.used, b.used) for a, b in spans]
+    cores, seconds = [(a.cores, b.cores) for a, b in spans], sum(b.at_s - a.at_s for a, b in spans)
     cpu_s = sum(b.cpu_s - a.cpu_s for a, b in used)
     return {
         "rss_mib": sampled(sample.rss_mib for sample in samples),
@@ -77,6 +82,7 @@ def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: in
         "cpu_s_per_1000_images": cpu_s / images * 1e3,
         "storage_mib": mib((a.storage_bytes, b.storage_bytes) for a, b in used),
         "read_mib": mib((a.read_bytes, b.read_bytes) for a, b in used),
+        "others_cpu_share": share(cores, seconds),
     }
 
 
@@ -136,13 +142,16 @@ def growth(ends: Sequence[Reading], of: str) -> dict[str, float] | None:
 def together(ranks: Sequence[Telemetry | None]) -> Telemetry | None:
     """Of the processes of one training: what was used and the levels are summed, the rest is of the first.
 
-    Their images are those of all ranks already. None where one saw nothing.
+    Their images are those of all ranks already. others_cpu_share is that of the worst node: ranks count each
+    other as their own. None where one saw nothing.
     """
     if None in ranks:
         return None
     first, others = ranks[0], [rank.fields for rank in ranks]
     images = first.fields["images"]
     used = {name: total(rank["host"][name] for rank in others) for name in USED}
+    shares = [rank["host"]["others_cpu_share"] for rank in others]
+    used["others_cpu_share"] = None if None in shares else max(shares)
     fields = first.fields | {"host": first.fields["host"] | used}
     fields["host"]["cpu_s_per_1000_images"] = used["cpu_s"] / images * 1e3
     if fields["gpu"] is not None:

@@ -14,6 +14,7 @@ import psutil
 import torch
 
 from gpufeed.telemetry.nvml import Gpu
+from gpufeed.telemetry.others import Cores, cores
 from gpufeed.telemetry.tree import Used, own_mib, rss_mib, tree, used
 
 Answer = TypeVar("Answer")
@@ -43,7 +44,8 @@ class Reading:
     """Counters at a moment between steps. steps, images, epochs: done so far, whole epochs only.
 
     epoch: whether an epoch has just ended. aside: whether the time since the reading before is none of the
-    training's. *_mib: memory, of the host and of the device as torch and as NVML count it.
+    training's. *_mib: memory, of the host and of the device as torch and as NVML count it. cores: of this
+    node, None where it does not tell.
     """
 
     at_s: float
@@ -57,6 +59,7 @@ class Reading:
     host_mib: float
     gpu_allocated_mib: float | None
     gpu_process_mib: float | None
+    cores: Cores | None = None
 
 
 @dataclass
@@ -69,10 +72,14 @@ class Seen:
 
 
 class Watch:
-    """Within `with` the training runs. The first error of a watch ends it, and is told in the log alone."""
+    """Within `with` the training runs. The first error of a watch ends it, and is told in the log alone.
 
-    def __init__(self, device: torch.device, page_cache_share: float | None = None):
+    together: whether this process is one of several of the training, all started by its parent on this node.
+    """
+
+    def __init__(self, device: torch.device, page_cache_share: float | None = None, together: bool = False):
         self.device, self.seen = device, Seen(page_cache_share=page_cache_share)
+        self.top = os.getppid() if together else os.getpid()  # of all processes of the training on this node
         self.steps = self.images = self.epochs = 0
         self.over, self.broken = threading.Event(), False
         self.thread: threading.Thread | None = None
@@ -136,6 +143,8 @@ class Watch:
     def _read(self, epoch: bool = False, aside: bool = False) -> None:
         """Waits for nothing, and takes milliseconds."""
         processes, cuda = tree(os.getpid()), self.device.type == "cuda"
+        own = used(processes)
+        whole = own if self.top == os.getpid() else used(tree(self.top))
         reading = Reading(
             at_s=time.monotonic(),
             steps=self.steps,
@@ -143,11 +152,12 @@ class Watch:
             epochs=self.epochs,
             epoch=epoch,
             aside=aside,
-            used=used(processes),
+            used=own,
             energy_j=self.gpu.energy_j(),
             host_mib=own_mib(processes),
             gpu_allocated_mib=torch.cuda.memory_allocated(self.device) / 2**20 if cuda else None,
             gpu_process_mib=self.gpu.process_mib({process.pid for process in processes}),
+            cores=cores(whole.cpu_s),
         )
         self.seen.readings.append(reading)
 

@@ -13,15 +13,17 @@ from gpufeed.tracking.run import Run
 log = logging.getLogger("gpufeed")
 
 
-def track(record: Record, tracking: Mapping[str, Any], results: str | Path) -> None:
+def track(record: Record, tracking: Mapping[str, Any], results: str | Path, repeat: str = "") -> None:
     """Writes tracking/EXPERIMENT/CELL/REPEAT-ATTEMPT.csv below `results` and, if asked to, a run for W&B.
 
-    tracking: the key of the config. Raises nothing: the record stands, whatever becomes of this.
+    tracking: the key of the config. repeat: the name of the record's file, where it is not its number alone.
+    Raises nothing: the record stands, whatever becomes of this.
     """
     folder = Path(results) / "tracking" / record.experiment / record.cell_id
+    name = f"{repeat or record.repeat}-{record.attempt}"
     try:
         if record.epochs:
-            write_metrics(folder / f"{record.repeat}-{record.attempt}.csv", record.epochs)
+            write_metrics(folder / f"{name}.csv", record.epochs)
     except (OSError, GpufeedError) as error:
         log.warning("no metrics in %s: %s", folder, one_line(error))
     if not tracking["wandb"]:
@@ -30,7 +32,7 @@ def track(record: Record, tracking: Mapping[str, Any], results: str | Path) -> N
         results,
         tracking["project"],
         tracking["mode"],
-        name=f"{record.cell_id}-{record.repeat}-{record.attempt}",
+        name=f"{record.cell_id}-{name}",
         group=record.cell_id,
         job_type=record.experiment,
         config={**record.cell, "repeat": record.repeat, "attempt": record.attempt},

@@ -1,6 +1,8 @@
 # What the jobs of a cell or a gate read. One function for all, which names nothing that a job does not read, since
 # Snakemake asks each function, and goes through each name, of every job.
 
+from gpufeed.repeats import AGAIN, number_of
+
 # What loaders read beside the manifest, in the folder of the dataset.
 BUILT = {
     "cache": f"cache/{config['cache_decoder']}.npy",
@@ -28,6 +30,14 @@ def needs_of(wildcards):
     """What a cell's training reads or waits for, beside the cell itself."""
     waits = {"gate": gate_of(wildcards), "extension": extension_of(wildcards)}
     return data_of(wildcards) | {name: path for name, path in waits.items() if path}
+
+
+def needs_of_repeat(wildcards):
+    """As needs_of; a second record waits for the first, and is made again where that is."""
+    first = {
+        "first": f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{number_of(wildcards.repeat)}.json"
+    }
+    return needs_of(wildcards) | (first if wildcards.repeat.endswith(AGAIN) else {})
 
 
 def read_by(wildcards):

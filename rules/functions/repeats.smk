@@ -1,5 +1,12 @@
 # How often a cell is measured, and its records.
 
+import json
+
+
+def disturbed_in(experiment, repeats):
+    """The file that says which of so many repeats are measured once more."""
+    return f"{RESULTS}/again/{experiment}/{repeats}.json"
+
 
 def decision_on(experiment, repeats):
     """The file that says whether so many repeats are too few; experiments with `repeats: auto` have it."""
@@ -42,6 +49,20 @@ def first_records_of(experiment, repeats):
     ]
 
 
+def second_records_of(experiment, repeats):
+    """Paths of the second records of those repeats that Snakemake finds marked once they are measured."""
+    if not PLAN.cells[experiment]:
+        return []
+    found = checkpoints.find_disturbed.get(experiment=experiment, repeats=repeats).output[0]
+    with open(found) as file:
+        return [f"{RESULTS}/records/{experiment}/{name}{AGAIN}.json" for name in json.load(file)["again"]]
+
+
+def measured_so_far(experiment, repeats):
+    """Paths of all records of so many repeats, second ones included."""
+    return first_records_of(experiment, repeats) + second_records_of(experiment, repeats)
+
+
 def records_of(experiment):
-    """As first_records_of, of all repeats of an experiment."""
-    return first_records_of(experiment, repeats_of(experiment))
+    """As measured_so_far, of all repeats of an experiment."""
+    return measured_so_far(experiment, repeats_of(experiment))

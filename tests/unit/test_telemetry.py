@@ -3,7 +3,11 @@
 import mmap
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -13,9 +17,11 @@ import pytest
 import torch
 
 from gpufeed import registry
+from gpufeed.decode.cores import can_restrict, on_cores
 from gpufeed.measure import measure
 from gpufeed.record import DOCUMENT
-from gpufeed.telemetry import nvml, tree, watch
+from gpufeed.repeats import is_disturbed
+from gpufeed.telemetry import nvml, others, tree, watch
 from gpufeed.telemetry.page_cache import cached_share
 from gpufeed.telemetry.summary import summarise, together
 from gpufeed.telemetry.watch import Watch
@@ -32,8 +38,9 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setitem(registry.LOADERS, name, registry.LoaderEntry(f"leak_fixtures:{name}"))
     manifest = toys.toy_manifest(tmp_path).write()
 
-    def run(telemetry=True, **axes):
-        record, _ = measure(toys.toy_cell(**axes), 0, manifest, None, "login1", telemetry=telemetry)
+    def run(telemetry=True, least_s=0.0, **axes):
+        told = {"telemetry": telemetry, "least_s": least_s}
+        record, _ = measure(toys.toy_cell(**axes), 0, manifest, None, "login1", **told)
         DOCUMENT.check(asdict(record), tmp_path)
         return record
 
@@ -57,6 +64,97 @@ def test_a_record_has_what_the_training_took(run, monkeypatch):
     assert told["gpu"] is None
     assert told["growth"]["gpu_allocated"] is told["growth"]["gpu_process"] is None
     assert told["growth"]["host"]["epochs"] == 4
+
+
+@contextmanager
+def busy_process():
+    """A process that is none of this one's descendants, and computes on the same cores."""
+    code = "import time; end = time.time() + 60\nwhile time.time() < end: pass"
+    started = ["sh", "-c", '"$0" -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, code]
+    pid = int(subprocess.run(started, stdout=subprocess.PIPE, check=True).stdout)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.alone
+def test_a_process_beside_it_marks_a_repeat(run):
+    if others.cores(0.0) is None:
+        pytest.skip("this system does not tell how busy its cores are")
+    with on_cores(2) as cores, busy_process():
+        record = run(loader="SlowLoader", least_s=2.2)
+    assert is_disturbed(record.telemetry)
+    assert 0.3 < record.telemetry["host"]["others_cpu_share"] * len(cores) / 2 < 0.8
+
+
+def stat(folder, busy_s, passed_s=100.0, cpus=None, **ticks):
+    """A /proc/stat in which each core that this process may run on was busy so long, of 100 s.
+
+    ticks: of the other fields by name; they are no time of a process.
+    """
+    names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+    busy = {"user": 60 * busy_s, "nice": 10 * busy_s, "system": 30 * busy_s}
+    fields = dict.fromkeys(names, 0) | busy | {"idle": 100 * (passed_s - busy_s), **ticks}
+    line = " ".join(str(round(fields[name])) for name in names)
+    foreign = " ".join(["99999999"] * len(names))
+    whose = sorted(os.sched_getaffinity(0) if cpus is None else cpus)
+    lines = [f"cpu  {foreign}", *(f"cpu{cpu} {line}" for cpu in whose), f"cpu4095 {foreign}", "intr 12 0"]
+    (folder / "stat").write_text("\n".join(lines) + "\n")
+    return folder / "stat"
+
+
+needs_a_mask = pytest.mark.skipif(not can_restrict(), reason="needs a system with affinity masks")
+
+
+@needs_a_mask
+@pytest.mark.parametrize(
+    ("busy_s", "tree_share", "ticks", "expected"),
+    [
+        (5.0, 0.20, {}, 0.30),
+        (5.0, 0.47, {}, 0.03),
+        (5.0, 0.50, {}, 0.0),
+        (5.0, 0.54, {}, 0.0),  # by a few ticks
+        (5.0, 0.56, {}, None),  # more than was busy: these are not the counters of this machine
+        (10.0, 0.0, {}, 1.0),
+        (2.0, 0.2, {"iowait": 300, "irq": 100, "softirq": 100, "steal": 200, "guest": 100}, 0.0),
+    ],
+)
+def test_what_others_use_is_what_was_busy_without_the_tree(tmp_path, busy_s, tree_share, ticks, expected):
+    count = len(os.sched_getaffinity(0))
+    before = others.cores(7.0, stat(tmp_path, 50.0))
+    after = others.cores(7.0 + tree_share * count * 10, stat(tmp_path, 50.0 + busy_s, 110.0, **ticks))
+    found = others.share([(before, after)], 10.0)
+    assert found == (None if expected is None else pytest.approx(expected, abs=0.001))
+    assert others.share([(before, before), (before, after)], 10.0) == found
+    assert others.share([(before, after), (None, after)], 10.0) is None
+    assert others.share([(before, after)], 1.9) is None  # too short to tell
+    assert others.share([], 10.0) is None
+
+
+@needs_a_mask
+def test_where_counters_are_hidden_nothing_is_said(tmp_path):
+    mask = os.sched_getaffinity(0)
+    stood = others.cores(0.0, stat(tmp_path, 50.0))
+    assert others.share([(stood, stood)], 10.0) is None  # idle time passes, too
+    assert others.share([(stood, replace(stood, cpus=frozenset({4095})))], 10.0) is None
+    assert others.cores(0.0, stat(tmp_path, 1.0, cpus=sorted(mask)[1:])) is None  # renumbered
+    assert others.cores(0.0, tmp_path / "absent") is None
+    for text in ("", "cpu 0 0 0\n", "".join(f"cpu{cpu} 1\n" for cpu in mask), "cpu0 x y z w\n"):
+        (tmp_path / "stat").write_text(text)
+        assert others.cores(0.0, tmp_path / "stat") is None
+
+
+@needs_a_mask
+def test_children_that_end_within_the_time_are_no_others(tmp_path):
+    def read(busy_s):
+        busy_s, passed_s = busy_s / len(os.sched_getaffinity(0)), 50.0 + 10 * busy_s
+        return others.cores(tree.used(tree.tree(os.getpid())).cpu_s, stat(tmp_path, busy_s, passed_s))
+
+    before = read(1.0)
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    found = others.share([(before, read(2.5))], 5.0)  # 1.5 s of the machine, 0.5 s and a little of the child
+    assert 0.5 < found * 5.0 * len(os.sched_getaffinity(0)) < 1.02
 
 
 def test_without_it_nothing_is_told_and_a_leak_passes(run):
@@ -325,6 +423,10 @@ def test_counters_never_fall():
     assert summarise(dipped, 3).fields["host"]["cpu_s"] == 4.0
 
 
+def with_others(fields, share):
+    return fields | {"host": fields["host"] | {"others_cpu_share": share}}
+
+
 def test_ranks_are_one_training():
     one = summarise(seen((0.0, 1000.0, 3000.0), watts=1.0), 5)
     both = together([one, one])
@@ -332,7 +434,10 @@ def test_ranks_are_one_training():
     assert both.fields["gpu"]["j_per_1000_images"] == 40_000
     assert both.fields["host"]["cpu_s"] == 4.0
     assert both.fields["host"]["cpu_s_per_1000_images"] == 40.0
-    assert both.fields["host"]["storage_mib"] is None
+    assert both.fields["host"]["storage_mib"] is both.fields["host"]["others_cpu_share"] is None
+    quiet, busy = (replace(one, fields=with_others(one.fields, share)) for share in (0.01, 0.2))
+    assert together([quiet, busy, quiet]).fields["host"]["others_cpu_share"] == 0.2
+    assert together([one, busy]).fields["host"]["others_cpu_share"] is None
     assert both.levels["host"] == [1000.0, 1000.0]
     assert together([one]).fields == one.fields
     assert together([one, None]) is None

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 
+import pandas as pd
 from data_fixtures import REPOSITORY
 from workflow_fixtures import TINY
 
@@ -35,15 +36,26 @@ def plant(flow, finished):
     shutil.copy(record.with_suffix(".steps.parquet"), flow.folder / "planted_steps.parquet")
 
 
+def disturb(flow, others):
+    """Says which repeats others disturbed: batch size/record -> share of the cores."""
+    (flow.folder / "others.json").write_text(json.dumps(others))
+
+
+def jobs(said):
+    """rule -> how many jobs of it a dry run plans."""
+    lines = (line.split() for line in said.split("Job stats:")[1].split("\n\n")[0].splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdecimal()}
+
+
 def measured(flow):
-    """(batch size, repeat) of every measurement that was made, one that was killed included."""
+    """Batch size and name of the record of every measurement that was made, one that was killed included."""
     path = flow.folder / "measured.txt"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def told(flow):
-    """(repeat, cell) of every record, by the time at which it began."""
-    records = map(json.loads, flow.files("results/records/**/*.json").values())
+    """(repeat, cell) of every first record, by the time at which it began."""
+    records = map(json.loads, flow.files("results/records/**/[0-9].json").values())
     return [
         (record["repeat"], record["cell_id"])
         for record in sorted(records, key=lambda record: record["started_at"])
@@ -53,6 +65,7 @@ def told(flow):
 def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(prepared, finished):
     flow = prepared(planned())
     plant(flow, finished)
+    disturb(flow, {"4/7": 0.3})
     flow.kill(flow.start(), lambda: len(measured(flow)) >= 7)  # in the third block
     before = flow.files("results/records/**/*.json")
     flow.run("--unlock")
@@ -66,9 +79,36 @@ def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(pr
     # no more than the one that was killed was measured again
     assert len(before.items() - flow.files("results/records/**/*.json").items()) <= 1
     assert sum(times - 1 for times in Counter(measured(flow)).values()) <= 1
+    # one that others disturbed is measured once more at the end of its block
+    names = [line.split()[1] for line in measured(flow)]
+    assert names.count("7-again") == 1
+    assert names.index("7-again") > max(place for place, name in enumerate(names) if name == "7")
+    assert names.index("7-again") < names.index("8")
     decisions = [json.loads(text) for text in flow.files("results/repeats/tiny/*.json").values()]
     assert [decision["more"] for decision in decisions] == [True, True, True, False]
     narrow = [sum(cell["narrow"] for cell in decision["cells"].values()) for decision in decisions]
     assert narrow == [2, 2, 2, 3]
     assert (flow.folder / "results/report.html").exists()
     assert "Nothing to be done" in flow.run("-n")
+
+
+def test_a_disturbed_repeat_is_measured_once_more_and_the_quieter_counts(prepared, finished):
+    flow = prepared({**planned(), "repeats": 2})
+    plant(flow, finished)
+    disturb(flow, {"8/1": 0.3, "8/1-again": 0.01, "16/0": 0.2, "16/0-again": 0.4, "4/1": 0.05})
+    table = "results/tables/tiny/cells.csv"
+    flow.run(table)
+
+    names = [f"{size} {repeat}" for size in RATES for repeat in range(2)]
+    assert Counter(measured(flow)) == Counter([*names, "8 1-again", "16 0-again"])  # once more, and no more
+    again = [json.loads(text) for text in flow.files("results/records/*/*/*-again.json").values()]
+    assert sorted((record["repeat"], record["attempt"]) for record in again) == [(0, 1), (1, 1)]
+    found = pd.read_csv(flow.folder / table).set_index("batch_size")
+    assert found["n_repeats"].to_dict() == {4: 2, 8: 2, 16: 2}
+    assert found["measured_again"].to_dict() == {4: 0, 8: 1, 16: 1}
+    assert found["disturbed"].to_dict() == {4: 0, 8: 0, 16: 1}
+    assert found["others_cpu_share_max"].to_dict() == {4: 0.05, 8: 0.01, 16: 0.2}
+    assert "Nothing to be done" in flow.run("-n", table)
+    # a second record that is lost is made again, and with it what was made of it
+    next(flow.folder.glob("results/records/*/*/1-again.json")).unlink()
+    assert jobs(flow.run("-n", table)) == {"measure_cell": 1, "tabulate": 1, "total": 2}

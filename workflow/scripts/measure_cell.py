@@ -59,7 +59,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         if checkpoints is not None:
             over(checkpoints, record.status)
         # from the config and not from params: what is told of a repeat does not change it
-        track(record, job.config["tracking"], results)
+        track(record, job.config["tracking"], results, name.repeat)
         if record.sentence:
             print(
                 f"{record.cell_id} repeat {record.repeat} {record.status}: {record.sentence}", file=sys.stderr

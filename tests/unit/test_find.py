@@ -12,6 +12,7 @@ from test_gate_report import write as write_verdict
 
 from gpufeed.analysis import find, gates, missing, publish
 from gpufeed.analysis.records import read_records
+from gpufeed.baseline import records_below
 
 OURS = "gpu_decoding"
 GATE = "synthetic_224/overlap/b128-w0-pinned-s0"
@@ -129,6 +130,32 @@ def test_what_another_experiment_plans_is_not_stale(tmp_path):
     plan["experiments"]["other"]["gates"] = ["synthetic_224/overlap/b512-w0-pinned-s0"]
     found, _, _ = report(tmp_path, plan)
     assert (found.stale, found.gates) == ([], [])
+
+
+def test_a_repeat_that_was_measured_twice_is_one_and_its_second_record_is_not_stale(tmp_path):
+    of = made.cell("overlap", OURS)
+    first, quiet = made.beside(made.record(of, 0, 100.0), 0.25), made.record(of, 1, 300.0)
+    made.write(tmp_path, first, quiet)
+    marked = "1 of 2 repeats of overlap"
+    _, text, _ = report(tmp_path, plan_of([of.id]))
+    assert f"more than 5 % of the cores, up to 25 %, during {marked}" in text
+    assert "others on the cores in 1" in text
+    made.write(tmp_path, made.beside(made.record(of, 0, 200.0), 0.01), name="{}-again")
+    found, text, _ = report(tmp_path, plan_of([of.id]))
+    assert [path.stem for path in found.paths] == ["0", "0-again", "1"]
+    assert (found.missing, found.stale) == ([], [])
+    assert "2 finished" in text
+    assert "250 images/s (median, range 200 to 300, n = 2)" in text
+    assert f"the first time: {marked}; of each the quieter measurement counts" in text
+    assert "of the cores, up to" not in text
+    assert "others on the cores" not in text
+    # published with both
+    (tmp_path / "records").rename(tmp_path / "moved")
+    (tmp_path / "reference/h200").mkdir(parents=True)
+    (tmp_path / "moved").rename(tmp_path / "reference/h200/records")
+    found, text, _ = report(tmp_path, plan_of([of.id]))
+    assert "250 images/s (median, range 200 to 300, n = 2)" in text
+    assert len(records_below(tmp_path / "reference/h200")) == 3
 
 
 @pytest.mark.parametrize("kind", ["sweeps", "builds", "evaluations"])

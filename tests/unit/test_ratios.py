@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from record_fixtures import cell, record, write
+from record_fixtures import beside, cell, record, write
 
 from gpufeed.analysis.blocks import pairs, ratio
 from gpufeed.analysis.records import read_records
@@ -152,6 +152,23 @@ def test_the_blocks_of_one_run_pair_whatever_the_order_within(tmp_path):
         [repeat, 150 + repeat, 100 + repeat] for repeat in range(6)
     ]
     assert ratio(*read(tmp_path, *run)).paired
+
+
+def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
+    """It came after all blocks, and its number is that of the first."""
+    run = [
+        at(2 * repeat + n, name, repeat, 100 + n)
+        for repeat in range(6)
+        for n, name in enumerate(("resident", "overlap"))
+    ]
+    slow = beside(replace(run[4], throughput=run[4].throughput | {"images_per_s": 10.0}), 0.3)
+    later = beside(at(60, "resident", 2, 200), 0.0)
+    paths = write(tmp_path, *run[:4], slow, *run[5:]) + write(tmp_path, later, name="{}-again")
+    table = read_records(paths)
+    sides = [table[table["loader"] == name] for name in ("resident", "overlap")]
+    assert pairs(*sides).set_index("repeat")["rate"].to_dict() == dict.fromkeys(range(6), 100) | {2: 200}
+    assert ratio(*sides).paired
+    assert sides[0].set_index("repeat")["measured_again"].to_dict() == {n: n == 2 for n in range(6)}
 
 
 def test_two_runs_one_after_the_other_do_not_pair(tmp_path):

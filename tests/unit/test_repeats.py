@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import record_fixtures as made
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from gpufeed.config import planned
 from gpufeed.enough import decide, told
 from gpufeed.errors import GpufeedError
-from gpufeed.repeats import Auto
+from gpufeed.repeats import Auto, again, counting, disturbed, number_of
 
 QUIET, NOISY = [1000.0] * 6, [1000.0, 1200.0, 800.0, 1000.0, 1200.0, 800.0]
 
@@ -67,6 +68,55 @@ def test_the_answer_shows_each_cells_interval(tmp_path):
     assert noisy["low"] < 970
     assert noisy["high"] > 1030
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        (0.3, 0.01, "3-again"),
+        (0.3, 0.2, "3-again"),  # both are marked: the quieter
+        (0.2, 0.3, "3"),
+        (0.2, 0.2, "3"),
+        (0.3, None, "3"),  # nobody knows whether it is quieter
+        (0.05, 0.0, "3"),  # the first is not marked: the second is of an earlier first
+        (None, 0.0, "3"),
+    ],
+)
+def test_one_record_a_repeat_counts(first, second, counts):
+    paths = [Path(f"a/{name}.json") for name in ("2", "3", "3-again", "4")]
+    told = {"2": 0.5, "3": first, "3-again": second, "4": None}
+    records = {path: ("one", {"host": {"others_cpu_share": told[path.stem]}}) for path in paths}
+    assert [path.stem for path in counting(records)] == ["2", counts, "4"]
+    elsewhere = records | {paths[2]: ("another", records[paths[2]][1])}
+    assert [path.stem for path in counting(elsewhere)] == ["2", "3", "4"]
+
+
+def test_a_second_record_alone_counts_and_so_do_records_without_telemetry():
+    told = {"3-again": None, "4": {"host": {}}, "5": None}  # 4: of a version that did not tell
+    records = {Path(f"{name}.json"): ("one", telemetry) for name, telemetry in told.items()}
+    assert counting(records) == list(records)
+    assert again("a/b/3.json") == Path("a/b/3-again.json")
+    assert [*map(number_of, ("3", "3-again"))] == [3, 3]
+    assert not any(map(number_of, ("again", "-again", "x", "", "3-again-again")))
+
+
+def test_those_that_others_disturbed_are_named(tmp_path):
+    of = made.cell("resident")
+    shares = [0.0, 0.06, None, 0.05, 1.0]
+    paths = made.write(tmp_path, *(made.beside(made.record(of, n), share) for n, share in enumerate(shares)))
+    paths += made.write(tmp_path, made.record(of, 5), made.unfinished(of, "failed", "It broke.", 6))
+    (tmp_path / "7.json").write_text('{"telemetry": ')
+    assert disturbed([*paths, tmp_path / "7.json", tmp_path / "8.json"]) == [f"{of.id}/1", f"{of.id}/4"]
+
+
+def test_the_quieter_record_decides_whether_a_cell_is_narrow(tmp_path):
+    of = made.cell("resident")
+    first = [made.record(of, n, rate) for n, rate in enumerate([500.0, *QUIET[1:]])]
+    paths = made.write(tmp_path, made.beside(first[0], 0.4), *first[1:])
+    assert decide(paths, within=0.03)["more"]
+    paths += made.write(tmp_path, made.beside(made.record(of, 0, QUIET[0]), 0.0), name="{}-again")
+    found = decide(paths, within=0.03)
+    assert (found["cells"][of.id]["n"], found["more"]) == (6, False)
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=12), st.floats(0.001, 0.5))

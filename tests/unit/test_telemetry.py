@@ -157,6 +157,25 @@ def test_children_that_end_within_the_time_are_no_others(tmp_path):
     assert 0.5 < found * 5.0 * len(os.sched_getaffinity(0)) < 1.02
 
 
+def watch_as_one_of_several(pipe) -> None:
+    over = Watch(CPU, together=True)
+    with over:
+        (reading,) = over.seen.readings
+    pipe.send((reading.cores.tree_s, reading.used.cpu_s))
+
+
+@needs_a_mask
+def test_a_rank_takes_the_others_for_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(watch, "cores", lambda tree_s: others.cores(tree_s, stat(tmp_path, 1.0)))
+    spin(0.3)  # what the parent, and so any rank beside, has used
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=watch_as_one_of_several, args=(theirs,))
+    child.start()
+    whole_s, own_s = ours.recv()
+    child.join()
+    assert whole_s >= own_s + 0.29
+
+
 def test_without_it_nothing_is_told_and_a_leak_passes(run):
     record = run(telemetry=False, loader="LeakingLoader", epochs=EPOCHS)
     assert (record.status, record.telemetry) == ("done", None)

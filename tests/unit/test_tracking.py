@@ -92,6 +92,8 @@ def test_a_measured_repeat_leaves_its_table_by_repeat_and_attempt(tmp_path):
     (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert path == tmp_path / "tracking" / done.experiment / done.cell_id / "2-3.csv"
     assert len(rows(path)) == 2
+    track(done, OFF, tmp_path, "2-again")
+    assert path.with_name("2-again-3.csv").read_text() == path.read_text()
 
 
 def test_a_repeat_without_epochs_leaves_none_and_a_folder_that_cannot_be_is_a_warning(tmp_path, caplog):

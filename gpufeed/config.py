@@ -34,7 +34,7 @@ GROUPS = ("model", "trainer", "augment")
 RULES = (
     *("all", "download", "prepare_dataset"),
     *("build_cache", "build_strips", "build_shards", "build_beton", "build_extension"),
-    *("measure_cell", "count_repeats", "measure_build", "measure_kernel", "gate"),
+    *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("measure_ceilings", "plot_ceilings"),

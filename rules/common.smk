@@ -16,6 +16,7 @@ from gpufeed.node import announce, node_name
 from gpufeed.order import Order
 from gpufeed.orphan import handed_down
 from gpufeed.registry import DECODERS, LOADERS
+from gpufeed.repeats import AGAIN, number_of
 from gpufeed.sweep.plan import STRIP_SETS
 
 try:
@@ -49,7 +50,7 @@ wildcard_constraints:
     loader="|".join(LOADERS),
     variant="[a-z0-9-]+",
     cell="[A-Za-z0-9_.-]+",
-    repeat="[0-9]+(-again)?",
+    repeat=f"[0-9]+({AGAIN})?",
     repeats="[0-9]+",
 
 

@@ -1,8 +1,6 @@
 # What the jobs of a cell or a gate read. One function for all, which names nothing that a job does not read, since
 # Snakemake asks each function, and goes through each name, of every job.
 
-from gpufeed.repeats import AGAIN, number_of
-
 # What loaders read beside the manifest, in the folder of the dataset.
 BUILT = {
     "cache": f"cache/{config['cache_decoder']}.npy",
@@ -34,10 +32,10 @@ def needs_of(wildcards):
 
 def needs_of_repeat(wildcards):
     """As needs_of; a second record waits for the first, and is made again where that is."""
-    first = {
-        "first": f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{number_of(wildcards.repeat)}.json"
-    }
-    return needs_of(wildcards) | (first if wildcards.repeat.endswith(AGAIN) else {})
+    needs, first = needs_of(wildcards), wildcards.repeat.removesuffix(AGAIN)
+    if first != wildcards.repeat:
+        needs["first"] = f"{RESULTS}/records/{wildcards.experiment}/{wildcards.cell}/{first}.json"
+    return needs
 
 
 def read_by(wildcards):

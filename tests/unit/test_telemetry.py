@@ -171,6 +171,7 @@ def test_a_rank_takes_the_others_for_its_own(monkeypatch, tmp_path):
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=watch_as_one_of_several, args=(theirs,))
     child.start()
+    theirs.close()  # so that a child that fails is no endless wait
     whole_s, own_s = ours.recv()
     child.join()
     assert whole_s >= own_s + 0.29

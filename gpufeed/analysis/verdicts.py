@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from gpufeed import repeats
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
 from gpufeed.analysis.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
-from gpufeed.repeats import DISTURBED
 
 BASELINE = "dataloader_sync"
 ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
@@ -136,11 +136,15 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 def accompanied(rows: pd.DataFrame) -> str:
     """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
-    shared = _repeats_of(rows.assign(label=wording.labels(rows)), "accompanied")
-    if not shared:
+    bad = rows[rows["accompanied"] > 0]
+    if bad.empty:
         return ""
+    bad = bad.assign(label=wording.labels(bad))
+    said = [
+        f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
+    ]
     return (
-        f"Another process was on the GPU in {shared}: if it computed there, move these "
+        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, move these "
         "records away and measure them again."
     )
 
@@ -154,7 +158,7 @@ def disturbed(rows: pd.DataFrame) -> str:
             "quieter measurement counts."
         )
     if marked := _repeats_of(rows, "disturbed"):
-        limit, most = f"{DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
+        limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
         said.append(
             f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the "
             "rates of a quiet machine, end them and measure into another folder (--config results=FOLDER)."

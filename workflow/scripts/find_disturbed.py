@@ -1,5 +1,10 @@
 """All repeats so far of an experiment -> which of them are measured once more."""
 
+from gpufeed import orphan
+
+if __name__ == "__main__":
+    orphan.end_with_snakemake()
+
 import json
 
 from gpufeed.analysis.files import write_whole

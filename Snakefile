@@ -60,5 +60,10 @@ rule all:
         COMPARISONS,
 
 
+onstart:
+    if refused := unwritable(RESULTS):
+        raise WorkflowError(str(refused))
+
+
 onerror:
     print("Some jobs failed. What was measured is kept: `snakemake report` writes the report of it.")

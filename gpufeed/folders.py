@@ -1,5 +1,6 @@
 """The folders that a config names: where they are, and whether they can be."""
 
+import os
 from pathlib import Path
 
 from gpufeed.errors import GpufeedError
@@ -26,6 +27,19 @@ def settle_folders(config: dict) -> None:
     for name, source in config.get("sources", {}).items():
         if "folder" in source:
             check_apart(Path(source["folder"]), Path(config["data"]) / name)
+
+
+def unwritable(results: str | Path) -> GpufeedError | None:
+    """The error for results that may not be written to, where Snakemake would end in a traceback; or None."""
+    folder = Path(results).absolute()
+    place = next(one for one in (folder, *folder.parents) if one.exists())
+    if os.access(place, os.W_OK | os.X_OK):
+        return None
+    return GpufeedError(
+        f"{place}: you may not write there",
+        "a folder for results, or a place where one can be made",
+        "ask for access, or name another: --config results=FOLDER",
+    )
 
 
 def check_apart(folder: Path, out: Path) -> None:

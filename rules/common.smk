@@ -11,7 +11,7 @@ from gpufeed.attempts import attempt
 from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
-from gpufeed.folders import settle_folders
+from gpufeed.folders import settle_folders, unwritable
 from gpufeed.node import announce, node_name
 from gpufeed.order import Order
 from gpufeed.orphan import handed_down

@@ -18,6 +18,7 @@ from gpufeed.analysis.files import write_whole
 from gpufeed.data.disk import whole
 from gpufeed.ddp.files import write_result
 from gpufeed.errors import one_line
+from gpufeed.folders import unwritable
 from gpufeed.inference import files as exports
 from gpufeed.log import job_log
 from gpufeed.tracking.metrics import COLUMNS, write_metrics
@@ -166,6 +167,13 @@ def test_a_script_in_results_that_may_not_be_written_to_says_so(disk, tmp_path, 
     with pytest.raises(SystemExit, match="1"):
         tabulate(disk, records)
     told(capsys, "Read-only file system", "logs")
+
+
+def test_results_that_may_not_be_written_to_are_told_before_the_first_job(disk):
+    assert unwritable(disk / "later") is None
+    read_only(disk)
+    assert str(disk) in unwritable(disk / "later").found
+    assert "--config results=FOLDER" in unwritable(disk).remedy
 
 
 def test_the_number_of_an_attempt_is_written_whole_or_not_at_all(disk, capsys):

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pandas as pd
 from data_fixtures import REPOSITORY
+from record_fixtures import telemetry
 from workflow_fixtures import TINY
 
 from gpufeed.order import shuffled
@@ -38,6 +39,8 @@ def plant(flow, finished):
 
 def disturb(flow, others):
     """Says which repeats others disturbed: batch size/record -> share of the cores."""
+    path = flow.folder / "planted_record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"telemetry": telemetry()}))
     (flow.folder / "others.json").write_text(json.dumps(others))
 
 

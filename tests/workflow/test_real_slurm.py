@@ -247,7 +247,8 @@ def test_two_nodes_train_as_one_process_with_twice_the_batch(slurm, prepared):
     same |= {"overrides": [["model.batch_norm=false"]]}  # whose statistics are of a rank's own batch
     blocks = {"two": {**same, "nodes": 2, "batch_size": 4}, "one": {**same, "batch_size": 8}}
     tiny = {**SHORT["experiments"]["tiny"], "blocks": blocks}
-    flow = prepared({**SHORT, "device": "auto", "cores_per_job": 1, "experiments": {"tiny": tiny}})
+    config = {**SHORT, "device": "auto", "cores_per_job": 1, "telemetry": True}
+    flow = prepared({**config, "experiments": {"tiny": tiny}})
     (flow.folder / "here").mkdir()
     (flow.folder / "here/config.yaml").write_text(yaml.safe_dump(SITE))
     profiles = ["--profile", "slurm", "--profile", "here", "--retries", "0"]

@@ -107,8 +107,8 @@ def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
 
 
 @pytest.mark.long
-def test_new_places_for_the_same_data_and_no_telemetry_measure_nothing_again_and_new_code_does(measured):
-    flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": False})
+def test_new_places_for_the_same_data_and_telemetry_measure_nothing_again_and_new_code_does(measured):
+    flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": True})
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
     with (flow.folder / "gpufeed/trainers/step.py").open("a") as file:
         file.write("\n# edited\n")

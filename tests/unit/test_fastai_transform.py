@@ -214,9 +214,8 @@ def test_draws_of_an_ordinary_learner_differ_from_batch_to_batch_and_come_again(
 def test_the_summary_of_a_data_block_goes_through(manifest, capsys):
     """It calls each transform by itself, without a split."""
     transform = GPUPipelineTransform(augment=FLIPPED)
-    block = DataBlock(
-        blocks=(ImageBlock, CategoryBlock), get_y=lambda path: path.name, batch_tfms=[transform]
-    )
+    blocks = ImageBlock, CategoryBlock(vocab=["png"])
+    block = DataBlock(blocks=blocks, get_y=lambda path: path.suffix[1:], batch_tfms=[transform])
     block.summary(manifest.paths(), bs=4)
     assert "Applying batch_tfms to the batch built" in capsys.readouterr().out
     assert transform.batches == 0

@@ -57,6 +57,8 @@ rule all:
     default_target: True
     input:
         f"{RESULTS}/report.html",
+        # the page alone says nothing of them: `snakemake report` writes it before they are there
+        lambda wildcards: parts_of(config["run"]),
         COMPARISONS,
 
 

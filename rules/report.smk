@@ -114,4 +114,5 @@ for name in PLAN.cells:  # `snakemake pipelining` and its like
             name
         input:
             f"{RESULTS}/report-{name}.html",
+            lambda wildcards, name=name: parts_of([name]),
         localrule: True

@@ -76,17 +76,6 @@ def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow)
     assert len(after.keys() - before.keys()) == 2
 
 
-def test_an_experiment_is_a_target_and_the_report_starts_no_cell(workflow):
-    flow = workflow(SHORT)
-    flow.run("report")
-    page = (flow.folder / "results/report.html").read_text()
-    assert "missing" in page.lower()
-    assert "snakemake tiny --cores 8 --resources gpu=1 --configfile test.yaml<" in page
-    assert not records(flow)
-    said = flow.run("-n", "tiny")
-    assert "measure_cell" in said
-
-
 @pytest.mark.long
 def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
     config = copy.deepcopy(SHORT)

@@ -1,0 +1,104 @@
+"""`snakemake report` before, between and after runs: its page never passes for what was not measured."""
+
+import copy
+import json
+import os
+import re
+import shutil
+
+import pytest
+from workflow_fixtures import SHORT
+
+AFTER_A_CELL = {"tabulate": 1, "plot": 1, "assemble_report": 1, "all": 1}
+EVERY_WAY = ((), ("--rerun-triggers", "mtime"), ("--profile", "slurm"))
+
+
+def left(flow, *args):
+    """Jobs that Snakemake would run for these targets, for its default one without any: rule -> how many."""
+    said = flow.run("-n", *args)
+    table = said.partition("Job stats:\n")[2].partition("\ntotal")[0]
+    found = {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", table, re.MULTILINE)}
+    assert found or "Nothing to be done" in said, said[-6000:]
+    return found
+
+
+def records(flow):
+    return sorted(flow.folder.glob("results/records/tiny/*/0.json"))
+
+
+def break_script(flow, name):
+    """Lets every job of a script fail, old enough to start none by itself; returns what mends it."""
+    script = flow.folder / "workflow/scripts" / name
+    text, times = script.read_text(), (script.stat().st_atime, script.stat().st_mtime)
+
+    def write(text):
+        script.write_text(text)
+        os.utime(script, times)
+
+    write("raise SystemExit('planted')\n")
+    return lambda: write(text)
+
+
+def test_in_a_fresh_clone_all_is_left_to_measure(workflow):
+    flow = workflow(SHORT)
+    whole = left(flow)
+    assert whole["measure_cell"] == 2
+    said, page = flow.run("report"), flow.folder / "results/report.html"
+    assert f"report: {page}\n" in said
+    assert "missing: tiny: 2 repeats of 2 cells" in said
+    assert "snakemake tiny --cores 8 --resources gpu=1 --configfile test.yaml<" in page.read_text()
+    assert not records(flow)
+    for more in EVERY_WAY:
+        assert left(flow, *more) == whole
+    assert left(flow, "tiny")["measure_cell"] == 2
+    flow.run("--report", "report.zip", ok=False)  # a part is no report of a run
+    assert not (flow.folder / "report.zip").exists()
+
+
+def test_after_failures_what_failed_is_left_and_after_the_rest_nothing(measured):
+    flow = measured(SHORT)
+    shutil.copy(flow.folder / "results/report.html", flow.folder / "results/report-tiny.html")
+    records(flow)[0].unlink()
+    mend = break_script(flow, "measure_cell.py")
+    flow.run("--keep-going", ok=False)
+    assert "missing: tiny: 1 repeat of 1 cell" in flow.run("report")
+    mend()
+    for more in EVERY_WAY:
+        assert left(flow, *more) == {"measure_cell": 1, **AFTER_A_CELL}
+    assert left(flow, "tiny")["measure_cell"] == 1
+
+    flow.run()
+    assert "missing" not in flow.run("report")
+    assert left(flow) == {}
+    flow.run("--report", "report.zip")
+    (flow.folder / "results/figures/tiny/timeline.svg").unlink()
+    assert left(flow) == {"plot": 1, "assemble_report": 1, "all": 1}
+
+
+@pytest.mark.parametrize("more", EVERY_WAY[:2], ids=" ".join)
+def test_cells_that_the_config_names_later_are_left(measured, more):
+    config = copy.deepcopy(SHORT)
+    config["experiments"]["tiny"]["blocks"]["loaders"]["batch_size"] = [8, 16]
+    flow = measured(config)
+    flow.run("report")
+    found = left(flow, *more)
+    assert found["measure_cell"] == 2
+    assert found.items() >= AFTER_A_CELL.items()
+
+
+def test_blocks_that_a_decision_asks_for_are_left(measured):
+    flow = measured({**SHORT, "repeats": {"least": 6, "most": 8}})
+    flow.run("report")
+    assert left(flow)["measure_cell"] == 2 * 5
+    for record in records(flow):
+        for repeat in range(1, 6):
+            shutil.copy(record, record.with_stem(str(repeat)))
+            shutil.copy(record.with_suffix(".steps.parquet"), record.with_name(f"{repeat}.steps.parquet"))
+    flow.run("report")
+    assert left(flow) == {"count_repeats": 1, "assemble_report": 1, "all": 1}
+    decision = flow.folder / "results/repeats/tiny/6.json"
+    decision.parent.mkdir(parents=True)
+    decision.write_text(json.dumps({"more": True}))
+    flow.run("report")
+    for more in EVERY_WAY[:2]:
+        assert left(flow, *more)["measure_cell"] == 2  # of the seventh block

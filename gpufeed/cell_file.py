@@ -4,6 +4,7 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.config_schema import read_yaml
 from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import LATER, Cell
@@ -23,7 +24,7 @@ def read(path: str | Path) -> dict:
     """The cell as Cell.asdict gives it; raises GpufeedError for a file that is missing or no cell."""
     fields = Cell.__dataclass_fields__
     try:
-        cell = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        cell = read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise unreadable(path, str(error)) from error
     if isinstance(cell, dict):  # a choice that came after it was written is as things were before

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from gpufeed.config import CONFIG, GROUPS, HYPER, check_batches, check_evaluation, check_hyper
-from gpufeed.config_schema import explain, first_error
+from gpufeed.config_schema import explain, first_error, read_yaml
 from gpufeed.config_sources import check_of, check_source
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import (
@@ -64,13 +64,14 @@ class Composed:
 @cache
 def shipped() -> Mapping:
     """config/config.yaml, whose sources are the choices of the group `data`; not to be changed."""
-    return yaml.safe_load((CONFIG / "config.yaml").read_text())
+    return read_yaml((CONFIG / "config.yaml").read_text(), str(CONFIG / "config.yaml"))
 
 
 @cache
 def read_primary() -> Mapping:
     """The primary config's own keys, without its groups; not to be changed."""
-    return yaml.safe_load((HYPER / f"{PRIMARY}.yaml").read_text())
+    path = HYPER / f"{PRIMARY}.yaml"
+    return read_yaml(path.read_text(), str(path))
 
 
 def row(config: Mapping, dataset: str) -> dict:

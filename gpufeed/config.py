@@ -174,7 +174,7 @@ def read_hyper(group: str, name: str) -> dict:
     path = HYPER / group / f"{name}.yaml"
     place = str(path.relative_to(ROOT))
     try:
-        values = read_yaml(path.read_text())
+        values = read_yaml(path.read_text(), place)
     except OSError as error:
         raise GpufeedError(
             f"no hyper-parameters of {group} {name!r}", f"a file {place}", "write it, if only with {}"

@@ -32,16 +32,75 @@ def is_number(checker: object, value: object) -> bool:
     return abs(value) <= sys.float_info.max  # false for NaN
 
 
-def read_yaml(text: str) -> Any:
-    """Plain values; by libyaml where it is there, which takes an eighth of the time in every start."""
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml takes an eighth of the time in every start
+TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter: a bare `=`
+MERGE = "tag:yaml.org,2002:merge"  # `<<`, of which a mapping may have several
+
+
+def read_yaml(text: str, place: str) -> Any:
+    """Return the plain values of a YAML text; place: what errors call it.
+
+    Raises GpufeedError for a key that a mapping has twice, and yaml.YAMLError for what is no YAML.
+    """
+    loader = LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:  # empty, or comments alone
+            return None
+        check_keys(loader, node, place)
+        return loader.construct_document(node)
+    except (ValueError, RecursionError) as error:  # a date of the 13th month; a thousand brackets
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def check_keys(loader: Any, root: yaml.Node, place: str) -> None:
+    """Raise GpufeedError at the first key that a mapping has twice: YAML keeps the last without a word."""
+    left, seen = [(root, "")], set()
+    while left:
+        node, path = left.pop()
+        if id(node) in seen:  # an anchor's, which aliases bring back
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += [(entry, f"{path}{index}.") for index, entry in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[Any, int] = {}
+            for key, value in node.value:
+                left.append((value, f"{path}{key.value}."))
+                if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                    continue
+                name = key.value if key.tag in TEXT else loader.construct_object(key)
+                line = key.start_mark.line + 1
+                if name in lines:
+                    raise GpufeedError(
+                        f"key '{path}{key.value}' twice in {place}, in lines {lines[name]} and {line}",
+                        "each key once: of several the last alone would count",
+                        "give one of them another name, or make one of the two",
+                    )
+                lines[name] = line
+
+
+def check_files(paths: Iterable[str | Path]) -> None:
+    """Raise GpufeedError for a key that a mapping in one of these files has twice.
+
+    The files were read by Snakemake, which says what else is wrong with them.
+    """
+    for path in map(Path, paths):
+        if path.is_file():  # a pipe is read once
+            try:
+                text = path.read_text(encoding="utf-8").replace("\t", " ")  # JSON may have tabs
+                read_yaml(text, str(path))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError):
+                continue
 
 
 @cache
 def validator(name: str) -> Validator:
     """The validator of one of the schemas, `config` or `hyper`."""
     types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
-    schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text())
+    schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
     return extend(Draft202012Validator, type_checker=types)(schema)
 
 

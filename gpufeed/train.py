@@ -24,8 +24,7 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
 
     Of several runs (--multirun) each has its turn, whatever became of the others.
     """
-    known, wanted, failures, begun = shipped(), os.environ.get(FULL_ERROR), [], []
-    offer({name: row(known, name) for name in known["sources"]})
+    wanted, failures, begun = os.environ.get(FULL_ERROR), [], []
 
     @hydra.main(config_path=str(HYPER), config_name=PRIMARY, version_base="1.3")
     def task(config: DictConfig) -> None:
@@ -40,6 +39,8 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
 
     os.environ[FULL_ERROR] = "1"
     try:
+        known = shipped()
+        offer({name: row(known, name) for name in known["sources"]})
         task()
     except Exception as error:
         if wanted or begun:  # a bug of ours; before that it is what the command line says

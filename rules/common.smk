@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Sna
 from gpufeed.attempts import attempt
 from gpufeed.code import digest
 from gpufeed.config import planned
+from gpufeed.config_schema import check_files
 from gpufeed.errors import GpufeedError
 from gpufeed.folders import settle_folders, unwritable
 from gpufeed.node import announce, node_name
@@ -20,6 +21,8 @@ from gpufeed.repeats import AGAIN, number_of
 from gpufeed.sweep.plan import STRIP_SETS
 
 try:
+    if workflow.is_main_process:  # Snakemake itself keeps the last of two keys
+        check_files(workflow.configfiles)
     PLAN = planned(config)
     settle_folders(config)
 except GpufeedError as error:

@@ -27,7 +27,7 @@ def parsed() -> argparse.Namespace:
 
 def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     """Packs wheels and archives, and seals the folder. Raises GpufeedError where it cannot be completed."""
-    config = yaml.safe_load((CONFIG / "config.yaml").read_text())
+    config = read(CONFIG / "config.yaml")
     for path in configfiles:
         config = archives.merged(config, read(path))
     wanted = archives.files(config)  # a wrong config ends it before gigabytes were fetched
@@ -43,7 +43,7 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
 def read(path: Path) -> dict:
     """A config file; raises GpufeedError for one that is missing or has no keys."""
     try:
-        found = read_yaml(path.read_text())
+        found = read_yaml(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise GpufeedError(f"config file {path}: {error}", *EXPECTED) from error
     if not isinstance(found, dict | None):

@@ -48,6 +48,7 @@ def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> li
     """All that is wrong."""
     checks = (
         software.slurm_commands,
+        software.keys_twice,
         *asked.CHECKS,
         partial(software.environment, deployment=deployment),
         partial(software.stack, deployment=deployment),

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from gpufeed.config_schema import read_yaml
 from gpufeed.errors import GpufeedError, unknown
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def read_site(name: str, folder: Path = PROFILES) -> Site:
         raise unknown("site", name, sites(folder), f"{folder}")
     path = folder / name / "site.yaml"
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = read_yaml(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise GpufeedError(f"{path}: {error}", "a file of YAML", COMPARE) from error
     return make_site(raw, path)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.config_schema import check_files
+from gpufeed.errors import GpufeedError
 from gpufeed.preflight.container import container
 from gpufeed.preflight.finding import Finding
 from gpufeed.preflight.node import Node
@@ -175,6 +177,14 @@ def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Itera
                 "make setup CUDA=12, or another sweep_gpu_model: "
                 + ", ".join(name for name in site.gpus if served(site.gpus[name], node.architectures)),
             )
+
+
+def keys_twice(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """Keys that a profile has twice, of which Snakemake keeps the last without a word."""
+    try:
+        check_files(sorted(set(plan.written.values())))
+    except GpufeedError as error:
+        yield Finding(error.found, error.expected, error.remedy)
 
 
 def default_profile(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

@@ -240,6 +240,20 @@ def test_what_hydra_refuses_is_three_lines_and_no_traceback(said, argument):
     assert "Traceback" not in text
 
 
+def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_path, said, monkeypatch):
+    (tmp_path / "mine/data").mkdir(parents=True)
+    (tmp_path / "mine/data/own.yaml").write_text("layout: image_folder\nlayout: mosaic\n")
+    code, text = said("--config-dir", "mine", "+data=own")
+    assert (code, text.count("\n")) == (2, 3)
+    assert "duplicate key layout" in text
+    (tmp_path / "config.yaml").write_text("sources: {}\nsources: {}\n")
+    monkeypatch.setattr("gpufeed.compose.CONFIG", tmp_path)
+    shipped.cache_clear()
+    code, text = said()
+    assert (code, "'sources' twice" in text) == (2, True)
+    shipped.cache_clear()
+
+
 def test_an_unknown_choice_is_answered_with_the_choices(said):
     code, text = said("model=vit_tinny")
     assert code == 2

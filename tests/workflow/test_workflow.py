@@ -114,6 +114,18 @@ def test_a_wrong_config_stops_before_anything_is_planned(workflow):
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("name", ["test.yaml", "config/config.yaml"])
+def test_an_experiment_that_is_there_twice_stops_before_anything_is_planned(workflow, name):
+    flow = workflow(TINY)
+    text = (flow.folder / name).read_text()
+    lines = text.count("\n")
+    (flow.folder / name).write_text(f"{text}mine: {{}}\nmine: {{}}\n")
+    said = flow.run("-n", ok=False)
+    assert f"'mine' twice in {flow.folder / name if name == 'test.yaml' else name}" in said
+    assert f"in lines {lines + 1} and {lines + 2}" in said
+    assert "Traceback" not in said
+
+
 def readme_commands():
     lines = (REPOSITORY / "README.md").read_text().splitlines()
     commands = [line.split("#")[0].split() for line in lines if line.startswith("snakemake ")]

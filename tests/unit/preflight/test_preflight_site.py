@@ -222,6 +222,7 @@ def test_sites_can_be_read_and_wrong_ones_are_refused(tmp_path):
     ("before", "after", "said"),
     [
         ("qos:\n", "qos: [\n", "a file of YAML"),
+        ("qos:\n", "qos: {}\nqos:\n", "key 'qos' twice in"),
         ("{hours: 16, gpu_hours: 16}", "{hours: sixteen}", "'sixteen' is no number above 0"),
         ("files: 1000000", "files: many", "'many' is no number above 0"),
         ("H200: '9.0'", "H200: 9", "9 is no compute capability"),
@@ -242,6 +243,6 @@ def test_a_wrong_value_in_a_sites_file_is_told(tmp_path, before, after, said):
     assert before in text
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/site.yaml").write_text(text.replace(before, after))
-    with pytest.raises(GpufeedError, match="compare the file") as error:
+    with pytest.raises(GpufeedError, match=r"compare the file|each key once") as error:
         read_site("mine", tmp_path)
     assert said in str(error.value)

@@ -20,6 +20,16 @@ def test_inside_of_an_allocation_and_on_a_laptop(found):
     assert "note: no sbatch: accounts and partitions are unchecked" in said
 
 
+def test_a_profile_with_a_key_twice(found, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert found(software.keys_twice) == ""
+    profile = tmp_path / "slurm/pace-ice/config.yaml"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("set-resources:\n  gate: {runtime: 60}\nset-resources:\n  tabulate: {runtime: 30}\n")
+    said = found(software.keys_twice)
+    assert "'set-resources' twice in slurm/pace-ice/config.yaml, in lines 1 and 3" in said
+
+
 def test_squeue_that_forgets_jobs_before_snakemake_asks(found):
     said = found(software.slurm_commands, node=replace(NODE, min_job_age=150))
     assert "squeue here forgets a job 150 s after its end" in said

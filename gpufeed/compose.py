@@ -116,12 +116,19 @@ def refused(error: Exception) -> GpufeedError:
     if key and node:  # a key that is not there; Hydra would have it added
         parent = key.rpartition(".")[0]
         known = {f"{parent}.{name}" if parent else name for name in node} - {"hydra"}
-        return unknown("key", key, known, HERE)
+        return unknown("key", key, known | namesakes(key, node._get_root()), HERE)
     text, override = str(error).split(ADVICE)[0], getattr(error, "override", None) or ""
     said = text if override in text else f"{override}: {text}"
     return GpufeedError(
         " ".join(said.split()), "overrides that config/hydra has", "see python -m gpufeed.train --help"
     )
+
+
+def namesakes(key: str, root: Mapping) -> set[str]:
+    """Where else the last part of a key is one: `epochs` for `trainer.epochs`."""
+    last = key.rpartition(".")[2]
+    nodes = {"": root, **{f"{name}.": root._get_node(name) for name in ("data", *GROUPS)}}
+    return {path + last for path, node in nodes.items() if isinstance(node, Mapping) and last in node}
 
 
 def cell_from(

@@ -21,8 +21,9 @@ class Skip(Exception):
 def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:
     """The error for a name that is not among the choices, with the nearest one as advice."""
     choices = sorted(str(choice) for choice in choices)
-    near = get_close_matches(str(name), choices, n=1)
-    remedy = f"write {near[0]!r} instead" if near else f"choose one of them in {where}"
+    ends = {choice.rpartition(".")[2]: choice for choice in choices}  # of one node, keys share the rest
+    near = get_close_matches(str(name).rpartition(".")[2], list(ends), n=1)
+    remedy = f"write {ends[near[0]]!r} instead" if near else f"choose one of them in {where}"
     return GpufeedError(f"{kind} {name!r} in {where}", f"one of: {', '.join(choices)}", remedy)
 
 

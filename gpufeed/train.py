@@ -11,6 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from gpufeed import __version__
 from gpufeed.compose import PRIMARY, Composed, offer, refused, row, shipped
 from gpufeed.config import HYPER
 from gpufeed.errors import GpufeedError, Skip
@@ -24,6 +25,9 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
 
     Of several runs (--multirun) each has its turn, whatever became of the others.
     """
+    if "--version" in sys.argv[1:]:  # Hydra would tell its own
+        print(f"gpufeed {__version__}")
+        return DONE
     wanted, failures, begun = os.environ.get(FULL_ERROR), [], []
 
     @hydra.main(config_path=str(HYPER), config_name=PRIMARY, version_base="1.3")

@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -218,6 +219,19 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(t
         ("data.options.cont=3", "key 'data.options.cont'", "data.options.size", "'data.options.count'"),
         ("model.width=[1", "model.width=[1: no viable alternative", "config/hydra", "--help"),
         ("batch_size.x=3", "Could not override 'batch_size.x'.", "config/hydra", "--help"),
+        (
+            "trainer.epochs=-1",
+            "key 'trainer.epochs'",
+            "one of: epochs, trainer.acc",
+            "write 'epochs' instead",
+        ),
+        ("trainer.optimizer=sgd", "key 'trainer.optimizer'", "trainer.optimiser", "'trainer.optimiser'"),
+        (
+            "warmup_share=0",
+            "key 'warmup_share'",
+            "trainer.warmup_share",
+            "write 'trainer.warmup_share' instead",
+        ),
         ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
         ("epochs=${x}", "Interpolation key 'x' not found", "config/hydra", "--help"),
     ],
@@ -341,6 +355,12 @@ def test_the_commands_of_the_documents_are_cells(said, arguments):
     assert (code, text) == (0, "")
     combinations = [len(argument.split(",")) for argument in arguments if "--multirun" in arguments]
     assert len(found) == math.prod(combinations)
+
+
+def test_the_version_is_that_of_gpufeed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"gpufeed {version('gpufeed')}\n"
 
 
 def test_help_names_the_groups_and_ends_well(tmp_path):

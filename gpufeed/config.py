@@ -60,6 +60,7 @@ def check(config: Mapping) -> None:
         for dataset in (name, stand_in):
             if dataset not in config["sources"]:
                 raise unknown("dataset", dataset, config["sources"], "use_instead")
+        check_stand_in(config["use_instead"], name, stand_in)
     if config["cache_decoder"] not in DECODERS:
         raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
     for name in config["experiments"]:
@@ -71,6 +72,18 @@ def check(config: Mapping) -> None:
         check_sweep(config, name)
         check_lines(config, name)
         inference_plan.check(config, name)
+
+
+def check_stand_in(stand_ins: Mapping, name: str, stand_in: str) -> None:
+    """Raises GpufeedError where something else stands in for a stand-in, as in a circle."""
+    last = stand_ins.get(stand_in, stand_in)
+    if stand_in not in (name, last):
+        also = "" if last == name else f"write {name}: {last}, or "
+        raise GpufeedError(
+            f"use_instead: {stand_in!r} for {name!r}, and {last!r} for {stand_in!r}",
+            "stand-ins that nothing stands in for",
+            f"{also}remove one of the two from use_instead",
+        )
 
 
 def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:

@@ -225,6 +225,23 @@ def test_a_missing_key_is_named():
         check(config)
 
 
+@pytest.mark.parametrize(
+    ("stand_ins", "remedy"),
+    [
+        ({"tiny_imagenet": "synthetic", "synthetic": "tiny_imagenet"}, "remove one of the two"),
+        ({"tiny_imagenet": "synthetic", "synthetic": "cifar10"}, "write tiny_imagenet: cifar10, or remove"),
+    ],
+)
+def test_a_stand_in_that_something_stands_in_for_is_refused(stand_ins, remedy):
+    with pytest.raises(GpufeedError, match="use_instead: 'synthetic' for 'tiny_imagenet', and") as error:
+        planned(broken(["use_instead"], stand_ins))
+    assert error.value.remedy.startswith(remedy)
+
+
+def test_a_dataset_that_stands_in_for_itself_takes_back_what_an_earlier_file_said():
+    assert planned(broken(["use_instead"], {"synthetic": "synthetic"})).cells
+
+
 def test_check_leaves_the_config_alone():
     config = merged("config.yaml")
     before = copy.deepcopy(config)

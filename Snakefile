@@ -1,11 +1,17 @@
 """gpufeed: which input pipeline keeps my GPU fed, how far is each from the limit, and why?"""
 
+from pathlib import Path
+
 from snakemake.utils import min_version
 
 min_version("9.20")
 
 
-configfile: "config/config.yaml"
+CONFIG = "config/config.yaml"
+
+
+# where the folder of the run has none (-s CLONE/Snakefile), that of the clone
+configfile: CONFIG if Path(CONFIG).exists() else f"{workflow.basedir}/{CONFIG}"
 
 
 # the image of containers/gpufeed.def, used with --sdm apptainer

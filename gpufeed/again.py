@@ -9,18 +9,26 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
-def options(files: Iterable[str | Path], changed: Mapping[str, object], here: str | Path) -> list[str]:
+def options(
+    files: Iterable[str | Path],
+    changed: Mapping[str, object],
+    here: str | Path,
+    snakefile: str | Path | None = None,
+) -> list[str]:
     """`--configfile` and `--config` as a shell takes them; empty where Snakemake was given neither.
 
+    snakefile: where its folder is not `here`, `--snakefile` names it.
     files: config files of the command line; those below the folder `here` are told from there, so that the
     command holds for another copy. changed: what `--config` set, as Snakemake read it.
     """
     names = [shlex.quote(str(below(Path(file), Path(here)))) for file in files]
     values = [shlex.quote(f"{key}={written(value)}") for key, value in changed.items()]
+    far = snakefile is not None and Path(snakefile).resolve().parent != Path(here).resolve()
+    start = [shlex.quote(str(Path(snakefile).resolve()))] if far else []
     # each once: of several --configfile Snakemake takes the last
     return [
         " ".join([option, *words])
-        for option, words in (("--configfile", names), ("--config", values))
+        for option, words in (("--snakefile", start), ("--configfile", names), ("--config", values))
         if words
     ]
 

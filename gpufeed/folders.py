@@ -1,9 +1,30 @@
-"""The folders that a config names: where they are, and whether they can be."""
+"""The folders of a run and the repository: where they are, and whether they can be."""
 
 import os
 from pathlib import Path
 
 from gpufeed.errors import GpufeedError
+
+
+def check_checkout(part: Path) -> None:
+    """Raise GpufeedError where pip has installed the package without this part of its repository."""
+    if not part.exists():
+        raise GpufeedError(
+            f"no {part}: this gpufeed was installed without its repository",
+            "a clone of the repository, with its profiles and constraints",
+            "git clone it, and in the clone run make setup, then this command with .venv/bin/python",
+        )
+
+
+def check_run_folder(here: Path) -> None:
+    """Raise GpufeedError where Snakemake could not keep its notes on a run: in `.snakemake` of the folder."""
+    place = next(place for place in (here / ".snakemake", here) if place.exists())
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        raise GpufeedError(
+            f"you may not write into {place}",
+            "a folder for the notes that Snakemake keeps on a run (.snakemake), and for data and results",
+            f"run it in a folder of your own: snakemake -s {here / 'Snakefile'} ... there",
+        )
 
 
 def settle_folders(config: dict) -> None:

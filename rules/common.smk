@@ -12,7 +12,7 @@ from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.config_schema import check_files
 from gpufeed.errors import GpufeedError
-from gpufeed.folders import settle_folders, unwritable
+from gpufeed.folders import check_run_folder, settle_folders, unwritable
 from gpufeed.node import announce, node_name
 from gpufeed.order import Order
 from gpufeed.orphan import handed_down
@@ -21,12 +21,13 @@ from gpufeed.repeats import AGAIN, number_of
 from gpufeed.sweep.plan import STRIP_SETS
 
 try:
-    if workflow.is_main_process:  # Snakemake itself keeps the last of two keys
-        check_files(workflow.configfiles)
+    if workflow.is_main_process:
+        check_files(workflow.configfiles)  # of two keys Snakemake keeps the last
+        check_run_folder(Path.cwd())
     PLAN = planned(config)
     settle_folders(config)
 except GpufeedError as error:
-    raise WorkflowError(f"the config cannot be run\n{error}")
+    raise WorkflowError(f"nothing can be planned\n{error}")
 
 announce(planning=workflow.is_main_process)
 # Slurm sends SIGTERM to all processes of a job: the shell waits for the program, which may have a state to keep

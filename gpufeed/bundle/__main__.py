@@ -11,6 +11,7 @@ from gpufeed.bundle.contents import ROOT, seal, this_node
 from gpufeed.config import CONFIG
 from gpufeed.config_schema import read_yaml
 from gpufeed.errors import GpufeedError
+from gpufeed.folders import check_checkout
 
 EXPECTED = ("a file of YAML with `key: value`", "correct it, or name another: make bundle CONFIG=my.yaml")
 
@@ -27,6 +28,7 @@ def parsed() -> argparse.Namespace:
 
 def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     """Packs wheels and archives, and seals the folder. Raises GpufeedError where it cannot be completed."""
+    check_checkout(ROOT / "Makefile")
     config = read(CONFIG / "config.yaml")
     for path in configfiles:
         config = archives.merged(config, read(path))

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 
 from gpufeed.errors import GpufeedError
+from gpufeed.folders import check_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
@@ -53,6 +54,7 @@ def seal(folder: Path, about: dict[str, str]) -> None:
 def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
     """The number of files of a bundle that is whole and fits this Python; raises GpufeedError otherwise."""
     pack = f"run make bundle CUDA={cuda} again, where there is a network: it goes on where it stopped"
+    check_checkout(root / "envs")
     if not (folder / SUMS).is_file():
         raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle packed to its end", pack)
     if not constraints(cuda, root).is_file():

@@ -14,11 +14,12 @@ from functools import partial
 from pathlib import Path
 
 from gpufeed.errors import GpufeedError
+from gpufeed.folders import check_checkout
 from gpufeed.preflight import asked, software, storage
 from gpufeed.preflight.finding import Finding, joined
 from gpufeed.preflight.node import Node, look
 from gpufeed.preflight.plan import Plan, plan_of
-from gpufeed.preflight.site import Site, read_site, sites
+from gpufeed.preflight.site import PROFILES, Site, read_site, sites
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
 DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
@@ -104,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code."""
     options, rest = parser().parse_known_args(arguments)
     try:
+        check_checkout(PROFILES)
         site = read_site(options.site)
         in_checkout(Path.cwd(), rest)
         plan = plan_of(snakemake_arguments(options.site, rest), Path.cwd())

@@ -5,7 +5,9 @@ from dataclasses import asdict
 from gpufeed.again import options
 from gpufeed.impact import planned_impact
 
-OPTIONS = options(workflow.overwrite_configfiles, workflow.config_settings.config, ".")
+OPTIONS = options(
+    workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile
+)
 
 
 def impact_of(experiment):

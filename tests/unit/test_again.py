@@ -32,4 +32,6 @@ def test_files_are_told_from_the_folder_of_the_run_and_behind_one_option(tmp_pat
     inside, outside = tmp_path / "here/config/a b.yaml", tmp_path / "else.yaml"
     (told,) = options([inside, outside], {}, tmp_path / "here")
     assert shlex.split(told) == ["--configfile", str(Path("config/a b.yaml")), str(outside)]
-    assert options([], {}, tmp_path) == []
+    assert options([], {}, tmp_path, tmp_path / "Snakefile") == []
+    (told,) = options([], {}, tmp_path / "here", tmp_path / "a clone/Snakefile")
+    assert shlex.split(told) == ["--snakefile", str(tmp_path / "a clone/Snakefile")]

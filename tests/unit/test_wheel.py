@@ -1,5 +1,7 @@
 """What pip installs trains by itself: from the archive of sources to a model, far from the checkout."""
 
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +12,7 @@ from compose_fixtures import TINY, train_in
 from data_fixtures import REPOSITORY
 from wheel_fixtures import WHEEL, copy_sources
 
+IGNORED = shutil.ignore_patterns("__pycache__", "*.so")
 SDIST = "from setuptools import build_meta; build_meta.build_sdist('out')"
 
 
@@ -31,6 +34,32 @@ def scratch_environment(folder):
         sysconfig.get_path("purelib") + "\n"
     )  # whose own .pth files do not count
     return folder / "bin/python", site
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("preflight", ["--site", "pace-ice"]),
+        ("bundle", ["folder", "--cuda", "13"]),
+        ("bundle.check", ["folder", "13"]),
+    ],
+)
+def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(tmp_path, module, arguments):
+    shutil.copytree(REPOSITORY / "gpufeed", tmp_path / "site/gpufeed", ignore=IGNORED)
+    shutil.copytree(REPOSITORY / "config", tmp_path / "site/gpufeed/conf")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", f"gpufeed.{module}", *arguments],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode in (1, 2)
+    found, expected, remedy = done.stderr.splitlines()
+    assert f"no {tmp_path / 'site'}" in found
+    assert "clone of the repository" in expected
+    assert "git clone" in remedy
+    assert not (tmp_path / "folder").exists()
 
 
 @pytest.mark.long

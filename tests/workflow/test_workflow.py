@@ -1,6 +1,7 @@
 """Whole runs of the workflow: from nothing to the report, again, and after a change."""
 
 import copy
+import ctypes
 import json
 import os
 import subprocess
@@ -123,6 +124,50 @@ def test_an_experiment_that_is_there_twice_stops_before_anything_is_planned(work
     said = flow.run("-n", ok=False)
     assert f"'mine' twice in {flow.folder / name if name == 'test.yaml' else name}" in said
     assert f"in lines {lines + 1} and {lines + 2}" in said
+    assert "Traceback" not in said
+
+
+def test_a_run_elsewhere_has_its_data_and_results_there(workflow, tmp_path):
+    flow = workflow(SHORT)
+    before = set(flow.folder.rglob("*"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    snakefile, config = flow.folder / "Snakefile", flow.folder / "test.yaml"
+
+    def run(*args):
+        command = [sys.executable, "-m", "snakemake", *args, "--cores", "2", "-s", snakefile]
+        command += ["--configfile", config]
+        done = subprocess.run(command, cwd=elsewhere, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout + done.stderr
+
+    run("tiny", "--until", "prepare_dataset")
+    assert (elsewhere / "data/synthetic/manifest.parquet").exists()
+    said = run("report")
+    assert f"report: {elsewhere}/results/report.html" in said
+    assert f"snakemake tiny --cores 8 --resources gpu=1 --snakefile {snakefile} --configfile {config}" in said
+    made = {path for path in flow.folder.rglob("*") if "__pycache__" not in path.parts}
+    assert made <= before
+
+
+def obey_permissions():
+    """Takes from root what opens every folder to it (CAP_DAC_OVERRIDE); nothing from others."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+def test_a_clone_that_may_not_be_written_is_three_lines(workflow):
+    flow = workflow(SHORT)
+    flow.folder.chmod(0o555)
+    try:
+        done = subprocess.run(
+            flow.command("-n"), cwd=flow.folder, capture_output=True, text=True, preexec_fn=obey_permissions
+        )
+    finally:
+        flow.folder.chmod(0o755)
+    said = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert f"found: you may not write into {flow.folder}\n" in said
+    assert f"snakemake -s {flow.folder}/Snakefile" in said
     assert "Traceback" not in said
 
 

@@ -1,4 +1,4 @@
-"""Adds config/ to a wheel, and the gpufeed.ops extension where it can be compiled.
+"""Adds config/ and the commit to a wheel, and the gpufeed.ops extension where it can be compiled.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
 pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
@@ -17,7 +17,7 @@ WITHOUT = "gpufeed is installed without its gpufeed.ops extension, which is comp
 
 
 class BuildWithExtension(build_py):
-    """build_py, config/ as gpufeed/conf, and the compiled extension in gpufeed/ops.
+    """build_py, config/ as gpufeed/conf, the commit if it is known, and the compiled extension.
 
     An editable install reads config/ itself, and compiles nothing.
     """
@@ -28,10 +28,15 @@ class BuildWithExtension(build_py):
             return
         conf = Path(self.build_lib) / "gpufeed/conf"
         shutil.copytree(HERE / "config", conf, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
+        sys.path.insert(0, str(HERE))
+        from gpufeed.commit import checkout, write
+
+        commit, dirty = checkout(HERE)
+        if commit is not None:
+            write(Path(self.build_lib), commit, dirty, parts=("gpufeed",))
         if find_spec("torch") is None:
             print(WITHOUT.format("this build has no torch (pip install --no-build-isolation . has)"))
             return
-        sys.path.insert(0, str(HERE))
         from gpufeed.ops.build import build_or_say
         from gpufeed.ops.library import about_path
 

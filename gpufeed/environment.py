@@ -1,16 +1,19 @@
 """What a number was measured on: machine, driver, versions, commit, clocks."""
 
+import hashlib
 import os
 import platform
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pynvml
 import torch
 
 from gpufeed import gpu
+from gpufeed.commit import checkout
+from gpufeed.nvml import ask
 from gpufeed.software import software
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +62,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     commit, dirty = checkout(ROOT)
     return {
         "node": platform.node(),
+        "machine": machine_id(),
         "os": platform.platform(),
         "python": platform.python_version(),
         "cpu": cpu_model(),
@@ -171,24 +175,56 @@ def _folder_quota(folder: Path) -> float | None:
         return None
 
 
-def checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit of the checkout at `root` and whether it has changes.
+def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | None:
+    """A short digest that tells this host from others, also where all have one name; None where nothing does.
 
-    A copy without .git (in a container, or carried to a node) may be told its commit by the environment
-    variable GPUFEED_COMMIT; whether it has changes is then unknown. Without both: (None, None).
+    Of the UUIDs of its GPUs: of all, whichever the job may use. A host without GPUs is told by the addresses
+    that the makers of its network cards gave, and one without these, as a virtual machine with a made-up
+    address that its clones have too, by its boot, so that it is another after a reboot. 8 hex digits name
+    nobody: many addresses share them.
     """
-    if not (root / ".git").exists():
-        return os.environ.get("GPUFEED_COMMIT") or None, None
-    commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
-    return commit, None if status is None else bool(status)
+    boot = _lines(proc / "sys/kernel/random/boot_id")
+    known = gpu_uuids(proc) or card_addresses(sys / "class/net") or boot
+    return hashlib.sha256("\n".join(["gpufeed", *known]).encode()).hexdigest()[:8] if known else None
 
 
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None if it is missing, refuses or takes longer than 20 s."""
-    # without optional locks several jobs can ask at once
-    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+def gpu_uuids(proc: Path) -> list[str]:
+    """UUIDs of all GPUs of this host, sorted: by the driver's files, which no job's limits hide, or NVML."""
+    files = proc.glob("driver/nvidia/gpus/*/information")
+    lines = [line for file in files for line in _lines(file) if line.startswith("GPU UUID:")]
+    uuids = sorted(line.partition(":")[2].strip() for line in lines)
+    if not uuids or any("?" in uuid for uuid in uuids):  # of a GPU that the driver has not opened yet
+        return sorted(uuids_by_nvml())
+    return uuids
+
+
+def uuids_by_nvml() -> list[str]:
+    """UUIDs of the GPUs that NVML shows to this process."""
+    if ask(lambda: pynvml.nvmlInit() or True) is None:
+        return []
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+        handles = [
+            ask(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(ask(pynvml.nvmlDeviceGetCount) or 0)
+        ]
+        return [uuid for one in handles if one and (uuid := ask(pynvml.nvmlDeviceGetUUID, one))]
+    finally:
+        ask(pynvml.nvmlShutdown)
+
+
+def card_addresses(net: Path) -> list[str]:
+    """Addresses of the network cards that are their makers' own, sorted: no two cards have the same."""
+    found = []
+    for card in net.glob("*"):
+        address, assigned = _lines(card / "address"), _lines(card / "addr_assign_type")
+        # 0: not drawn, set or borrowed; bit 2 of the first byte: made up by whoever administers the network
+        if (card / "device").exists() and address and assigned == ["0"] and not int(address[0][:2], 16) & 2:
+            found.append(address[0])
+    return sorted(found)
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a file of the system; none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

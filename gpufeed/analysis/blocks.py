@@ -6,9 +6,10 @@ from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, Ratio, paired_ratio
 
 
 def places(records: pd.DataFrame) -> pd.Series:
-    """Where each record was measured: the UUID of its GPU, else the name of its node."""
+    """Where each record was measured: the UUID of its GPU, else the machine, else the name of its node."""
     uuids = records["gpu"].map(lambda gpu: gpu["uuid"] if isinstance(gpu, dict) else None)
-    return uuids.where(uuids.notna(), records["node"]).astype(object)
+    known = uuids.where(uuids.notna(), records["machine"])
+    return known.where(known.notna(), records["node"]).astype(object)
 
 
 def one_place(records: pd.DataFrame, others: pd.DataFrame) -> bool:

@@ -128,10 +128,11 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
 
 
 def origin(found: Mapping) -> tuple[str, str]:
-    """(the UUID of the GPU, else the node's name; the commit in short) that a document was measured with."""
+    """(the UUID of the GPU, else the machine, else the node's name; the commit) that it was measured with."""
     environment = found["environment"]
     uuid = environment["gpu"] and environment["gpu"]["uuid"]
-    return uuid or environment["node"], (environment["commit"] or "unknown")[:9]
+    place = uuid or environment.get("machine") or environment["node"]
+    return place, wording.commit(environment["commit"], environment["dirty"])
 
 
 def table(measurements: Iterable[Mapping]) -> pd.DataFrame:

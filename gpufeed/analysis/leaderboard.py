@@ -114,7 +114,7 @@ def _in_order(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield ranked.assign(label=wording.labels(ranked), task=wording.task(ranked))
     rest = cells[cells["images_per_s"].isna()]
     known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
-    known = known.assign(augmented=known["augment"].map(tables.augmented))
+    known = known.assign(augmented=known["augment"].map(wording.augmented))
     for _, rows in known.groupby(tables.SAME_TASK, dropna=False, sort=False):
         yield rows.assign(label=wording.labels(rows), task=wording.task(rows))
     if len(damaged):

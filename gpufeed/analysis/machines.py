@@ -11,13 +11,13 @@ def rows(table: pd.DataFrame) -> list[dict]:
     table: the columns of `records.machine_of`, and status and warmup, a row a record or document of ceilings.
     """
     known = table[table["hardware"].notna()]
-    keys = ["node", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu", "cores"]
+    keys = [
+        "node", "machine", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu", "cores",
+    ]  # fmt: skip
     machines = []
     for _, rows in known.groupby(keys, dropna=False, sort=False):
         first = rows.iloc[0]
         versions = {name: version for row in rows["versions"] for name, version in row.items()}
-        commits = sorted({commit[:9] for commit in rows["commit"].dropna()})
-        dirty = bool((rows["dirty"] == True).any())  # noqa: E712 (a column of True, False and None)
         machines.append(
             {
                 "node": first["node"],
@@ -27,6 +27,7 @@ def rows(table: pd.DataFrame) -> list[dict]:
                 "records": len(rows),
                 "done": int((rows["status"] == "done").sum()),
                 "facts": {
+                    "machine": first["machine"] if isinstance(first["machine"], str) else "unknown",
                     **_uuids(rows),
                     "CPU": f"{first['cpu']}, {wording.plural(int(first['cores']), 'core')} allowed, "
                     f"{first['memory_gib']:.0f} GiB",
@@ -34,7 +35,7 @@ def rows(table: pd.DataFrame) -> list[dict]:
                     "stack": f"{first['stack']}, torch {first['torch']}, Python {first['python']}",
                     **_software(rows),
                     "system": first["os"],
-                    "commit": (", ".join(commits) or "unknown") + (" with local changes" if dirty else ""),
+                    "commit": wording.commits(rows),
                     "warm-up": "; ".join(sorted(rows["warmup"].dropna().unique())) or "none",
                 },
                 "versions": dict(sorted(versions.items())),

@@ -1,14 +1,17 @@
 """What the workflow's scripts call: records in, finished files out, each whole or not there."""
 
+import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpufeed.analysis import figures, find, missing, page, records, style, tables, timeline
+from gpufeed.analysis import figures, find, missing, page, records, style, tables, timeline, wording
 from gpufeed.analysis.files import write_whole
+from gpufeed.errors import GpufeedError
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
+SHOWN = 3  # files that a message names
 
 
 def tabulate(record_paths: Paths, out_cells: str | Path, out_batches: str | Path) -> None:
@@ -67,6 +70,34 @@ def say_missing(found: find.Found, plan_info: Mapping) -> str:
             command = page.command(plan_info, name)
             lines.append(f"missing: {name}: {missing.told(ours)} (measure them: {command})")
     return "\n".join(lines)
+
+
+def refuse_changed(folder: str | Path) -> None:
+    """Raises GpufeedError where documents below a folder, to be published, are not of a commit as it is.
+
+    What tells no machine is of the versions before that, when a copy without .git did not know its changes:
+    these documents stay, and every table says that their changes are unknown.
+    """
+    wrong = []
+    for path in sorted(Path(folder).rglob("*.json")):
+        try:
+            found = json.loads(path.read_text())
+        except ValueError:
+            wrong.append(f"{path} (no JSON)")
+            continue
+        told = found.get("environment") if isinstance(found, dict) else None
+        if isinstance(told, dict) and "machine" in told:
+            commit, dirty = told.get("commit"), told.get("dirty")
+            if commit is None or dirty is not False:
+                wrong.append(f"{path} ({wording.commit(commit, dirty)})")
+    if wrong:
+        more = f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
+        raise GpufeedError(
+            f"{len(wrong)} of {folder} measured by code that is no commit: {', '.join(wrong[:SHOWN])}{more}",
+            "documents of a commit without changes, which others can measure again",
+            "commit, run python -m gpufeed.bundle.code before the code goes to a node without git, and "
+            f"measure them again; until then keep them out of {folder}",
+        )
 
 
 def _read(record_paths: Paths):

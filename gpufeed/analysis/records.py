@@ -25,8 +25,8 @@ WHOLE_NUMBERS = (
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
     *AXES, "batch_size_asked", "step_limit", "precision", "overrides", "hyper", "source", "device",
-    "hardware", "stack", "torch", "node", "cpu", "cores", "gpu", "driver", "os", "python", "memory_gib",
-    "versions", "software", "commit", "dirty",
+    "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
+    "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
     "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed", "others_cpu_share", "measured_again",
@@ -120,7 +120,7 @@ def _row(path: Path) -> dict:
     try:
         return _flat(Record.read(path), path)
     except GpufeedError as error:
-        return _damaged(path, error.found)
+        return _damaged(path, f"{_first_line(error.found)}; {error.remedy}")
 
 
 def _damaged(path: Path, reason: str) -> dict:
@@ -131,7 +131,7 @@ def _damaged(path: Path, reason: str) -> dict:
         "cell_id": path.parent.name,
         "repeat": number_of(path.stem),
         "status": "damaged",
-        "sentence": _first_line(reason),
+        "sentence": reason,
     }
 
 
@@ -177,7 +177,9 @@ def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) ->
         "gpu": gpu,
         "torch": environment["versions"].get("torch", "unknown"),
         "cores": environment["cores_allowed"],
-        "software": environment.get("software"),  # absent in records of older versions
+        # absent in records of older versions
+        "machine": environment.get("machine"),
+        "software": environment.get("software"),
     }
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.analysis.wording import plural
+from gpufeed.analysis import wording
 from gpufeed.errors import GpufeedError
 from gpufeed.sweep import record
 
@@ -14,8 +14,8 @@ COLUMNS = [
     "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
     "bytes_per_pixel", "cores", "physical_cores", "batch_size", "main", "cache", "status", "sentence", "n",
     "images_per_s", "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share",
-    "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "driver",
-    "stack", "torch", "commit", "finished_at",
+    "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "machine",
+    "driver", "stack", "torch", "commit", "finished_at",
 ]  # fmt: skip
 TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
 # What nodes have in common whose rates may be compared: a cluster puts each decoder's job on another node.
@@ -59,10 +59,11 @@ def _rows(sweep: dict) -> list[dict]:
         "cpu": environment["cpu"],
         "node_cores": environment["cores_allowed"],
         "node": environment["node"],
+        "machine": environment.get("machine"),
         "driver": environment["driver"],
         "stack": environment["stack"],
         "torch": environment["versions"].get("torch", "unknown"),
-        "commit": environment["commit"],
+        "commit": wording.commit(environment["commit"], environment["dirty"]),
         "finished_at": sweep["finished_at"],
     }
     usual = _usual_batches(sweep)
@@ -109,7 +110,7 @@ def _troubles(sweep: dict) -> list[dict]:
         found.append((sweep["status"], sweep["sentence"]))
     for point in sweep["points"]:
         if point["status"] != "done":
-            cores = plural(point["cores"], "core")
+            cores = wording.plural(point["cores"], "core")
             where = f"{point['dataset']}, {point['cache']}, {cores}, batch {point['batch_size']}"
             found.append((point["status"], f"{where}: {point['sentence']}"))
     found += [("left out", sentence) for sentence in sweep["left_out"]]
@@ -129,12 +130,13 @@ def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def nodes(points: pd.DataFrame) -> list[str]:
-    """The names of the nodes, in order."""
-    return sorted(set(points["node"]))
+    """The nodes in order: their names, which several may share, and their machines where these are known."""
+    named = zip(points["node"], points["machine"], strict=True)
+    return sorted({f"{node} ({machine})" if isinstance(machine, str) else node for node, machine in named})
 
 
 def hardware(points: pd.DataFrame) -> str:
     """One machine in words, such as `NVIDIA H200, 16 cores of Intel(R) Xeon(R) Platinum 8480C`."""
     first = points.iloc[0]
-    cores = f"{plural(int(first['node_cores']), 'core')} of {first['cpu']}"
+    cores = f"{wording.plural(int(first['node_cores']), 'core')} of {first['cpu']}"
     return cores if pd.isna(first["gpu"]) else f"{first['gpu']}, {cores}"

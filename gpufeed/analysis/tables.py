@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pandas as pd
 
+from gpufeed.analysis import wording
 from gpufeed.analysis.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.analysis.records import PHASES, STEP_COLUMNS, timed
 from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 from gpufeed.analysis.taken import TAKEN, accompanied, disturbed, taken
-from gpufeed.analysis.wording import augmented
 from gpufeed.registry import LOADERS
 
 # Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
@@ -48,7 +48,7 @@ CELL_COLUMNS = [
 ]  # fmt: skip
 UNWRITTEN = ["repeats", "batch_size_asked"]  # what a row has beside the columns of a file
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
-REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "node"]
+REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
@@ -138,7 +138,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "batch_size_asked": first["batch_size_asked"],
         **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
         "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
-        "commit": " ".join(sorted(commit[:9] for commit in rows["commit"].dropna().unique())),
+        "commit": wording.commits(rows),
     }
 
 
@@ -212,7 +212,7 @@ def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
 def trained(cells: pd.DataFrame) -> pd.DataFrame:
     """The cells with at least one finished repeat, and `augmented`: what changes the pixels, in words."""
     done = cells[cells["status"].isin(["done", "partly"])].copy()
-    done["augmented"] = done["augment"].map(augmented)
+    done["augmented"] = done["augment"].map(wording.augmented)
     return done
 
 

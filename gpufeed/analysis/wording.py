@@ -158,6 +158,19 @@ def machine(rows: pd.DataFrame) -> str:
     return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"
 
 
+def commit(found: str | None, dirty: bool | None) -> str:
+    """A commit in short and whether the code had changes, which is not known unless a record says so."""
+    if found is None:
+        return "unknown"
+    return found[:9] + {True: " with local changes", False: ""}.get(dirty, " (changes unknown)")
+
+
+def commits(rows: pd.DataFrame) -> str:
+    """All of `rows`, each once."""
+    found = rows[["commit", "dirty"]].astype(object).where(rows[["commit", "dirty"]].notna(), None)
+    return ", ".join(sorted({commit(*pair) for pair in found.itertuples(index=False)}))
+
+
 def minute(when: str) -> str:
     """`2026-11-23 07:04 UTC` for a time of a record, which is UTC in ISO 8601."""
     return f"{when[:16].replace('T', ' ')} UTC"

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from gpufeed.analysis import ceilings_section, inference_section, publish, publish_sweeps
+from gpufeed.errors import GpufeedError
 
 REFERENCE = Path("results/reference")
 # page -> the config that its command names, its experiments, and the repeats of which all are there
@@ -59,7 +60,13 @@ def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repea
 
 if __name__ == "__main__":
     paths = {REFERENCE / name: asked for name, asked in PAGES.items()}
-    for node in dict.fromkeys(path.parent for path in paths):
+    nodes = dict.fromkeys(path.parent for path in paths)
+    for node in nodes:
+        try:
+            publish.refuse_changed(node)
+        except GpufeedError as error:
+            sys.exit(str(error))
+    for node in nodes:
         parts(node)
     for path, asked in paths.items():
         page(path.parent, path.name, *asked)

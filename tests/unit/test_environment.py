@@ -1,15 +1,23 @@
+import re
+import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
+from data_fixtures import REPOSITORY
 from jsonschema import Draft202012Validator
 
 from gpufeed import environment as env
 from gpufeed import gpu, node
+from gpufeed.bundle.code import pack
+from gpufeed.commit import FILE
 from gpufeed.document import SCHEMAS
+from gpufeed.errors import GpufeedError
 from gpufeed.registry import DECODERS, load
 
 CPU = torch.device("cpu")
@@ -154,32 +162,209 @@ def test_cores_are_affinity_cut_by_quota(monkeypatch, quota, cores):
     assert env.cores_allowed() == cores
 
 
-def test_checkout_tells_commit_and_changes(tmp_path, monkeypatch):
-    monkeypatch.delenv("GPUFEED_COMMIT", raising=False)
-    assert env.checkout(tmp_path) == (None, None)
+@pytest.fixture
+def repository(tmp_path):
+    """A checkout with a commit, some code and a file that is none; and a function that asks git about it."""
 
     def git(*arguments):
-        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(tmp_path)]
-        return subprocess.run([*command, *arguments], check=True, capture_output=True, text=True).stdout
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@localhost", "-C", str(root)]
+        return subprocess.run(
+            [*command, *arguments], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
+    root = tmp_path / "checkout"
+    for name in ("gpufeed/a.py", "gpufeed/ops/b.cu", "rules/c.smk", "Snakefile", "notes.md", "gone.txt"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("1\n")
+    (root / ".gitignore").write_text(f"/{FILE}\n*.npy\n__pycache__/\n")
+    (root / "ignored.npy").write_text("1")
     git("init", "-q")
-    (tmp_path / "a").write_text("1")
-    git("add", "a")
+    git("add", ".")
     git("commit", "-q", "-m", "first")
-    assert env.checkout(tmp_path) == (git("rev-parse", "HEAD").strip(), False)
-    (tmp_path / "a").write_text("2")
-    assert env.checkout(tmp_path)[1] is True
+    return root, git
 
 
-def test_a_copy_without_git_may_be_told_its_commit(tmp_path, monkeypatch):
+def carried(root, archive):
+    """The folder that the archive of a checkout unpacks to, elsewhere and without .git."""
+    pack(root, archive)
+    with tarfile.open(archive) as packed:
+        packed.extractall(archive.parent / "node", filter="data")
+    return archive.parent / "node/gpufeed"
+
+
+def test_checkout_tells_commit_and_changes(tmp_path, repository):
+    assert env.checkout(tmp_path) == (None, None)
+    root, git = repository
+    assert env.checkout(root) == (git("rev-parse", "HEAD"), False)
+    (root / "notes.md").write_text("2")
+    assert env.checkout(root)[1] is True
+
+
+def test_no_variable_tells_a_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUFEED_COMMIT", "abc123")
-    assert env.checkout(tmp_path) == ("abc123", None)
+    assert env.checkout(tmp_path) == (None, None)
 
 
 def test_checkout_without_git(tmp_path, monkeypatch):
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert env.checkout(tmp_path) == (None, None)
+
+
+def test_packed_code_knows_its_commit_and_that_it_is_clean(tmp_path, repository):
+    root, git = repository
+    copy = carried(root, tmp_path / "code.tar.gz")
+    assert env.checkout(copy) == (git("rev-parse", "HEAD"), False)
+    tracked = set(git("ls-files").splitlines())
+    assert {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()} == {
+        *tracked,
+        str(FILE),
+    }
+    assert env.checkout(root)[1] is False  # the file beside the code is no change of it
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["gpufeed/a.py", "gpufeed/ops/b.cu", "rules/c.smk", "Snakefile"])
+@pytest.mark.parametrize("edit", ["write", "remove", "add"])
+def test_a_copy_that_is_edited_later_counts_as_changed(tmp_path, repository, name, edit):
+    root, git = repository
+    file = carried(root, tmp_path / "code.tar.gz") / name
+    copy = tmp_path / "node/gpufeed"
+    if edit == "write":
+        file.write_text("2\n")
+    elif edit == "remove":
+        file.unlink()
+        file.parent.mkdir(exist_ok=True)
+    else:
+        file.with_name("more.py").write_text("1\n")
+    whole = name == "Snakefile" and edit != "write"  # without it nothing runs; beside it is no code
+    assert env.checkout(copy) == (git("rev-parse", "HEAD"), not whole)
+
+
+def test_what_is_no_code_changes_nothing_in_a_copy(tmp_path, repository):
+    root, git = repository
+    copy = carried(root, tmp_path / "code.tar.gz")
+    (copy / "notes.md").write_text("2\n")
+    (copy / "gpufeed/__pycache__").mkdir()
+    (copy / "gpufeed/__pycache__/a.cpython-311.pyc").write_bytes(b"2")
+    (copy / "gpufeed/.a.py.swp").write_text("2")
+    (copy / "gpufeed/.snakemake.x.a.py").write_text("2")
+    assert env.checkout(copy) == (git("rev-parse", "HEAD"), False)
+
+
+def test_a_changed_checkout_is_packed_as_it_is_and_says_so(tmp_path, repository):
+    root, git = repository
+    (root / "gpufeed/a.py").write_text("2\n")
+    (root / "gpufeed/new.py").write_text("3\n")
+    (root / "gone.txt").unlink()
+    said = pack(root)
+    assert "3 changed files" in said
+    assert "gpufeed/a.py" in said
+    copy = carried(root, tmp_path / "code.tar.gz")
+    assert env.checkout(copy) == (git("rev-parse", "HEAD"), True)
+    assert (copy / "gpufeed/new.py").read_text() == "3\n"
+    assert not (copy / "gone.txt").exists()
+    git("checkout", "-q", "--", ".")
+    (root / "gpufeed/new.py").unlink()
+    assert env.checkout(root)[1] is False  # git's answer, not that of the file of before
+
+
+def test_an_old_commit_file_is_no_proof_for_later_code(tmp_path, repository):
+    root, git = repository
+    pack(root)
+    first = git("rev-parse", "HEAD")
+    (root / "gpufeed/a.py").write_text("2\n")
+    git("commit", "-q", "-a", "-m", "second")
+    (root / ".git").rename(tmp_path / "elsewhere")
+    assert env.checkout(root) == (first, True)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"commit": "a", "dirty": false, "parts": 3}', "\xff"])
+def test_a_damaged_commit_file_tells_nothing(tmp_path, text):
+    (tmp_path / FILE).parent.mkdir()
+    (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    assert env.checkout(tmp_path) == (None, None)
+
+
+def test_outside_of_a_checkout_nothing_is_packed(tmp_path):
+    with pytest.raises(GpufeedError, match="git"):
+        pack(tmp_path, tmp_path / "code.tar.gz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_needs_no_package_and_git_ignores_its_file(tmp_path, repository):
+    root, git = repository
+    for name in ("__init__", "errors", "commit", "bundle/__init__", "bundle/contents", "bundle/code"):
+        (root / f"gpufeed/{name}.py").parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / f"gpufeed/{name}.py", root / f"gpufeed/{name}.py")
+    code = "import runpy, sys; sys.path.insert(0, '.'); "
+    code += "runpy.run_module('gpufeed.bundle.code', run_name='__main__')"
+
+    def command(*arguments):
+        asked = [sys.executable, "-I", "-S", "-c", code, *arguments]
+        return subprocess.run(asked, cwd=root, capture_output=True, text=True)
+
+    done = command("../code.tar.gz")
+    assert done.returncode == 0, done.stderr
+    assert "with 6 changed files" in done.stdout
+    assert (tmp_path / "code.tar.gz").exists()
+    git("add", ".")
+    git("commit", "-q", "-m", "second")
+    assert command().stdout == f"{FILE}: commit {git('rev-parse', 'HEAD')}, clean\n"
+    (root / ".git").rename(tmp_path / "elsewhere")
+    done = command()
+    assert (done.returncode, "found: no answer from git" in done.stderr) == (1, True)
+    assert f"/{FILE}" in (REPOSITORY / ".gitignore").read_text().splitlines()
+
+
+def host(folder, uuids=(), cards=(), boot="29cd1666"):
+    """/proc and /sys of a host. uuids: of its GPUs; cards: address and assign type of its network cards."""
+    for number, uuid in enumerate(uuids):
+        place = folder / f"proc/driver/nvidia/gpus/0000:0{number}:00.0"
+        place.mkdir(parents=True)
+        (place / "information").write_text(f"Model: \t NVIDIA H100\nGPU UUID: \t {uuid}\nVideo BIOS: \t 9\n")
+    for number, (address, assigned) in enumerate(cards):
+        place = folder / f"sys/class/net/eth{number}"
+        (place / "device").mkdir(parents=True)
+        (place / "address").write_text(f"{address}\n")
+        (place / "addr_assign_type").write_text(f"{assigned}\n")
+    (folder / "proc/sys/kernel/random").mkdir(parents=True)
+    (folder / "proc/sys/kernel/random/boot_id").write_text(f"{boot}\n")
+    return env.machine_id(folder / "proc", folder / "sys")
+
+
+REAL, CLONED, ALSO = ("3c:ec:ef:01:02:03", "0"), ("02:fc:00:00:00:01", "0"), ("3c:ec:ef:01:02:04", "0")
+RANDOM = ("3c:ec:ef:01:02:05", "1")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"uuids": ["GPU-1", "GPU-2"]}, {"uuids": ["GPU-2", "GPU-1"], "boot": "b"}, True),  # a reboot
+        ({"uuids": ["GPU-1"]}, {"uuids": ["GPU-2"]}, False),  # two clones, all else alike
+        ({"uuids": ["GPU-1"], "cards": [REAL]}, {"uuids": ["GPU-1"]}, True),  # in a container
+        ({"cards": [REAL, ALSO]}, {"cards": [ALSO, REAL], "boot": "b"}, True),
+        ({"cards": [REAL]}, {"cards": [ALSO]}, False),
+        ({"cards": [CLONED]}, {"cards": [CLONED], "boot": "b"}, False),  # an address that nobody owns
+        ({"cards": [REAL, RANDOM]}, {"cards": [REAL]}, True),
+        ({}, {"boot": "b"}, False),
+    ],
+)
+def test_a_machine_id_tells_hosts_apart_and_stays(tmp_path, monkeypatch, one, other, same):
+    monkeypatch.setattr(env, "uuids_by_nvml", list)
+    first, second = host(tmp_path / "a", **one), host(tmp_path / "b", **other)
+    assert re.fullmatch("[0-9a-f]{8}", first)
+    assert (first == second) is same
+
+
+def test_a_gpu_that_the_driver_has_not_asked_yet_is_named_by_nvml(tmp_path, monkeypatch):
+    monkeypatch.setattr(env, "uuids_by_nvml", lambda: ["GPU-1"])
+    assert host(tmp_path / "a", ["GPU-????????-????"]) == host(tmp_path / "b", ["GPU-1"])
+
+
+def test_a_system_that_tells_nothing_has_no_machine_id(tmp_path, monkeypatch):
+    monkeypatch.setattr(env, "uuids_by_nvml", list)
+    assert env.machine_id(tmp_path, tmp_path) is None
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import zipfile
 import pytest
 from wheel_fixtures import WHEEL, copy_sources
 
+from gpufeed.commit import checkout, write
+
 
 @pytest.mark.long
 @pytest.mark.parametrize("with_torch", [True, False])
@@ -42,6 +44,7 @@ exec c++ "$@"
 
 def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path):
     copy_sources(tmp_path)
+    write(tmp_path, "0123abc", False)  # as in code that bundle.code packed: the wheel has its commit
     compiler = tmp_path / "failing-c++"
     compiler.write_text(FAILS)
     compiler.chmod(0o755)
@@ -56,5 +59,9 @@ def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path)
     (wheel,) = (tmp_path / "out").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
+        archive.extractall(tmp_path / "site")
+    assert checkout(tmp_path / "site") == ("0123abc", False)
+    (tmp_path / "site/gpufeed/conf/config.yaml").write_text("repeats: 1\n")
+    assert checkout(tmp_path / "site") == ("0123abc", True)
     assert "gpufeed/ops/csrc/cpu.cpp" in names
     assert not {"gpufeed/ops/gpufeed_ops.so", "gpufeed/ops/gpufeed_ops.json"} & names

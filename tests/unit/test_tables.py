@@ -1,13 +1,15 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import record_fixtures as made
+import sweep_fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.analysis import find, publish, records, tables
+from gpufeed.analysis import blocks, ceilings_rows, find, machines, publish, records, sweeps, tables
 from gpufeed.analysis.epoch_starts import epoch_starts
 
 
@@ -35,6 +37,44 @@ def test_two_gpu_models_never_share_a_row(tmp_path):
     table = table_of(paths)
     assert sorted(table["images_per_s"]) == [1000, 5000, 9000]
     assert set(table["hardware"]) == {"NVIDIA H200", "NVIDIA L4"}
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"dirty": False}, "012345678"),
+        ({"dirty": True}, "012345678 with local changes"),
+        ({"dirty": None}, "012345678 (changes unknown)"),
+        ({"commit": None, "dirty": None}, "unknown"),
+    ],
+)
+def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, told, said):
+    one = made.record(made.cell("resident"))
+    paths = made.write(tmp_path, replace(one, environment=one.environment | told))
+    assert table_of(paths)["commit"].tolist() == [said]
+    (machine,) = machines.rows(records.read_records(paths))
+    assert machine["facts"]["commit"] == said
+    ceilings = {"environment": one.environment | told}
+    assert ceilings_rows.origin(ceilings)[1] == said
+    (path, *_) = sweep_fixtures.write_sweeps(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | ceilings))
+    assert set(sweeps.read_sweeps([path])[0]["commit"]) == {said}
+
+
+def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
+    hosts, paths = ("0123abcd", "4567cdef", None), []
+    for number, machine in enumerate(hosts):
+        one = made.record(made.cell("resident"), number, gpu=None)
+        paths += made.write(tmp_path, replace(one, environment=one.environment | {"machine": machine}))
+    table = records.read_records(paths)
+    assert blocks.places(table).tolist() == ["0123abcd", "4567cdef", "node-a"]
+    told = [machine["facts"]["machine"] for machine in machines.rows(table)]
+    assert told == ["0123abcd", "4567cdef", "unknown"]
+    assert table_of(paths)["repeats"].iloc[0]["machine"].dropna().tolist() == list(hosts[:2])
+    points = sweeps.read_sweeps(sweep_fixtures.write_sweeps(tmp_path)[:2])[0]
+    assert sweeps.nodes(points) == ["node-a"]
+    points["machine"] = [hosts[number % 2] for number in range(len(points))]
+    assert sweeps.nodes(points) == ["node-a (0123abcd)", "node-a (4567cdef)"]
 
 
 def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):

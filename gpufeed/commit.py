@@ -1,0 +1,71 @@
+"""Which commit this code is of, and whether it was changed since: git tells, or a file that travels with it.
+
+The file has a digest of the code beside its commit, so that a copy which was edited later counts as changed.
+`python -m gpufeed.bundle.code` writes it. Standard library only: setup.py needs it too.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+
+FILE = Path("gpufeed/_commit.json")  # of no commit: git ignores it
+PARTS = ("gpufeed", "rules", "workflow", "config", "tests", "Snakefile")
+CODE = {".py", ".smk", ".yaml", ".cpp", ".cu", ".cuh", ".h", ".j2", ".css", ".js"}
+
+
+def checkout(root: Path) -> tuple[str | None, bool | None]:
+    """Commit of the code at `root`, and whether it has changes: each None where nothing tells it.
+
+    Git's answer counts where there is a repository and git, else FILE's, whose word that there are no changes
+    holds while the code has its digests.
+    """
+    if (root / ".git").exists() and (commit := git(root, "rev-parse", "HEAD")):
+        status = git(root, "status", "--porcelain")
+        return commit, None if status is None else bool(status)
+    try:
+        told = json.loads((root / FILE).read_text())
+        commit, dirty, parts = told["commit"], told["dirty"], dict(told["parts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+    there = {part: digest(root / part) for part in parts if (root / part).exists()}
+    return commit, True if any(parts[part] != found for part, found in there.items()) else dirty
+
+
+def write(root: Path, commit: str, dirty: bool | None, parts: tuple[str, ...] = PARTS) -> None:
+    """Writes FILE for the code at `root` as it is now, whole or not at all, of the parts that are there."""
+    digests = {part: digest(root / part) for part in parts if (root / part).exists()}
+    partial = root / f"{FILE}.partial"
+    partial.write_text(json.dumps({"commit": commit, "dirty": dirty, "parts": digests}, indent=1) + "\n")
+    os.replace(partial, root / FILE)
+
+
+def digest(part: Path) -> str:
+    """Of a file, or of the names and bytes of all files of code (CODE) below a folder; 16 hex digits."""
+    whole = hashlib.sha256()
+    for file in [part] if part.is_file() else sorted(files_of_code(part)):
+        name, data = file.relative_to(part).as_posix(), file.read_bytes()
+        whole.update(f"{name}\0{len(data)}\0".encode() + data)
+    return whole.hexdigest()[:16]
+
+
+def files_of_code(folder: Path) -> list[Path]:
+    """Those below a folder, but for what is hidden: editors and Snakemake leave copies."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if Path(name).suffix in CODE and name[0] != "."]
+    return found
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """What git prints; None if it is missing, refuses or takes longer than 20 s."""
+    # without optional locks several jobs can ask at once
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    text = {"text": True, "errors": "surrogateescape"}  # names need not be UTF-8
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=20, check=True, **text)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.rstrip("\n")

@@ -1,5 +1,6 @@
 """JSON documents with closed schemas: written whole or not at all, checked when written and when read."""
 
+import glob
 import json
 import math
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from pathlib import Path
 import yaml
 from jsonschema import Draft202012Validator, FormatChecker
 
+from gpufeed.consistency import disagreements
 from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
 
 SCHEMAS = Path(__file__).parent / "schemas"
+SHARED = {"cell", "environment", "started_at", "finished_at"}
 MAKE_AGAIN = "put a whole copy back, or move it away and run snakemake, which makes its own again"
 NOT_WRITTEN = (
     "nothing was written, and nothing of yours is wrong: tell who maintains gpufeed, with this message"
@@ -22,10 +25,15 @@ NOT_WRITTEN = (
 
 @dataclass(frozen=True)
 class Document:
-    """One kind of document. schema: its name in gpufeed/schemas; word: what an error calls it."""
+    """One kind of document.
+
+    schema: its name in gpufeed/schemas; word: what an error calls it; places: how its path may end, by its
+    own fields, where the path says which one it is.
+    """
 
     schema: str
     word: str
+    places: tuple[str, ...] = ("*",)
 
     def write(self, data: dict, path: str | Path) -> None:
         """Writes it; raises GpufeedError if it breaks the schema, ValueError for NaN and infinity."""
@@ -36,10 +44,15 @@ class Document:
             partial.write_text(text)
 
     def read(self, path: str | Path) -> dict:
-        """Reads it; raises GpufeedError if it is missing, damaged or of another schema version."""
+        """Reads it; raises GpufeedError if it is missing, damaged or of another schema version.
+
+        So it does for one that lies where another belongs, or contradicts itself.
+        """
         path = Path(path)
         try:
-            data = json.loads(path.read_text(), parse_float=finite, parse_constant=finite)
+            data = json.loads(
+                path.read_text(), parse_int=whole_number, parse_float=finite, parse_constant=finite
+            )
         except (OSError, ValueError) as error:
             raise GpufeedError(
                 f"no readable {self.word} at {path} ({error})",
@@ -47,7 +60,16 @@ class Document:
                 MAKE_AGAIN,
             ) from error
         self.check(data, path)
+        for sentence in (*self.misplaced(data, path), *disagreements(data)):
+            raise GpufeedError(f"{path}: {sentence}", f"a {self.word} as gpufeed wrote it", MAKE_AGAIN)
         return data
+
+    def misplaced(self, data: dict, path: Path) -> list[str]:
+        """A sentence if the document is not the one that its path says it is."""
+        own = {key: glob.escape(str(value)) for key, value in data.items() if isinstance(value, str | int)}
+        ends = [place.format(**own) for place in self.places]
+        found = any(path.absolute().match(end) for end in ends)
+        return [] if found else [f"what lies there says of itself that it is {ends[0]}"]
 
     def check(self, data: object, path: Path, remedy: str = MAKE_AGAIN) -> None:
         """Raises GpufeedError with this remedy at the first field of `data` that breaks the schema."""
@@ -67,6 +89,12 @@ def finite(number: str) -> float:
     return value
 
 
+def whole_number(number: str) -> int:
+    """As `finite`, of a number without a fraction."""
+    finite(number)
+    return int(number)
+
+
 FORMATS = FormatChecker(formats=())
 
 
@@ -78,12 +106,13 @@ def is_time(text: object) -> bool:
 
 @cache
 def validator(schema: str) -> Draft202012Validator:
-    """The validator of a schema; a document's `environment` is described once, in the schema of records."""
+    """The validator of a schema; SHARED fields are described once, in the schema of records."""
     described, of_records = (
         yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text()) for name in (schema, "record")
     )
-    if "environment" in described["properties"]:
-        described["properties"]["environment"] = of_records["properties"]["environment"]
+    for name in SHARED & described["properties"].keys():
+        described["properties"][name] = of_records["properties"][name]
+    described.setdefault("$defs", {})["time"] = of_records["$defs"]["time"]
     return Draft202012Validator(described, format_checker=FORMATS)
 
 

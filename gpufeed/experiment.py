@@ -80,12 +80,7 @@ class Cell:
 
     def identity(self) -> dict:
         """What the digest in `id` is of: all but the LATER choices that leave things as they were."""
-        known = self.asdict()
-        for *path, name, before in LATER:
-            place = reduce(lambda within, key: within.get(key, {}), path, known)
-            if place.get(name) == before:
-                del place[name]
-        return known
+        return without_later(self.asdict())
 
     @property
     def ranks(self) -> int:
@@ -95,20 +90,7 @@ class Cell:
     @property
     def id(self) -> str:
         """A name that a person can read, made unique by a digest of the whole cell."""
-        digest = hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()[:8]
-        parts = [
-            self.dataset,
-            self.loader,
-            f"w{self.workers}" if self.workers else "",
-            self.augment,
-            self.model,
-        ]
-        parts += ["" if self.trainer == "plain" else self.trainer]
-        parts += [self.precision, f"b{self.batch_size}", "compiled" if self.compile else ""]
-        parts += ["graphs" if self.cuda_graphs else ""]
-        parts += [f"x{self.devices}" if self.devices != 1 else ""]
-        parts += [f"n{self.nodes}" if self.nodes != 1 else "", digest]
-        return "-".join(part for part in parts if part)
+        return named(self.identity())
 
 
 FIELDS = tuple(f.name for f in fields(Cell))
@@ -120,6 +102,43 @@ def copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: copied(own) for key, own in value.items()}
     return [copied(own) for own in value] if isinstance(value, list) else value
+
+
+def without_later(settings: dict) -> dict:
+    """The same settings; LATER choices that leave things as they were are taken out of them."""
+    for *path, name, before in LATER:
+        place = reduce(lambda within, key: within.get(key, {}), path, settings)
+        if name in place and place[name] == before:
+            del place[name]
+    return settings
+
+
+def cell_id(settings: Mapping) -> str:
+    """The name of the cell of a document. settings: Cell.asdict, of an older version too."""
+    return named(without_later(copied(settings)))
+
+
+def named(identity: Mapping) -> str:
+    """`id` of the cell with this identity."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    workers, trainer = identity["workers"], identity["trainer"]
+    devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
+    parts = [
+        identity["dataset"],
+        identity["loader"],
+        f"w{workers}" if workers else "",
+        identity["augment"],
+        identity["model"],
+        "" if trainer == "plain" else trainer,
+        identity["precision"],
+        f"b{identity['batch_size']}",
+        "compiled" if identity.get("compile") else "",
+        "graphs" if identity["cuda_graphs"] else "",
+        f"x{devices}" if devices != 1 else "",
+        f"n{nodes}" if nodes != 1 else "",
+        digest,
+    ]
+    return "-".join(part for part in parts if part)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ from pathlib import Path
 from gpufeed.document import Document
 
 SCHEMA_VERSION = 1
-DOCUMENT = Document("record", "record")
+PLACE = "{experiment}/{cell_id}/{repeat}"
+# a repeat may have another record beside its first: 3-again.json
+DOCUMENT = Document("record", "record", (f"{PLACE}.json", f"{PLACE}-*.json"))
 
 
 @dataclass

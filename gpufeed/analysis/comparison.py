@@ -29,7 +29,7 @@ class Comparison:
     are the 95 % interval, or the range below six repeats, as `bounds` says. `reason`: why a cell is refused,
     was forced, or has no ratio.
     only: side -> cells that only it has, on a machine or at all; absent: those of B alone, at all.
-    damaged: side -> files that are no records. machines: side -> where.
+    damaged: side -> files that are no records, each with the reason. machines: side -> where.
     """
 
     names: dict[str, str]
@@ -195,7 +195,11 @@ def _with_machine(rows: pd.DataFrame) -> str:
 
 
 def _damaged(records: pd.DataFrame) -> list[str]:
-    return records.loc[records["status"] == "damaged", "path"].tolist()
+    damaged = records[records["status"] == "damaged"]
+    return [
+        f"{path}: {why.removeprefix(f'{path}: ')}"
+        for path, why in zip(damaged["path"], damaged["sentence"], strict=True)
+    ]
 
 
 def _machines(records: pd.DataFrame) -> list[str]:

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from functools import reduce
 from pathlib import Path
 
 import pandas as pd
 
 from gpufeed.analysis.records import AXES, read_records, timed
 from gpufeed.baseline import records_below
-from gpufeed.experiment import LATER
+from gpufeed.experiment import without_later
 
 MACHINE = ["hardware", "stack", "torch", "batch_size"]  # numbers of two of these never share a row
 # What a cell does, where its name, which covers its data and seed too, differs from that of the other side.
@@ -56,17 +55,8 @@ def _by_settings(cells: dict[tuple[str, str], pd.DataFrame]) -> dict[tuple, tupl
 
 def _settings(row: pd.Series) -> tuple:
     values = [row[name] for name in SAME_SETTINGS]
-    return *(None if pd.isna(value) else value for value in values), _without_later(row["hyper"])
-
-
-def _without_later(hyper: str) -> str:
-    """Hyper-parameters without those that came later and are as they were before: as `Cell.identity` does."""
-    known = {"hyper": json.loads(hyper)}
-    for *path, name, before in LATER:
-        place = reduce(lambda within, key: within.get(key, {}), path, known)
-        if name in place and place[name] == before:
-            del place[name]
-    return json.dumps(known, sort_keys=True)
+    hyper = without_later({"hyper": json.loads(row["hyper"])})  # as the digest in a name has it
+    return *(None if pd.isna(value) else value for value in values), json.dumps(hyper, sort_keys=True)
 
 
 def machines(

@@ -3,6 +3,6 @@
 from gpufeed.document import Document
 
 SCHEMA_VERSION = 1
-DOCUMENT = Document("ceilings", "measurement of ceilings")
+DOCUMENT = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
 
 read, write = DOCUMENT.read, DOCUMENT.write

@@ -3,6 +3,6 @@
 from gpufeed.document import Document
 
 SCHEMA_VERSION = 1
-DOCUMENT = Document("inference", "inference measurement")
+DOCUMENT = Document("inference", "inference measurement", ("{experiment}/{cell_id}.json",))
 
 read, write = DOCUMENT.read, DOCUMENT.write

@@ -4,4 +4,4 @@ from gpufeed.document import Document
 
 SCHEMA_VERSION = 1
 MODEL = Document("model", "model")
-EVALUATION = Document("evaluation", "evaluation")
+EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evaluation.json",))

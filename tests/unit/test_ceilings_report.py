@@ -24,6 +24,7 @@ from gpufeed.ceilings.record import read
 from gpufeed.ceilings.stages import difference
 from gpufeed.config import ROOT, planned
 from gpufeed.errors import GpufeedError
+from gpufeed.experiment import cell_id
 
 
 def several():
@@ -358,13 +359,15 @@ class Named(SimpleNamespace):
 def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypatch, capfd):
     made.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
-    toys.give_cell(monkeypatch, made.planted(model="SlowModel"))
+    cell = made.planted(model="SlowModel")
+    toys.give_cell(monkeypatch, cell)
+    found_at = tmp_path / cell["experiment"] / f"{cell_id(cell)}.json"
     snakemake = SimpleNamespace(
         input=Named(
             manifest=str(write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"),
             cache=[],
         ),
-        output=Named(ceilings=str(tmp_path / "found.json")),
+        output=Named(ceilings=str(found_at)),
         params=Named(settings={"pairs": 6, "least_s": 0.01}, attempt=4),
         wildcards=Named(cell="planted"),
         log=[str(tmp_path / "job.log")],
@@ -374,6 +377,6 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
     runpy.run_path(
         str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"
     )
-    found = read(tmp_path / "found.json")
+    found = read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
     assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err

@@ -271,6 +271,18 @@ def test_a_damaged_file_of_the_new_side_is_no_success(run, tmp_path):
     assert "Left out of A: 1 file is no record" in said
 
 
+def test_a_rate_that_was_edited_is_left_out_with_the_reason(run, tmp_path, capsys):
+    run(made(), made())
+    path = next((tmp_path / "new").rglob("0.json"))
+    data = json.loads(path.read_text())
+    data["throughput"]["images_per_s"] *= 1000
+    path.write_text(json.dumps(data))
+    assert main([str(tmp_path / "new"), str(tmp_path / "old")]) == REFUSED
+    said = capsys.readouterr().out
+    assert f"the first {path}: throughput.images_per_s is 100000, and images / seconds is 100;" in said
+    assert "too few repeats" in said  # five are left of six
+
+
 NO_RECORDS = {
     "no time": {"started_at": "yesterday"},
     "a day that no calendar has": {"started_at": "2026-02-30T03:04:05+00:00"},
@@ -278,6 +290,7 @@ NO_RECORDS = {
     "infinite": {"throughput": {"images_per_s": float("inf")}},
     "no number": {"throughput": {"images_per_s": float("nan")}},
     "too large": {"throughput": {"images_per_s": "1e999"}},
+    "too large a count": {"throughput": {"images": 10**400}},
     "a rate of nothing": {"throughput": {"images_per_s": 0}},
     "a list as source": {"cell": {"source": ["synthetic"]}},
     "a string as source": {"cell": {"source": "synthetic"}},
@@ -434,5 +447,5 @@ def test_a_record_of_several_processes_has_no_rate_and_any_other_has_one(tmp_pat
     ):
         with pytest.raises(GpufeedError):
             damaged.write(tmp_path / "0.json")
-    resumed(whole, 200, 200).write(tmp_path / "0.json")
-    assert Record.read(tmp_path / "0.json").resumed == [200, 200]
+    (path,) = write(tmp_path, resumed(whole, 200, 200))
+    assert Record.read(path).resumed == [200, 200]

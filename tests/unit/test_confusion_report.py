@@ -106,18 +106,20 @@ def test_counts_stand_out_on_every_colour():
 def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
     results = tmp_path / "results"
     ids = made.write_pipelining(results)
-    path = write_evaluation(results, evaluation(BY_HAND), "good")
+    path = write_evaluation(results, evaluation(BY_HAND))
     path.with_name("model.pt").touch()
-    write_evaluation(results, unfinished("skipped", "No CUDA GPU <here>."), "skipped")
-    write_evaluation(results, evaluation(BY_HAND), "damaged").write_text("{")
+    skipped = write_evaluation(results, unfinished("skipped", "No CUDA GPU <here>."), seed=1)
+    damaged = write_evaluation(results, evaluation(BY_HAND), seed=2)
+    damaged.write_text("{")
     plan = made.plan_info(ids)
-    plan["experiments"]["pipelining"]["models"] = ["good", "skipped", "damaged", "never"]
+    there = [one.parent.name for one in (path, skipped, damaged)]
+    plan["experiments"]["pipelining"]["models"] = [*there, "never"]
     publish.report(results, list(ids), plan, results / "report.html")
     html = (results / "report.html").read_text(encoding="utf-8")
     assert "green taken for blue (5 of 10 images)" in html
     assert f"gpufeed.predict {path.parent.as_posix()}/model.pt" in html
     assert "No CUDA GPU &lt;here&gt;." in html
-    assert re.search(r"damaged</span> <code>damaged</code>", html)
+    assert re.search(rf"damaged</span> <code>{damaged.parent.name}</code>", html)
     assert "1 of the models that are to be kept has no evaluation yet" in html
     section = html[html.index("<h3>Kept models</h3>") :]
     assert section.index("<svg ") < section.index("skipped</span>")
@@ -145,6 +147,6 @@ def test_a_matrix_that_is_not_that_of_its_classes_is_damage(tmp_path, matrix):
 def test_published_evaluations_are_shown_with_published_records(tmp_path):
     published = tmp_path / "results/reference/h200"
     ids = made.write_pipelining(published)
-    write_evaluation(published, evaluation(BY_HAND), "good")
+    write_evaluation(published, evaluation(BY_HAND))
     publish.report(tmp_path / "results", list(ids), made.plan_info(ids), tmp_path / "report.html")
     assert "green taken for blue" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from gpufeed import registry
 from gpufeed.config import ROOT
 from gpufeed.document import validator
 from gpufeed.errors import Skip
+from gpufeed.experiment import cell_id
 from gpufeed.inference import clock, record
 from gpufeed.inference.base import Ready
 from gpufeed.inference.files import EXPORTED, Files
@@ -247,7 +248,8 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
     cell = toys.toy_cell(epochs=1)
     trained = train_model(cell, manifest, Stores(), None, "login1")
     save(trained.about, trained.model, tmp_path / "model.pt")
-    at = {name: str(tmp_path / name) for name in ("exported", "quantised", "found.json", "model.pt")}
+    at = {name: str(tmp_path / name) for name in ("exported", "quantised", "model.pt")}
+    at["found.json"] = str(tmp_path / cell["experiment"] / f"{cell_id(cell)}.json")
     lists = {name: str(tmp_path / f"{name}.json") for name in ("exported", "quantised")}
     settings = {**SETTINGS, "backends": ["eager", "export", "onnxruntime", "onnxruntime_int8"]}
     common = {"log": [str(tmp_path / "job.log")], "threads": 1, "wildcards": Named(cell="cell")}

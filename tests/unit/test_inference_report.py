@@ -148,7 +148,7 @@ def test_rates_are_divided_by_eager_of_the_same_precision():
 
 def test_table_and_figure_are_written_by_the_script(tmp_path):
     paths = [made.write(tmp_path, measured())]
-    paths.append(made.write(tmp_path, stopped(cell_id="another-cell")))
+    paths.append(made.write(tmp_path / "another", stopped()))
     out = SimpleNamespace(table=str(tmp_path / "t.csv"), figure=str(tmp_path / "f.svg"))
     job = SimpleNamespace(input=paths, output=out, log=[str(tmp_path / "job.log")])
     script = ROOT / "workflow/scripts/plot_inference.py"

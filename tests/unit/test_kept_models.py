@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gpufeed.config import ROOT, planned
 from gpufeed.document import validator
 from gpufeed.errors import GpufeedError
+from gpufeed.experiment import cell_id
 from gpufeed.measure import measure
 from gpufeed.parts import Stores
 from gpufeed.trained.confusion import confusion_matrix, precision, recall
@@ -217,12 +218,15 @@ def test_the_scripts_write_their_files_and_end_well(tmp_path, monkeypatch, capsy
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
     manifest = str(toys.toy_manifest(tmp_path).write())
-    files = {name: str(tmp_path / name) for name in ("model.pt", "model.json", "evaluation.json")}
+    cell = toys.toy_cell(loader=loader)
+    folder = tmp_path / cell["experiment"] / cell_id(cell)
+    folder.mkdir(parents=True)
+    files = {name: str(folder / name) for name in ("model.pt", "model.json", "evaluation.json")}
     common = {"log": [str(tmp_path / "job.log")], "threads": torch.get_num_threads()}
     common["params"] = Named(attempt=4, code="c0de")
     common["wildcards"], common["resources"] = Named(cell="cell"), Named()
     common["config"] = {"results": str(tmp_path / "results")}
-    toys.give_cell(monkeypatch, toys.toy_cell(loader=loader))
+    toys.give_cell(monkeypatch, cell)
     inputs = Named(manifest=manifest, cache=[], model=files["model.pt"])
     for script, output in (
         ("train_model", Named(model=files["model.pt"], about=files["model.json"])),

@@ -54,9 +54,10 @@ def evaluated(results, *accuracies, every=1):
     repeats = []
     for number, each in enumerate(accuracies):
         one = made.record(of, number, epochs=len(each), top1=each[-1])
+        told = [one.accuracy | {"top1": top1, "correct": round(10_000 * top1)} for top1 in each]
         epochs = [
-            row | {"accuracy": one.accuracy | {"top1": top1} if place % every == 0 else None}
-            for place, (row, top1) in enumerate(zip(one.epochs, each, strict=True), 1)
+            row | {"accuracy": accuracy if place % every == 0 else None}
+            for place, (row, accuracy) in enumerate(zip(one.epochs, told, strict=True), 1)
         ]
         repeats.append(replace(one, epochs=epochs))
     return lengths.section(records.read_records(made.write(results, *repeats)))

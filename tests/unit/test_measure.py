@@ -17,6 +17,7 @@ from gpufeed.data import unpacked
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.packed import pack
 from gpufeed.environment import filesystem
+from gpufeed.experiment import cell_id
 from gpufeed.log import job_log
 from gpufeed.measure import COLUMNS, dataset_facts, measure
 from gpufeed.parts import Stores
@@ -60,8 +61,9 @@ def test_a_done_cell_fills_its_record(run, tmp_path):
     assert len(steps) == 12
     assert set(steps["repeat"]) == {2}
     assert set(steps["cell_id"]) == {record.cell_id}
-    record.write(tmp_path / "0.json")
-    assert Record.read(tmp_path / "0.json") == record
+    path = tmp_path / record.experiment / record.cell_id / f"{record.repeat}.json"
+    record.write(path)
+    assert Record.read(path) == record
 
 
 @pytest.mark.parametrize(("axes", "steps"), [({"epochs": 2}, [4, 4]), ({"steps": 6}, [4, 2])])
@@ -299,8 +301,11 @@ def test_the_script_writes_both_files_and_ends_well(
 ):
     toys.register(monkeypatch)
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
-    toys.give_cell(monkeypatch, toys.toy_cell(loader=loader))
-    steps, record = tmp_path / "0.steps.parquet", tmp_path / "0.json"
+    cell = toys.toy_cell(loader=loader)
+    toys.give_cell(monkeypatch, cell)
+    folder = tmp_path / cell["experiment"] / cell_id(cell)
+    folder.mkdir(parents=True)
+    steps, record = folder / "0.steps.parquet", folder / "0.json"
     job = Named(
         input=Named(
             manifest=str(toys.toy_manifest(tmp_path).write()),

@@ -23,6 +23,7 @@ from gpufeed.augment.dali import DaliAugment
 from gpufeed.data.manifest import Manifest
 from gpufeed.decode.base import Outcome
 from gpufeed.decode.tally import Tally, together
+from gpufeed.document import now
 from gpufeed.errors import Skip
 from gpufeed.gate.verdict import Verdict
 from gpufeed.loaders.streaming import StreamingLoader
@@ -156,8 +157,8 @@ def pngs(tmp_path_factory):
 def verdict_of(task) -> Verdict:
     """The whole verdict, as it is written."""
     about = {"dataset": task.dataset, "loader": task.loader, "settings": task.settings, "attempt": 1}
-    times = dict.fromkeys(("planned_on", "started_at", "finished_at"), "-")
-    return Verdict(**about, **times, **vars(judged(task)))
+    times = dict.fromkeys(("started_at", "finished_at"), now())
+    return Verdict(**about, **times, planned_on="here", **vars(judged(task)))
 
 
 def test_the_gate_skips_a_decoder_that_takes_no_file(pngs, tmp_path):
@@ -198,8 +199,9 @@ def measured(tmp_path, monkeypatch):
 def record_of(manifest, tmp_path, **axes) -> Record:
     cell = toy_cell(dataset="files", epochs=1, steps=None, model="simple_cnn", **axes)
     record, _ = measure(cell, 0, manifest.root / "manifest.parquet", None, "here")
-    record.write(tmp_path / "record.json")
-    return Record.read(tmp_path / "record.json")
+    path = tmp_path / record.experiment / record.cell_id / "0.json"
+    record.write(path)
+    return Record.read(path)
 
 
 def test_a_record_says_who_decoded(measured, tmp_path):
@@ -221,8 +223,10 @@ def test_a_cell_whose_decoder_takes_no_file_is_skipped_with_a_sentence(measured,
 def test_records_and_verdicts_of_older_versions_are_still_read(tmp_path):
     record = made.record(made.cell("overlap"))
     older = {name: value for name, value in asdict(record).items() if name != "loading"}
-    (tmp_path / "record.json").write_text(json.dumps(older))
-    assert Record.read(tmp_path / "record.json") == record
+    path = tmp_path / record.experiment / record.cell_id / "0.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(older))
+    assert Record.read(path) == record
     published = sorted((ROOT / "results/reference").glob("*/records/*/*/*.json"))
     before = [path for path in published if "loading" not in json.loads(path.read_text())][::40]
     assert before

@@ -68,7 +68,7 @@ rule plot:
 
 rule assemble_report:
     input:
-        lambda wildcards: parts_of(scope_of(wildcards)),
+        lambda wildcards: parts_of(scope_of(wildcards), records=False),
     output:
         report=report(
             f"{RESULTS}/report{{scope}}.html",

@@ -45,9 +45,15 @@ def plan_info():
     }
 
 
-def parts_of(experiments):
-    """Everything that the report of these experiments waits for."""
+def parts_of(experiments, records=True):
+    """Everything that the report of these experiments waits for.
+
+    records: those that are known of, too, which are not asked for by any checkpoint. The tables wait for all that
+    there will be: a job that waits for these as well would be run again for those that were added meanwhile.
+    """
     for experiment in experiments:
+        if records:
+            yield from first_records_of(experiment, repeats_so_far(experiment))
         yield from map(gate_path, gates_of(experiment))
         if experiment in BUILDS:
             yield from (builds_path(experiment, *run) for run in BUILDS[experiment].runs)

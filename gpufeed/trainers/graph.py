@@ -3,10 +3,33 @@
 Source: CUDA Graphs in the PyTorch notes, whole-network capture.
 """
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from gpufeed.loaders.rows import Rows
 from gpufeed.trainers.step import TrainStep
+
+
+@contextmanager
+def captured(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """Record what the block launches into the graph.
+
+    Garbage is collected before and not within: a graph that is destroyed there ends the capture, and torch's
+    allocator with it, so that no smaller batch would fit either. thread_local: threads of a loader may call
+    CUDA in the meantime.
+    """
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class GraphedStep:
@@ -28,8 +51,7 @@ class GraphedStep:
         self.ids = torch.arange(n, device=device)
         self.epoch = torch.zeros((), dtype=torch.int64, device=device)
         self.graph = torch.cuda.CUDAGraph()
-        # thread_local: threads of a loader may call CUDA in the meantime
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with captured(self.graph):
             self.loss = step(self.images, self.labels, self.ids, self.epoch)
 
     def __call__(

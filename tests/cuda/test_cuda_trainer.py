@@ -18,7 +18,7 @@ from gpufeed.registry import load
 from gpufeed.timing import Mark, synchronise
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.evaluate import answers
-from gpufeed.trainers.graph import GraphedStep
+from gpufeed.trainers.graph import GraphedStep, captured
 from gpufeed.trainers.plain import PlainTrainer
 from gpufeed.trainers.step import TrainStep
 
@@ -278,6 +278,21 @@ def test_times_are_those_of_the_device(tmp_path, synchronise_):
     for epoch in result.epochs:
         total = sum(row["total_ms"] for row in result.steps if row["epoch"] == epoch["epoch"])
         assert total == pytest.approx(epoch["epoch_s"] * 1e3, rel=1e-3)
+
+
+def test_a_graph_that_becomes_garbage_within_a_capture_does_not_end_it():
+    dying, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with captured(dying):
+        torch.zeros(1, device="cuda")
+    with captured(graph):
+        ones = torch.ones(3, device="cuda")
+        ring = [dying]
+        ring.append(ring)
+        del ring, dying
+        junk = [[] for _ in range(200_000)]  # enough for collections of every generation
+        total = ones.sum()
+    graph.replay()
+    assert (total.item(), len(junk)) == (3.0, 200_000)
 
 
 def test_the_gpu_is_described(tmp_path):

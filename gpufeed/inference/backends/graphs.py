@@ -11,6 +11,7 @@ from gpufeed.compiling import MAX_AUTOTUNE
 from gpufeed.errors import Skip
 from gpufeed.inference.backends import compiled, eager
 from gpufeed.inference.base import Ready, Run, Setting
+from gpufeed.trainers.graph import captured
 
 WARMUP = 3  # calls on a side stream: capture may allocate no workspace and tune no convolution
 
@@ -60,7 +61,7 @@ class Captured:
             for _ in range(WARMUP):
                 run(self.images)
         torch.cuda.current_stream(images.device).wait_stream(side)
-        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+        with captured(self.graph):
             self.logits = run(self.images)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:

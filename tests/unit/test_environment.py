@@ -294,7 +294,8 @@ def test_outside_of_a_checkout_nothing_is_packed(tmp_path):
 
 def test_the_command_needs_no_package_and_git_ignores_its_file(tmp_path, repository):
     root, git = repository
-    for name in ("__init__", "errors", "commit", "bundle/__init__", "bundle/contents", "bundle/code"):
+    alone = ("__init__", "errors", "folders", "commit", "bundle/__init__", "bundle/contents", "bundle/code")
+    for name in alone:
         (root / f"gpufeed/{name}.py").parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / f"gpufeed/{name}.py", root / f"gpufeed/{name}.py")
     code = "import runpy, sys; sys.path.insert(0, '.'); "
@@ -306,7 +307,7 @@ def test_the_command_needs_no_package_and_git_ignores_its_file(tmp_path, reposit
 
     done = command("../code.tar.gz")
     assert done.returncode == 0, done.stderr
-    assert "with 6 changed files" in done.stdout
+    assert "with 7 changed files" in done.stdout
     assert (tmp_path / "code.tar.gz").exists()
     git("add", ".")
     git("commit", "-q", "-m", "second")

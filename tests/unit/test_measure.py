@@ -221,7 +221,7 @@ def test_graphs_where_the_device_has_them_are_none_on_the_cpu_and_the_record_say
     assert (record.status, record.sentence) == ("done", None)
     assert (record.cell["cuda_graphs"], record.resolved["cuda_graphs"]) == ("auto", False)
     assert len(steps) == 8
-    record.write(path := tmp_path / "0.json")
+    record.write(path := tmp_path / record.experiment / record.cell_id / "0.json")
     assert read_records([path])["cuda_graphs"].tolist() == [False]
     assert "cuda_graphs" not in run()[0].resolved
 

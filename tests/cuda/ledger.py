@@ -64,10 +64,19 @@ def run_part(root: Path, asked: argparse.Namespace) -> int:
 
 
 def merge_parts(root: Path, parts: list[Path], dirty: bool) -> int:
-    """Put what the parts say into the ledger; files that they do not hold whole keep their rows."""
-    ledger, tree = rows(root), Tree(root)
+    """Put what the parts say into the ledger; files that they do not hold whole keep their rows.
+
+    Where this checkout is clean, what covered the code that is here counts as of its commit: a host may have
+    another .git beside the code than the one that it came from.
+    """
+    from gpufeed.commit import checkout
+
+    ledger, tree, (commit, changed) = rows(root), Tree(root), checkout(root)
+    there = {path.name: path for path in tree.test_files()}
     left = []
     for name, tests in noted(parts).items():
+        if changed is False and name in there and tests.about["digest"] == tree.digest(there[name]):
+            tests.about |= {"commit": commit, "dirty": False}
         if not tests.complete:
             left.append(f"{name}: it is not finished")
         elif not tests.about["card"]:
@@ -76,7 +85,6 @@ def merge_parts(root: Path, parts: list[Path], dirty: bool) -> int:
             left.append(f"{name}: its checkout was changed or is unknown (--dirty takes it)")
         else:
             ledger[name] = entry(tests)
-    there = {path.name for path in tree.test_files()}
     ledger = {name: row for name, row in sorted(ledger.items()) if name in there}
     (root / LEDGER).parent.mkdir(parents=True, exist_ok=True)
     (root / LEDGER).write_text(json.dumps(ledger, indent=1) + "\n")

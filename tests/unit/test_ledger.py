@@ -235,6 +235,20 @@ def test_a_changed_checkout_and_a_machine_without_a_gpu_are_left_out(checkout, h
         assert rows(root)["test_x.py"]["dirty"] is host["dirty"]
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_code_that_is_that_of_a_clean_checkout_is_of_its_commit(checkout, same):
+    root = checkout(test_x="def test_a(): pass")
+    git = ["git", "-C", root, "-c", "user.name=a", "-c", "user.email=a@b"]
+    digest = Tree(root).digest(root / "tests/cuda/test_x.py") if same else "d"
+    part = events(root, "part", {"a": "passed"}, digest, commit="another", dirty=True)
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    assert ledger.main(["merge", str(part)], root) == int(not same)
+    if same:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        assert (rows(root)["test_x.py"]["commit"], rows(root)["test_x.py"]["dirty"]) == (head, False)
+
+
 REGISTRY = """
     class Entry:
         pass

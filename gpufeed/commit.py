@@ -1,4 +1,4 @@
-"""Which commit this code is of, and whether it was changed since: git tells, or a file that travels with it.
+"""The commit of this code, and whether it has changes: from git, or from a file that travels with the code.
 
 The file has a digest of the code beside its commit, so that a copy which was edited later counts as changed.
 `python -m gpufeed.bundle.code` writes it. Standard library only: setup.py needs it too.
@@ -10,16 +10,16 @@ import os
 import subprocess
 from pathlib import Path
 
-FILE = Path("gpufeed/_commit.json")  # of no commit: git ignores it
+FILE = Path("gpufeed/_commit.json")  # never committed: git ignores it
 PARTS = ("gpufeed", "rules", "workflow", "config", "tests", "Snakefile")
 CODE = {".py", ".smk", ".yaml", ".cpp", ".cu", ".cuh", ".h", ".j2", ".css", ".js"}
 
 
 def checkout(root: Path) -> tuple[str | None, bool | None]:
-    """Commit of the code at `root`, and whether it has changes: each None where nothing tells it.
+    """Return the commit of the code at `root` and whether it has changes; None for what is unknown.
 
-    Git's answer counts where there is a repository and git, else FILE's, whose word that there are no changes
-    holds while the code has its digests.
+    Git's answer counts where there is a repository and git, else FILE's. FILE says "no changes" only while
+    the code has the digests in it.
     """
     if (root / ".git").exists() and (commit := git(root, "rev-parse", "HEAD")):
         status = git(root, "status", "--porcelain")
@@ -42,7 +42,7 @@ def write(root: Path, commit: str, dirty: bool | None, parts: tuple[str, ...] = 
 
 
 def digest(part: Path) -> str:
-    """Of a file, or of the names and bytes of all files of code (CODE) below a folder; 16 hex digits."""
+    """Return 16 hex digits over a file, or over names and bytes of all code files (CODE) below a folder."""
     whole = hashlib.sha256()
     for file in [part] if part.is_file() else sorted(files_of_code(part)):
         name, data = file.relative_to(part).as_posix(), file.read_bytes()
@@ -51,7 +51,7 @@ def digest(part: Path) -> str:
 
 
 def files_of_code(folder: Path) -> list[Path]:
-    """Those below a folder, but for what is hidden: editors and Snakemake leave copies."""
+    """Return the code files below a folder, without hidden ones: editors and Snakemake leave copies."""
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -60,7 +60,7 @@ def files_of_code(folder: Path) -> list[Path]:
 
 
 def git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None if it is missing, refuses or takes longer than 20 s."""
+    """Return what git prints; None if git is missing, refuses or takes longer than 20 s."""
     # without optional locks several jobs can ask at once
     command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     text = {"text": True, "errors": "surrogateescape"}  # names need not be UTF-8

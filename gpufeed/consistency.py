@@ -36,7 +36,7 @@ FREE = ("settings", "environment", "source", "hyper")  # what these hold was ask
 
 
 def disagreements(document: Mapping) -> Iterator[str]:
-    """What in a document, which its schema describes, contradicts the rest of it, a sentence each."""
+    """Yield a sentence for each contradiction in a document that follows its schema."""
     if "cell" in document:
         yield from _of_cell(document)
     elif "loader" in document:
@@ -64,7 +64,7 @@ def _unknown(kind: str, name: str) -> Iterator[str]:
 
 
 def _of_numbers(part: Any, where: str) -> Iterator[str]:
-    """Of a part of a document and of all within it; where: its place, such as `epochs[0].`."""
+    """Yield contradictions between numbers, in a part and all within it; where: such as `epochs[0].`."""
     if isinstance(part, list):
         for number, inner in enumerate(part):
             yield from _of_numbers(inner, f"{where.removesuffix('.')}[{number}].")
@@ -87,7 +87,7 @@ def _of_numbers(part: Any, where: str) -> Iterator[str]:
 
 
 def _of_steps(throughput: Mapping, steps: Mapping) -> Iterator[str]:
-    """Of a record: its seconds are those of its steps, and so is the share of waiting."""
+    """Yield where the seconds or the share of waiting of a record are not those of its steps."""
     total_ms, wait_ms = steps["total_ms"]["mean"], steps["wait_ms"]["mean"]
     yield from _other(
         "throughput.seconds", throughput["seconds"], "that of its steps", steps["n"] * total_ms / 1e3

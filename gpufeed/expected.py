@@ -1,4 +1,4 @@
-"""How long a run will take and what it will write, told before it starts.
+"""How long a run will take and what it will write, printed before it starts.
 
 A measurement is expected to take as long as it did before, where a document tells, else what its kind takes
 on one H200 with 16 cores, and longer with many images to decode. Standard library only: the workflow imports
@@ -22,7 +22,7 @@ STARTING_S = 5.5  # before `started_at`: Snakemake's choice of the job, a new Py
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of measurement, by the folder of its documents. seconds: of a job that nothing tells of.
+    """One kind of measurement, by the folder of its documents. seconds: of a job without earlier documents.
 
     written: bytes of what a job leaves there, about.
     """
@@ -108,7 +108,7 @@ def table(
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:
-    """What a node without a CUDA GPU skips of so many cells, told before anything is prepared for them."""
+    """Return which of so many cells a node without a CUDA GPU skips, before anything is prepared."""
     said = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return f"No NVIDIA GPU on this node: a job here skips {sum(reasons.values())} of {cells} cells: {said}."
 

@@ -79,12 +79,12 @@ def others_share(telemetry: Mapping | None) -> float | None:
 
 
 def is_disturbed(telemetry: Mapping | None) -> bool:
-    """Whether other processes used more of the cores than DISTURBED; not where nobody tells."""
+    """Whether other processes used more of the cores than DISTURBED; False where it is unknown."""
     return (others_share(telemetry) or 0.0) > DISTURBED
 
 
 def disturbed(records: Iterable[str | Path]) -> list[str]:
-    """Return CELL/REPEAT of each record that is marked; one that cannot be read is told of elsewhere."""
+    """Return CELL/REPEAT of each record that is marked; unreadable ones are reported elsewhere."""
     found = []
     for path in map(Path, records):
         try:

@@ -1,4 +1,4 @@
-"""How much a dataset is, as far as it can be told before its files are read: images, bytes, pixels.
+"""The size of a dataset, as far as it is known before its files are read: images, bytes, pixels.
 
 Imported while the workflow plans, so it needs the standard library alone.
 """
@@ -39,7 +39,7 @@ class Amount:
 
 
 def amount_of(config: Mapping, dataset: str) -> Amount:
-    """That of a source of a checked config; a folder is looked at for COUNTING_S at most."""
+    """Return the size of a source of a checked config; list a folder for COUNTING_S at most."""
     source = config["sources"][dataset]
     found = unresized(config, dataset)
     if size := source.get("resize"):

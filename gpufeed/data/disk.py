@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and a disk that takes none, told as a sentence."""
+"""Files that are written whole or not at all, and errors of a full or read-only disk as a sentence."""
 
 import errno
 import os

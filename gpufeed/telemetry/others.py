@@ -64,8 +64,8 @@ def per_cpu(text: str) -> dict[int, list[int]]:
 def share(spans: Sequence[tuple[Cores | None, Cores | None]], seconds: float) -> float | None:
     """Return the share of the cores, 0..1, that others used over these spans, which took so many seconds.
 
-    None where it is unknown: nobody told, the cores changed, the time is too short, or the numbers contradict
-    each other, as all zeros do, and a process tree that used more than was busy.
+    None where it is unknown: counters are missing, the cores changed, the time is too short, or the numbers
+    contradict each other (all zeros, or a process tree that used more than was busy).
     """
     known = [(a, b) for a, b in spans if a is not None and b is not None]
     sets = {cpus for a, b in known for cpus in (a.cpus, b.cpus)}

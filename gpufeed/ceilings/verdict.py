@@ -58,7 +58,7 @@ def disturbed(found: Mapping[str, Any]) -> str:
     """That nothing follows, and what would bring an answer."""
     return (
         f"{BUSY}: end to end was faster than compute only, the same work without input ({au(found)}), so no "
-        "verdict follows; delete the document and measure again with nothing else on the machine."
+        "verdict follows; move the document away and measure again with nothing else on the machine."
         f"{shared(found)}"
     )
 

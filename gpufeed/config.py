@@ -108,12 +108,13 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
-    """Raises GpufeedError for a batch larger than the training split, where the config tells its size.
+    """Raise GpufeedError for a batch larger than the training split, where the config tells its size.
 
-    Of other datasets the job knows it, from the manifest.
+    Of other datasets the job knows it, from the manifest. So it does for cells on several devices, which most
+    nodes skip.
     """
     for cell in cells:
-        if (images := training_images(config["sources"][cell.dataset])) is not None:
+        if cell.ranks == 1 and (images := training_images(config["sources"][cell.dataset])) is not None:
             check_batch(cell, images)
 
 

@@ -157,13 +157,14 @@ def written(documents: Iterable[str], results: str) -> dict[str, int]:
 def disks(places: Mapping[str, Mapping[str, int]]) -> list[Disk]:
     """Those that a run writes to. places: folder -> paths in it, with the bytes of each.
 
-    What is there is not written again.
+    What is there is not written again, nor what a download has brought.
     """
     found: dict[int, Disk] = {}
     for folder, paths in places.items():
         there = existing(folder)
-        needed = sum(size for path, size in paths.items() if not os.path.exists(path))
-        device, free = there.stat().st_dev, shutil.disk_usage(there).free
+        needed = sum(max(0, size - partial(path)) for path, size in paths.items() if not os.path.exists(path))
+        device, usage = there.stat().st_dev, shutil.disk_usage(there)
+        free = usage.free if usage.total else needed  # some file systems do not tell: then there is room
         before = found.get(device, Disk([], 0, free))
         found[device] = Disk([*before.folders, folder], before.needed + needed, free)
     return list(found.values())
@@ -189,7 +190,15 @@ def gib(size: int) -> str:
 def existing(folder: str) -> Path:
     """The folder, or its nearest parent that is there."""
     path = Path(folder).expanduser().absolute()
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(place for place in (path, *path.parents) if os.path.exists(place))
+
+
+def partial(path: str) -> int:
+    """Bytes of a file that have been downloaded so far."""
+    try:
+        return os.stat(f"{path}.partial").st_size
+    except OSError:
+        return 0
 
 
 @cache

@@ -16,14 +16,14 @@ def check_checkout(part: Path) -> None:
         )
 
 
-def check_run_folder(here: Path) -> None:
+def check_run_folder(here: Path, clone: Path) -> None:
     """Raise GpufeedError where Snakemake could not keep its notes on a run: in `.snakemake` of the folder."""
     place = next(place for place in (here / ".snakemake", here) if place.exists())
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
         raise GpufeedError(
             f"you may not write into {place}",
             "a folder for the notes that Snakemake keeps on a run (.snakemake), and for data and results",
-            f"run it in a folder of your own: snakemake -s {here / 'Snakefile'} ... there",
+            f"run it in a folder of your own: snakemake -s {clone / 'Snakefile'} ... there",
         )
 
 

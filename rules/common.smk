@@ -23,7 +23,7 @@ from gpufeed.sweep.plan import STRIP_SETS
 try:
     if workflow.is_main_process:
         check_files(workflow.configfiles)  # of two keys Snakemake keeps the last
-        check_run_folder(Path.cwd())
+        check_run_folder(Path.cwd(), Path(workflow.basedir))
     PLAN = planned(config)
     settle_folders(config)
 except GpufeedError as error:

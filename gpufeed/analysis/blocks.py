@@ -5,16 +5,22 @@ import pandas as pd
 from gpufeed.analysis.statistics import ENOUGH_FOR_INTERVAL, Ratio, paired_ratio, unpaired_ratio
 
 
-def places(records: pd.DataFrame) -> pd.Series:
-    """Where each record was measured: the UUID of its GPU, else the machine, else the name of its node."""
-    uuids = records["gpu"].map(lambda gpu: gpu["uuid"] if isinstance(gpu, dict) else None)
-    known = uuids.where(uuids.notna(), records["machine"])
-    return known.where(known.notna(), records["node"]).astype(object)
+def places(*sides: pd.DataFrame) -> list[pd.Series]:
+    """Where each record was measured: the UUID of its GPU, else the machine, else the name of its node.
+
+    The machine counts where all sides tell it, which records of older versions do not.
+    """
+    hosts = "machine" if all(side["machine"].notna().all() for side in sides) else "node"
+    found = []
+    for side in sides:
+        uuids = side["gpu"].map(lambda gpu: gpu["uuid"] if isinstance(gpu, dict) else None)
+        found.append(uuids.where(uuids.notna(), side[hosts]).astype(object))
+    return found
 
 
 def one_place(records: pd.DataFrame, others: pd.DataFrame) -> bool:
     """Whether no two repeats of two cells are known to be of two GPUs, or of two nodes without one."""
-    return pd.concat([places(records), places(others)]).nunique() < 2
+    return pd.concat(places(records, others)).nunique() < 2
 
 
 def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
@@ -40,15 +46,16 @@ def pairs(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     by the start times all of each came before all of the next. A number that a place has twice on one side
     pairs with nothing.
     """
-    ours = _by_block(records).merge(_by_block(others), on=["place", "repeat"], suffixes=("", "_other"))
+    here, there = map(_by_block, (records, others), places(records, others))
+    ours = here.merge(there, on=["place", "repeat"], suffixes=("", "_other"))
     in_order = [rows for _, rows in ours.groupby("place", sort=False) if _one_run(rows)]
     columns = {"images_per_s": "rate", "images_per_s_other": "other"}
     found = pd.concat(in_order) if in_order else ours.iloc[:0]
     return found.rename(columns=columns)[["place", "repeat", *columns.values()]].reset_index(drop=True)
 
 
-def _by_block(records: pd.DataFrame) -> pd.DataFrame:
-    rows = records[["repeat", "started_at", "images_per_s"]].assign(place=places(records))
+def _by_block(records: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
+    rows = records[["repeat", "started_at", "images_per_s"]].assign(place=place)
     return rows.drop_duplicates(["place", "repeat"], keep=False)
 
 

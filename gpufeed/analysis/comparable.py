@@ -57,7 +57,8 @@ def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     """The reason, if a repeat is on both sides: one start, one rate and one GPU, or node without one."""
     first, second = (
-        set(zip(places(side), side["started_at"], side["images_per_s"], strict=True)) for side in (ours, base)
+        set(zip(place, side["started_at"], side["images_per_s"], strict=True))
+        for side, place in zip((ours, base), places(ours, base), strict=True)
     )
     both = len(first & second)
     if not both:

@@ -12,7 +12,7 @@ import pandas as pd
 from gpufeed.analysis import tables, wording
 from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
 from gpufeed.analysis.standing import ABOVE, BELOW, standing
-from gpufeed.analysis.statistics import FASTER, SAME, SLOWER
+from gpufeed.analysis.statistics import BUSY, FASTER, SAME, SLOWER
 
 MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
 NOT_SHOWN = "not shown to differ"
@@ -87,7 +87,7 @@ def worth(before: pd.Series, after: pd.Series) -> dict:
     """The verdict on two cells, and the factor with low and high, as numbers and in words."""
     side = standing(after, before)
     found = {"factor": side.ratio.median, "low": side.bounds[0], "high": side.bounds[1]}
-    if "disturbed" in (before["against_ceiling"], after["against_ceiling"]):
+    if {"disturbed", BUSY} & {before["against_ceiling"], after["against_ceiling"]}:
         verdict = DISTURBED
     elif min(before["n_repeats"], after["n_repeats"]) < 2:
         verdict = FEW
@@ -187,7 +187,7 @@ def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
 
 def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
     """Open where the range does not settle it, where a cell has one repeat, or a disturbed one."""
-    sound = all(row["n_repeats"] > 1 and row["against_ceiling"] != "disturbed" for row in rows)
+    sound = all(row["n_repeats"] > 1 and row["against_ceiling"] not in ("disturbed", BUSY) for row in rows)
     if not sound or not (reached or missed):
         return OPEN
     return HOLDS if reached else FAILS

@@ -9,7 +9,7 @@ import pandas as pd
 from gpufeed.analysis.find import STEPS_SUFFIX
 from gpufeed.errors import GpufeedError
 from gpufeed.record import Record
-from gpufeed.repeats import again, counting, number_of, others_share
+from gpufeed.repeats import again, counting, is_disturbed, number_of, others_share
 
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
@@ -37,8 +37,8 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row a repeat, cell axes and measures side by side (columns: COLUMNS).
 
     Of a repeat that was measured twice the record that counts (see `repeats.counting`), at the place of the
-    first among the blocks: `started_at` is that of the first. measured_again: whether there are two. One that
-    failed or is damaged has a row whichever it is.
+    first among the blocks: `started_at` is that of the first. measured_again: whether the first was disturbed
+    and there is a second. One that failed or is damaged has a row whichever it is.
     Step times are means over the steps after warm-up, in ms: means add up, medians do not.
     A file that is no valid record gives a row with status `damaged` and the reason as its sentence. A repeat
     that was taken up again has accuracy, losses and memory, and no times; `resumed` says how often it was.
@@ -56,7 +56,8 @@ def _counting(rows: dict[Path, dict]) -> list[dict]:
     counts, found = counting(told), []
     for path, row in rows.items():
         if path in counts or row["status"] != "done":
-            before, twice = rows[first.get(path, path)], path in first or again(path) in rows
+            before = rows[first.get(path, path)]
+            twice = (path in first or again(path) in rows) and is_disturbed(before.get("telemetry"))
             found.append(row | {"started_at": before.get("started_at"), "measured_again": twice})
     return found
 

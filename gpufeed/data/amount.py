@@ -87,7 +87,7 @@ def counted(folder: Path, seconds: float = COUNTING_S) -> Amount:
                         continue
                     if entry.is_dir():
                         rest.append(entry.path)
-                    elif is_image(entry.name):
+                    elif is_image(entry.name) and entry.is_file():  # no link that leads nowhere
                         images += 1
                         if sized < SIZED:
                             size = entry.stat().st_size

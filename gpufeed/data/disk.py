@@ -59,7 +59,7 @@ def enough_disk(folder: Path, file: Path | None = None) -> Iterator[None]:
 def whole(path: str | Path) -> Iterator[Path]:
     """Yields the name of a file beside `path`, which has that name after the block, and goes where it raises.
 
-    Makes the folder. A disk that is full or may not be written to is a GpufeedError.
+    Makes the folder. A disk that is full or read-only is a GpufeedError.
     """
     path = Path(path)
     partial = path.with_name(path.name + ".partial")

@@ -121,7 +121,8 @@ def seconds_to_prepare(dataset):
 
 
 if workflow.is_main_process:
-    CORES_HERE = workflow.resource_settings.cores or config["cores_per_job"]
+    RUNS_HERE = workflow.resource_settings.nodes is None  # else jobs are submitted, as by profile slurm
+    CORES_HERE = (RUNS_HERE and workflow.resource_settings.cores) or config["cores_per_job"]
     manifests = {f"{DATA}/{name}/manifest.parquet": seconds_to_prepare(name) for name in datasets_read()}
     parts = {name: measurements_of(name) for name in config["run"]}
     logger.info(
@@ -129,7 +130,7 @@ if workflow.is_main_process:
             parts, RESULTS, manifests, config["least_s"], seconds_beyond, disks_of(frozenset(datasets_read()))
         )
     )
-    if workflow.resource_settings.cores and not shows_gpu():  # else jobs run elsewhere
+    if RUNS_HERE and workflow.resource_settings.cores and not shows_gpu():
         cells = [cell for name in config["run"] for cell in PLAN.cells[name].values()]
         if reasons := without_cuda(cells):
             logger.info(skipped(reasons, len(cells)))

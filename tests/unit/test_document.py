@@ -96,7 +96,6 @@ EDITS = {
     "another mean than the seconds": (other_mean, "seconds"),
     "another accuracy": (other_accuracy, "top1"),
     "a minimum above the maximum": (other_order, "steps.load_ms"),
-    "an end before the start": (lambda r: r.update(finished_at="2025-01-02T03:04:05Z"), "finished_at"),
 }
 
 
@@ -139,6 +138,12 @@ def test_a_record_counts_in_its_own_place_alone(tmp_path, place):
     one.write(path)
     with pytest.raises(GpufeedError, match=one.cell_id):
         Record.read(path)
+
+
+def test_the_way_to_a_record_may_lead_through_another_folder(tmp_path):
+    (path,) = made.write(tmp_path, made.record(made.cell("resident")))
+    (path.parent.parent / "other").mkdir()
+    assert Record.read(path.parent.parent / "other/.." / path.parent.name / path.name).repeat == 0
 
 
 def test_another_record_of_a_repeat_may_lie_beside_the_first(tmp_path):

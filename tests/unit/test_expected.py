@@ -109,6 +109,8 @@ def test_the_amount_of_a_folder_is_counted_by_names_and_sizes(tmp_path):
         (tmp_path / name).write_bytes(bytes(size))
     (tmp_path / "a/.hidden.jpg").write_bytes(bytes(7))
     (tmp_path / "b/around").symlink_to(tmp_path)
+    for number in range(4):
+        (tmp_path / f"a/gone{number}.jpg").symlink_to("nowhere")
     found = counted(tmp_path)
     assert (found.images, found.files, found.whole) == (3, 900, True)
     assert not counted(tmp_path, seconds=0).whole
@@ -149,6 +151,9 @@ def test_a_short_disk_is_told_with_what_is_needed_and_what_is_free(tmp_path):
     places = {str(tmp_path / "data/deep"): {there: 10**18, new: 1000}, str(tmp_path / "results"): {huge: 24}}
     (disk,) = disks(places)  # one file system
     assert disk.needed == 1024
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/new.partial").write_bytes(bytes(600))  # what a download has brought
+    assert disks(places)[0].needed == 424
     check_room([disk])
     places[str(tmp_path / "results")][huge] = 2**60
     (disk,) = disks(places)

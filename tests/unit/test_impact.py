@@ -195,9 +195,10 @@ def test_only_intervals_and_ranges_that_keep_apart_are_called(tmp_path, before, 
     assert found_in(paths)["machines"][0]["rows"][0]["verdict"] == verdict
 
 
-def test_a_cell_above_its_ceiling_gets_no_verdict(tmp_path):
-    paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
-    paths += made.write_speeds(tmp_path, cell("fused"), [3000, 3100])
+@pytest.mark.parametrize("speeds", [[3000, 3100], [800, 1600]], ids=["far above", "too busy to tell"])
+def test_a_cell_above_its_ceiling_gets_no_verdict(tmp_path, speeds):
+    paths = made.write_speeds(tmp_path, cell(), [300, 400])
+    paths += made.write_speeds(tmp_path, cell("fused"), speeds)
     paths += made.write_speeds(tmp_path, cell("fused", loader="replay"), [900, 1000])
     (machine,) = found_in(paths)["machines"]
     assert machine["rows"][0]["verdict"] == "measurement disturbed"

@@ -171,6 +171,13 @@ def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
     assert sides[0].set_index("repeat")["measured_again"].to_dict() == {n: n == 2 for n in range(6)}
 
 
+def test_a_second_record_beside_a_quiet_first_is_not_spoken_of(tmp_path):
+    """As after the first was measured anew."""
+    first, later = beside(at(0, "resident", 0, 100), 0.0), beside(at(9, "resident", 0, 200), 0.02)
+    (row,) = read_records(write(tmp_path, first) + write(tmp_path, later, name="{}-again")).to_dict("records")
+    assert (row["images_per_s"], row["measured_again"]) == (100, False)
+
+
 def test_two_runs_one_after_the_other_do_not_pair(tmp_path):
     first = [at(repeat, "resident", repeat, 150 + repeat) for repeat in range(6)]
     second = [at(60 + repeat, "overlap", repeat, 100 + repeat) for repeat in range(6)]

@@ -67,7 +67,10 @@ def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
         one = made.record(made.cell("resident"), number, gpu=None)
         paths += made.write(tmp_path, replace(one, environment=one.environment | {"machine": machine}))
     table = records.read_records(paths)
-    assert blocks.places(table).tolist() == ["0123abcd", "4567cdef", "node-a"]
+    assert blocks.places(table[:2])[0].tolist() == ["0123abcd", "4567cdef"]
+    assert blocks.places(table)[0].tolist() == ["node-a"] * 3  # one does not tell its machine
+    assert blocks.one_place(table[:1], table[2:])
+    assert not blocks.one_place(table[:1], table[1:2])
     told = [machine["facts"]["machine"] for machine in machines.rows(table)]
     assert told == ["0123abcd", "4567cdef", "unknown"]
     assert table_of(paths)["repeats"].iloc[0]["machine"].dropna().tolist() == list(hosts[:2])

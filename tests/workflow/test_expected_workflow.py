@@ -24,6 +24,7 @@ def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     assert whole <= 25
     told = re.search(r"No NVIDIA GPU on this node: .* of \d+ cells: .*CUDA graphs need device cuda", said)
     assert bool(told) is not shows_gpu()
+    assert "No NVIDIA GPU on this node" not in flow.run("-n", "--profile", "slurm")  # its jobs run elsewhere
     stated = re.search(r"# About (\d+) minutes", text)
     assert float(stated[1]) == pytest.approx(whole, abs=2)
 

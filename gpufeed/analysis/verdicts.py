@@ -167,7 +167,9 @@ def disturbed(rows: pd.DataFrame) -> str:
 
 
 def _repeats_of(rows: pd.DataFrame, column: str) -> str:
-    """Such as `1 of 3 repeats of resident`, where a cell has any by this column; empty if none has."""
+    """`1 of 3 repeats of resident` and so on, for cells that have any by this column; empty if none has."""
+    if len(rows) > 1 and (rows[column] == rows["n_repeats"]).all():
+        return f"all {rows[column].sum()} repeats"
     found = rows[rows[column] > 0]
     said = [f"{row[column]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
     return wording.listing(said) if said else ""

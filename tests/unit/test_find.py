@@ -158,6 +158,13 @@ def test_a_repeat_that_was_measured_twice_is_one_and_its_second_record_is_not_st
     assert len(records_below(tmp_path / "reference/h200")) == 3
 
 
+def test_where_all_repeats_were_disturbed_no_cell_is_named(tmp_path):
+    cells = [made.cell(loader, OURS) for loader in ("overlap", "resident")]
+    made.write(tmp_path, *(made.beside(made.record(of, n, 100.0), 0.25) for of in cells for n in range(2)))
+    _, text, _ = report(tmp_path, plan_of([of.id for of in cells]))
+    assert "more than 5 % of the cores, up to 25 %, during all 4 repeats" in text
+
+
 @pytest.mark.parametrize("kind", ["sweeps", "builds", "evaluations"])
 def test_own_results_of_any_kind_win_over_published_ones(tmp_path, kind):
     of = made.cell("overlap", OURS)

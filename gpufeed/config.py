@@ -75,13 +75,13 @@ def check(config: Mapping) -> None:
 
 
 def check_stand_in(stand_ins: Mapping, name: str, stand_in: str) -> None:
-    """Raises GpufeedError where something else stands in for a stand-in, as in a circle."""
+    """Raises GpufeedError where a stand-in has a stand-in itself, as in a circle."""
     last = stand_ins.get(stand_in, stand_in)
     if stand_in not in (name, last):
         also = "" if last == name else f"write {name}: {last}, or "
         raise GpufeedError(
             f"use_instead: {stand_in!r} for {name!r}, and {last!r} for {stand_in!r}",
-            "stand-ins that nothing stands in for",
+            "sources that have no stand-in themselves",
             f"{also}remove one of the two from use_instead",
         )
 
@@ -108,7 +108,7 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
 
 
 def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
-    """Raise GpufeedError for a batch larger than the training split, where the config tells its size.
+    """Raise GpufeedError for a batch larger than the training split, where the config gives its size.
 
     Of other datasets the job knows it, from the manifest. So it does for cells on several devices, which most
     nodes skip.

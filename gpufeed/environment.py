@@ -176,12 +176,11 @@ def _folder_quota(folder: Path) -> float | None:
 
 
 def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | None:
-    """A short digest that tells this host from others, also where all have one name; None where nothing does.
+    """A short digest that distinguishes this host from others of its name; None where nothing does.
 
-    Of the UUIDs of its GPUs: of all, whichever the job may use. A host without GPUs is told by the addresses
-    that the makers of its network cards gave, and one without these, as a virtual machine with a made-up
-    address that its clones have too, by its boot, so that it is another after a reboot. 8 hex digits name
-    nobody: many addresses share them.
+    It is made of the UUIDs of all its GPUs, whichever the job may use. Without GPUs it is made of the
+    addresses that the makers of its network cards gave. A virtual machine often has none, since its address
+    is made up and its clones have the same one. Then it is made of the boot, and changes at a reboot.
     """
     boot = _lines(proc / "sys/kernel/random/boot_id")
     known = gpu_uuids(proc) or card_addresses(sys / "class/net") or boot

@@ -238,7 +238,7 @@ def impossible_as_composed(cell: Cell) -> str | None:
 
 
 def without_cuda(cells: Iterable[Cell]) -> Counter:
-    """Why cells are skipped by a node without a CUDA GPU, as far as the config tells: reason -> cells."""
+    """Why cells are skipped by a node without a CUDA GPU, as far as the config says: reason -> cells."""
     found = Counter()
     for cell in cells:
         if cell.device == "cuda":

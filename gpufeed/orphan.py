@@ -48,8 +48,8 @@ def snakemake_runs() -> Callable[[], bool]:
     """Return what says whether this job's Snakemake runs still, and the nearest ancestors of the job.
 
     Ends the process where Snakemake has gone already. The ancestors are others then, or a container stands
-    between, so that Snakemake tells its number (`handed_down`); a process with that number that began after
-    the job is another one. In a container with process numbers of its own only the ancestors can be seen.
+    between, so that Snakemake passes on its number (`handed_down`); a process with that number that began
+    after the job is another one. In a container with its own process numbers only the ancestors can be seen.
     """
     near = family()
     pid, namespace = map(int, os.environ.get(VARIABLE, "0:-1").split(":"))

@@ -67,7 +67,7 @@ SHOWN = {
     "Sentence": ("sentence", None),
     "Cell": ("cell_id", None),
 }
-MAY_LACK = (*TAKEN, "others_cpu_share_max")  # left out where no record tells
+MAY_LACK = (*TAKEN, "others_cpu_share_max")  # left out where no record has it
 TABLE_ID = "all-cells"
 # What itables says to readers of a notebook, with links to its site: this page leads nowhere outside.
 NOTEBOOK = re.compile(

@@ -75,7 +75,7 @@ def say_missing(found: find.Found, plan_info: Mapping) -> str:
 def refuse_changed(folder: str | Path) -> None:
     """Raises GpufeedError where documents below a folder, to be published, are not of a commit as it is.
 
-    What tells no machine is of the versions before that, when a copy without .git did not know its changes:
+    Documents without a machine are of earlier versions, when a copy without .git did not know its changes:
     these documents stay, and every table says that their changes are unknown.
     """
     wrong = []

@@ -18,12 +18,12 @@ def taken(records: pd.DataFrame) -> dict[str, list[float]]:
 
 
 def accompanied(records: pd.DataFrame) -> list[bool]:
-    """Whether another process had a context on the GPU while a repeat was measured; not where nobody told."""
+    """Whether another process had a context on the GPU during each repeat; False where it is unknown."""
     return [_others(told) > 0 for told in records["telemetry"]]
 
 
 def disturbed(records: pd.DataFrame) -> list[bool]:
-    """Whether other processes used the cores while a repeat was measured; not where nobody told."""
+    """Whether other processes used the cores while a repeat was measured; False where it is unknown."""
     return [is_disturbed(told) for told in records["telemetry"]]
 
 

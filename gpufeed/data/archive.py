@@ -128,7 +128,7 @@ def reading(path: Path) -> Iterator[None]:
         raise GpufeedError(
             f"{path} is damaged or cut off ({type(error).__name__}: {error})",
             "a whole archive",
-            f"put a whole copy there, or move {path} away and run the command again to fetch it anew",
+            f"put a whole copy there, or move {path} away and run the command again, which fetches it",
         ) from error
 
 

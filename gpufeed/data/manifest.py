@@ -124,6 +124,6 @@ class Manifest:
                 f"no readable manifest at {path} ({error})",
                 "manifest.parquet as gpufeed writes it",
                 "name the manifest.parquet of a prepared dataset; if it is one, move it away and run the "
-                "command again, which prepares the dataset anew",
+                "command again, which prepares the dataset again",
             ) from error
         return cls(path.parent, info, table.to_pandas())

@@ -143,7 +143,7 @@ def clear(out: Path) -> None:
 def read_sidecar(root: Path) -> Packed:
     """What is packed in `root`; raises GpufeedError if that is damaged or belongs to another manifest."""
     path = root / SIDECAR
-    remedy = f"move {path} and {MANIFEST} away and run the command again, which prepares the dataset anew"
+    remedy = f"move {path} and {MANIFEST} away and run the command again, which prepares the dataset again"
     try:
         about = Packed(**json.loads(path.read_bytes()))
         found = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()

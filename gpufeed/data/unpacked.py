@@ -159,7 +159,7 @@ def damaged(archive: Path, found: str) -> GpufeedError:
     return GpufeedError(
         f"{archive} is damaged, cut off or gone ({found})",
         f"the archive that {archive.with_suffix('.json').name} beside it describes",
-        f"move {archive} away and run the command again, which packs it anew",
+        f"move {archive} away and run the command again, which packs it again",
     )
 
 

@@ -72,7 +72,7 @@ class Seen:
 
 
 class Watch:
-    """Within `with` the training runs. The first error of a watch ends it, and is told in the log alone.
+    """Within `with` the training runs. The first error of a watch ends it, and is only logged.
 
     together: whether this process is one of several of the training, all started by its parent on this node.
     """

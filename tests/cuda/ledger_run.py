@@ -106,7 +106,7 @@ class Run:
         return [running.job for running in self.running.values()]
 
     def _fits(self, file: str, alone: bool) -> bool:
-        """Whether it would end in time; what takes more than half a part goes on in the next one."""
+        """Whether it would end in time; what takes more than half a part continues in the next one."""
         row = self.ledger.get(file, {"seconds": 0.0, "seconds_alone": 0.0})
         seconds = row["seconds_alone"] if alone else row["seconds"] - row["seconds_alone"]
         return self._seconds_left() > min(seconds + STARTS_S, 60 * self.minutes / 2)

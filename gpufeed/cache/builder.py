@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from gpufeed.cache.rows import allocate, write_rows
 from gpufeed.data.building import one_builder, own_partial
 from gpufeed.data.disk import enough_disk
 from gpufeed.data.manifest import Manifest
+from gpufeed.data.quarantine import too_many
 from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
@@ -38,13 +39,19 @@ def build_or_fall_back(
 
     The log and the sidecar (asked_for, because) then say so.
     """
+    name, because = able(decoder_name, workers, manifest.info.resize)
+    return build(manifest, name, path, workers, decoder_name if because else None, because)
+
+
+def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
+    """Who decodes on this node: the decoder and None, or the first of FALLBACKS that runs, and why."""
     try:
-        decoder(decoder_name, threads_of(decoder_name, workers))
+        decoder(decoder_name, threads_of(decoder_name, workers), resize)
     except Skip as skip:
         instead = next(name for name in FALLBACKS if name != decoder_name and runs(name))
         log.info("%s %s builds the cache instead.", skip, instead)
-        return build(manifest, instead, path, workers, asked_for=decoder_name, because=str(skip))
-    return build(manifest, decoder_name, path, workers)
+        return instead, str(skip)
+    return decoder_name, None
 
 
 def runs(decoder_name: str) -> bool:
@@ -69,18 +76,21 @@ def build(
     asked_for: str | None = None,
     because: str | None = None,
     durable: bool = True,
+    max_quarantined_share: float | None = None,
 ) -> CacheInfo:
     """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
 
     workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
     decodes in this process. asked_for, because: see CacheInfo. durable: waits, once at the end, until the
-    disk has the pixels. Where another process builds the same cache at this moment, its cache is taken.
+    disk has the pixels. max_quarantined_share: of all images that may be undecodable and are then listed in
+    the sidecar; None is for a prepared dataset, where each is an error. Where another process builds the same
+    cache at this moment, its cache is taken.
 
     Raises GpufeedError for images of several sizes, images that cannot be decoded (all are listed in the
     log), a full disk, a dead worker and a decoder that this node lacks.
     """
     try:
-        ours = decoder(decoder_name, threads_of(decoder_name, workers))
+        ours = decoder(decoder_name, threads_of(decoder_name, workers), manifest.info.resize)
     except Skip as skip:
         raise GpufeedError(
             str(skip),
@@ -88,13 +98,18 @@ def build(
             "build on such a node, or take another decoder",
         ) from skip
 
-    def fill(target: Path) -> None:
+    def fill(target: Path) -> list[dict[str, str]]:
         if ours.parallel == "processes":
             failures = fill_in_processes(manifest, decoder_name, target, workers)
         else:
             failures = fill_here(manifest, ours, target)
-        if undecodable := list(failures):
+        undecodable = list(failures)
+        if undecodable and max_quarantined_share is None:
             raise cannot_decode(undecodable, len(manifest))
+        found = [asdict(image) for image in undecodable]
+        if found:
+            check_share(found, len(manifest), max_quarantined_share)
+        return found
 
     source = Source(decoder_name, ours.version(), ours.tolerance, asked_for, because)
     return store(manifest, Path(path), fill, source, durable)
@@ -117,7 +132,12 @@ def build_from_rows(
     is missing.
     """
     source = Source(decoder_name, version, tolerance or load("decoder", decoder_name).tolerance)
-    return store(manifest, Path(path), lambda target: write_rows(target, batches), source, durable)
+
+    def fill(target: Path) -> list[dict[str, str]]:
+        write_rows(target, batches)
+        return []
+
+    return store(manifest, Path(path), fill, source, durable)
 
 
 @dataclass(frozen=True)
@@ -132,10 +152,15 @@ class Source:
 
 
 def store(
-    manifest: Manifest, path: Path, fill: Callable[[Path], None], source: Source, durable: bool
+    manifest: Manifest,
+    path: Path,
+    fill: Callable[[Path], list[dict[str, str]]],
+    source: Source,
+    durable: bool,
 ) -> CacheInfo:
     """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
 
+    `fill` returns the images that it could not decode, for CacheInfo.quarantined.
     Of several processes that want it at once, one builds and the others take what that built.
     """
     shape = (len(manifest), *manifest.image_size(), 3)
@@ -146,13 +171,14 @@ def store(
         partial = own_partial(path)
         try:
             allocate(partial, shape)
-            fill(partial)
+            quarantined = fill(partial)
             info = CacheInfo(
                 **vars(source),
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
                 sha256=file_digest(partial),
+                quarantined=quarantined,
             )
             if durable:
                 sync(partial)
@@ -178,6 +204,19 @@ def sync(path: Path) -> None:
     leave the name of a finished cache on a part of it."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
+
+
+def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:
+    """Raises GpufeedError if the quarantined images are more than their share of `count`."""
+    if len(quarantined) > max_share * count:
+        for image in quarantined:
+            log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
+        raise too_many(
+            quarantined,
+            count,
+            max_share,
+            "mend these files or move them away, or raise max_quarantined_share to go on without them",
+        )
 
 
 def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:

@@ -1,18 +1,23 @@
 """Decoding a whole dataset into the rows of a cache, by processes or by one decoder that uses all."""
 
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tqdm import tqdm
 
 from gpufeed.cache.rows import Rows
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.resize import resized
 from gpufeed.decode.base import Decoder, DeviceDecoded, Outcome
+from gpufeed.decode.files import MOST_BYTES
+from gpufeed.decode.resizing import ResizingDecoder
 from gpufeed.processes import run
 from gpufeed.registry import load
 
@@ -33,12 +38,14 @@ class Undecodable:
 
 
 @lru_cache(maxsize=1)
-def decoder(name: str, threads: int) -> Decoder:
+def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> Decoder:
     """This process's decoder, made once, as some take longer to set up than to decode a task.
 
-    Raises Skip with the decoder's own sentence if this node lacks what it needs.
+    resize: (height, width) to which a decoder whose library can do so brings the images itself. Raises Skip
+    with the decoder's own sentence if this node lacks what it needs.
     """
-    return load("decoder", name)(threads)
+    kind = load("decoder", name)
+    return kind(threads, resize) if resize and issubclass(kind, ResizingDecoder) else kind(threads)
 
 
 def fill_in_processes(
@@ -48,7 +55,7 @@ def fill_in_processes(
     files = manifest.paths()
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
-    same = ([value] * len(chunks) for value in (decoder_name, target, bool(manifest.info.resize)))
+    same = ([value] * len(chunks) for value in (decoder_name, target, manifest.info.resize))
     tasks = (*same, starts, chunks)
     with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
         for chunk, failures in zip(chunks, run(decode_task, tasks, processes), strict=True):
@@ -62,20 +69,18 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
     A thread reads the files of the next call while this one decodes.
     """
     files, rows = manifest.paths(), Rows(target)
-    # by the largest file, as it is decoded before it is resized
-    size = images_a_call((int(manifest.table["height"].max()), int(manifest.table["width"].max())))
-    starts = range(0, len(files), size)
+    # by the size of the files, as they are decoded before they are resized
+    pixels = manifest.table["height"].to_numpy(np.int64) * manifest.table["width"].to_numpy(np.int64)
+    chunks = list(calls(pixels.tolist()))
     with (
         ThreadPoolExecutor(1) as reader,
         tqdm(total=len(files), unit="image", desc=f"decoding with {decoder.name}") as progress,
     ):
-        coming = None
-        for start in starts:
-            chunk = coming or reader.submit(read_files, files[start : start + size])
-            after = files[start + size : start + 2 * size]
-            read = chunk.result()
-            coming = reader.submit(read_files, after) if after else None
-            yield from named(manifest, decode_rows(decoder, rows, bool(manifest.info.resize), start, read))
+        coming = reader.submit(read_files, files[chunks[0]])
+        for chunk, after in zip_longest(chunks, chunks[1:]):
+            read = coming.result()
+            coming = reader.submit(read_files, files[after]) if after else None
+            yield from named(manifest, decode_rows(decoder, rows, manifest.info.resize, chunk.start, read))
             progress.update(len(read))
 
 
@@ -85,17 +90,22 @@ def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undec
         yield Undecodable(manifest.table["path"].iloc[row], reason)
 
 
-def images_a_call(size: tuple[int, int]) -> int:
-    """Up to BATCH images of (height, width) pixels, fewer where they are large."""
-    height, width = size
-    return max(1, min(BATCH, BATCH_BYTES // (height * width * 3)))
+def calls(pixels: list[int]) -> Iterator[slice]:
+    """The rows of each call, for the pixels of each file: up to BATCH images, fewer where they are large."""
+    start = total = 0
+    for row, count in enumerate(pixels):
+        total += 3 * count
+        if row > start and (row - start == BATCH or total > BATCH_BYTES):
+            yield slice(start, row)
+            start, total = row, 3 * count
+    yield slice(start, len(pixels))
 
 
 def decode_task(
-    decoder_name: str, target: Path, resize: bool, start: int, files: list[Path]
+    decoder_name: str, target: Path, resize: tuple[int, int] | None, start: int, files: list[Path]
 ) -> list[tuple[int, str]]:
     """`decode_rows` for a decoding process."""
-    return decode_rows(decoder(decoder_name, 1), Rows(target), resize, start, read_files(files))
+    return decode_rows(decoder(decoder_name, 1, resize), Rows(target), resize, start, read_files(files))
 
 
 def read_files(files: list[Path]) -> list[bytes | str]:
@@ -105,17 +115,22 @@ def read_files(files: list[Path]) -> list[bytes | str]:
 
 def read_file(file: Path) -> bytes | str:
     try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+            return "not a regular file"
+        if found.st_size > MOST_BYTES:
+            return f"{found.st_size} bytes, at most {MOST_BYTES} are read"
         return file.read_bytes()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 
 
 def decode_rows(
-    decoder: Decoder, rows: Rows, resize: bool, start: int, read: list[bytes | str]
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
 ) -> list[tuple[int, str]]:
     """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures.
 
-    resize: brings images of other sizes to that of the rows, where otherwise they count as failed.
+    resize: the size of the rows, to which other images are brought; None counts them as failed.
     """
     failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
     readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]
@@ -125,7 +140,7 @@ def decode_rows(
 
 
 def decode_on_host(
-    decoder: Decoder, rows: Rows, resize: bool, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """Decodes files into the rows `ids`; yields (row, reason) of the failures."""
     decoded, shape = decoder.decode(files), rows.rows.shape[1:]
@@ -139,13 +154,13 @@ def decode_on_host(
 
 
 def decode_on_device(
-    decoder: Decoder, rows: Rows, resize: bool, ids: list[int], files: list[bytes]
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
 ) -> Iterator[tuple[int, str]]:
     """As `decode_on_host`, into one batch on the decoder's device that is copied to the host at once."""
     import torch
 
     images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)
-    if resize:
+    if resize and not isinstance(decoder, ResizingDecoder):
         outcomes = resize_into(images, decoder.decode_to(files, decoder.device))
     else:
         outcomes = decoder.decode_into(files, images)

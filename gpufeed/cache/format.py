@@ -7,7 +7,7 @@ what the array was made from, so that an array without it counts as unfinished.
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,9 @@ class CacheInfo:
 
     asked_for, because: the decoder that should have built it and the sentence that says why it could
     not, None where the one that was asked for did.
+
+    quarantined: [{"path", "reason"}] of the files that nobody can decode, whose rows are black; empty for a
+    prepared dataset, whose manifest has no such files.
     """
 
     decoder: str
@@ -40,6 +43,7 @@ class CacheInfo:
     asked_for: str | None = None
     because: str | None = None
     tolerance: Tolerance | None = None
+    quarantined: list[dict[str, str]] = field(default_factory=list)
 
 
 def info_path(path: Path) -> Path:

@@ -75,7 +75,13 @@ def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str
     return None
 
 
-def too_many(found: list[dict[str, str]], count: int, max_share: float) -> GpufeedError:
+def too_many(
+    found: list[dict[str, str]],
+    count: int,
+    max_share: float,
+    remedy: str = "fetch the dataset again, or raise max_quarantined_share in the config to go on without "
+    "these files",
+) -> GpufeedError:
     """The error for a dataset of which too much is broken."""
     lines = [f"{image['path']}: {image['reason']}" for image in found[:SHOWN]]
     if len(found) > SHOWN:
@@ -83,5 +89,5 @@ def too_many(found: list[dict[str, str]], count: int, max_share: float) -> Gpufe
     return GpufeedError(
         f"{len(found)} of {count} images cannot be decoded\n  " + "\n  ".join(lines),
         f"at most {max_share:.3%} of them (max_quarantined_share)",
-        "fetch the dataset again, or raise max_quarantined_share in the config to go on without these files",
+        remedy,
     )

@@ -104,9 +104,16 @@ def test_decoder_that_the_node_lacks_is_an_error_and_harms_no_cache(name, manife
 
 
 def test_large_images_make_small_calls():
-    assert fill.images_a_call((64, 64)) == fill.BATCH
-    assert fill.images_a_call((1024, 1024)) == 85  # 85 x 3 MiB < 256 MiB
-    assert fill.images_a_call((30_000, 30_000)) == 1
+    def lengths(pixels: list[int]) -> list[int]:
+        found = [range(len(pixels))[call] for call in fill.calls(pixels)]
+        assert [row for rows in found for row in rows] == list(range(len(pixels)))
+        return [len(rows) for rows in found]
+
+    assert lengths([64 * 64] * 2500) == [1024, 1024, 452]
+    assert lengths([1024 * 1024] * 100) == [85, 15]  # 85 x 3 MiB < 256 MiB
+    assert lengths([30_000**2] * 3) == [1, 1, 1]
+    assert lengths([64 * 64] * 3 + [30_000**2] + [0] * 5) == [3, 1, 5]
+    assert lengths([1]) == [1]
 
 
 class Lacking:

@@ -88,11 +88,11 @@ def test_without_it_several_sizes_are_an_error_that_names_it(manifest, tmp_path)
     assert "resize: [height, width]" in error.value.remedy
 
 
-def test_calls_are_small_by_the_largest_file(manifest, monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(fill, "images_a_call", lambda size: asked.append(size) or 2)
+def test_calls_are_small_by_the_files_sizes(manifest, monkeypatch, tmp_path):
+    asked, calls = [], fill.calls
+    monkeypatch.setattr(fill, "calls", lambda pixels: asked.extend(pixels) or calls(pixels))
     build(manifest, "dali_cpu", tmp_path / "dali_cpu.npy")
-    assert asked == [(100, 64)]
+    assert asked == (manifest.table["height"] * manifest.table["width"]).tolist()
 
 
 def test_it_is_part_of_what_a_cell_measures_and_nothing_changes_without_it():

@@ -1,1 +1,9 @@
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name == "GPUOnlyDataset":  # not before it is asked for: it imports torch, and the plan does without
+        from gpufeed.gpu_only_dataset import GPUOnlyDataset
+
+        return GPUOnlyDataset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,31 +1,41 @@
 """A dataset that lives on the device, a thin front of the cache and of what `resident` does.
 
-data = GPUOnlyDataset("data/tiny_imagenet/manifest.parquet", use_gpu_decode=True)
+data = GPUOnlyDataset("photos", max_samples=10_000, image_size=(224, 224), dtype=torch.float16)
 for images, labels in data.batches(256, seed=epoch):
     ...
 """
 
 import logging
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
-from gpufeed.cache import build_or_fall_back, info_path, open_cache
+from gpufeed.augment.plain import Normalise
+from gpufeed.cache import build, info_path, manifest_digest, open_cache, read_info
+from gpufeed.cache.builder import able, check_share
 from gpufeed.cache.fill import decoder
+from gpufeed.data import plain_folder
 from gpufeed.data.building import one_builder
 from gpufeed.data.manifest import Manifest
 from gpufeed.devices import resolve_device
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.order import permutation
-from gpufeed.loaders.resident import check_room, copy_rows, free_bytes
+from gpufeed.loaders.resident import SHARE_OF_FREE, copy_rows, free_bytes
 
 GPU_DECODER, CPU_DECODER = "dali_gpu", "simplejpeg"
 DRAW = 0  # seed of the samples that max_samples leaves
+QUARANTINED_SHARE = 0.001  # as max_quarantined_share in config/config.yaml
+DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
+# Of the GPU while dali_gpu decodes: 434 MiB were measured with small files (docs/performance.md), and a call
+# of gpufeed.cache.fill decodes up to 256 MiB of large ones.
+DECODING_BYTES = 2**30
 
 log = logging.getLogger("gpufeed")
 
@@ -33,42 +43,81 @@ log = logging.getLogger("gpufeed")
 class GPUOnlyDataset(Dataset):
     """One split of a dataset, decoded once and held on the device as uint8.
 
+    Items and batches are (C, H, W) and (N, C, H, W) of `dtype`, made from that when they are asked for.
+
     images: uint8 (n, C, H, W) in channels-last memory; labels: int64 (n,); ids: the samples' ids in the
-    manifest, int64 (n,) on the host, ascending; cache: the file that the pixels come from.
+    manifest, int64 (n,) on the host, ascending; cache: the file that the pixels come from, named after the
+    decoder that built it; quarantined: [{"path", "reason"}] of the files that nobody could decode.
     """
 
     def __init__(
         self,
-        manifest: Manifest | str | Path,
+        source: Manifest | str | Path,
         use_gpu_decode: bool = True,
         max_samples: int | None = None,
         split: str = "train",
         device: torch.device | str | None = None,
         workers: int | None = None,
+        *,
+        image_size: tuple[int, int] | None = None,
+        dtype: torch.dtype = torch.uint8,
+        normalise: bool = True,
+        max_quarantined_share: float = QUARANTINED_SHARE,
+        cache_folder: str | Path | None = None,
     ):
-        """Opens the dataset's cache, or builds it first; then copies the split to the device.
+        """Opens the cache, or decodes into one first; then copies the samples to the device.
 
-        manifest: of a prepared dataset, or the path of one. use_gpu_decode: which decoder builds a cache
-        that is missing or of another manifest, dali_gpu or simplejpeg; where the node cannot run it, the
-        log says who builds instead. The cache holds all splits, whatever is asked for here; of several
-        processes that lack it, one builds. max_samples:
-        a random draw of the split, always the same one, instead of all of it. device: None takes the GPU,
-        and without one the CPU, which the log says. workers: cores that may decode; None takes all.
+        source: a manifest, its path or its folder, or a folder of images that nobody prepared
+        (gpufeed.data.plain_folder). use_gpu_decode: which decoder builds a cache that is missing or of
+        another manifest, dali_gpu or simplejpeg; where the node cannot run it, the log says who builds
+        instead. Of several processes that lack a cache, one builds. max_samples: a random draw of the split,
+        always the same one, instead of all of it; no other image is decoded. Without it the cache holds all
+        splits. device: None takes the GPU, and without one the CPU, which the log says. workers: cores that
+        may decode; None takes all.
 
-        Raises GpufeedError for max_samples below 1, an unknown split, a device that the node lacks, a set
-        that does not fit into its memory, and as gpufeed.cache.build does.
+        image_size: (height, width) to which images are stretched; None leaves them. dtype: of what is handed
+        out. normalise: by the dataset's mean and standard deviation (ImageNet's for a plain folder); without
+        it floats are 0 to 1; uint8 is 0 to 255 either way. max_quarantined_share: of the decoded files of a
+        plain folder that may be broken; they are left out, and no others take their place. cache_folder: None
+        takes `cache` beside a manifest, and for a plain folder NAME-cache beside that.
+
+        Raises GpufeedError for options that cannot be, an unknown split, a device that the node lacks, a set
+        that does not fit into its memory (before anything is decoded), and as gpufeed.cache.build does.
         """
-        if max_samples is not None and max_samples < 1:
-            raise GpufeedError(f"max_samples {max_samples}", "1 or more, or None", "leave it out to take all")
-        self.manifest = manifest if isinstance(manifest, Manifest) else Manifest.read(manifest)
-        self.device = pick_device(device)
+        check_options(max_samples, image_size, dtype, max_quarantined_share)
+        self.manifest = manifest_of(source)
+        self.device, self.dtype = pick_device(device), dtype
         self.ids = draw(self.manifest.ids(split), max_samples)
-        self.cache = self.manifest.root / "cache" / f"{GPU_DECODER if use_gpu_decode else CPU_DECODER}.npy"
-        rows = open_or_build(self.manifest, self.cache, workers or cores_allowed())
-        request = LoadRequest(self.manifest, split, 1, self.device, cache=self.cache)
-        check_room(len(self.ids) * int(np.prod(rows.shape[1:])), free_bytes(self.device), request)
-        self.images = copy_rows(rows, self.ids, self.device).permute(0, 3, 1, 2)
+        info, plain = self.manifest.info, self.manifest.info.layout == plain_folder.LAYOUT
+        mean, std = (info.mean, info.std) if normalise else ((0.0,) * 3, (1.0,) * 3)
+        self._normalise = Normalise(mean, std, 0, {}).normalise
+        beside = Path(os.path.abspath(self.manifest.root))
+        beside = beside.with_name(f"{beside.name}-cache") if plain else beside / "cache"
+        shelf = Shelf(
+            Path(cache_folder) if cache_folder else beside,
+            self.manifest,
+            self.ids,
+            len(self.ids) < len(self.manifest.ids(split)),
+            image_size,
+        )
+        asked = GPU_DECODER if use_gpu_decode else CPU_DECODER
+        found = shelf.find(asked)
+        buffers = DECODING_BYTES if found is None and use_gpu_decode and self.device.type == "cuda" else 0
+        check_room(len(self.ids), shelf.chosen.image_size(), self.device, buffers)
+        if found is None:
+            share = max_quarantined_share if plain else None
+            found = shelf.build(asked, workers or cores_allowed(), share)
+        self.cache, about = found.path, read_info(found.path)
+        self.quarantined = about.quarantined
+        check_share(self.quarantined, about.count, max_quarantined_share)
+        whole = ~self.manifest.table["path"].iloc[self.ids].isin([one["path"] for one in self.quarantined])
+        self.ids = self.ids[whole.to_numpy()]
+        self._rows = copy_rows(found.rows, found.places[whole.to_numpy()], self.device)  # (n, H, W, C)
+        self.images = self._rows.permute(0, 3, 1, 2)
         self.labels = torch.from_numpy(self.manifest.labels()[self.ids]).to(self.device)
+        for one in self.quarantined:
+            log.warning("quarantined %s: %s", one["path"], one["reason"])
+        log.info("%d images on %s from %s, decoded by %s", len(self), self.device, self.cache, about.decoder)
 
     @property
     def classes(self) -> list[str]:
@@ -78,14 +127,30 @@ class GPUOnlyDataset(Dataset):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(uint8 (C, H, W), int64 ()) on the device: views, so that one sample costs no copy."""
-        return self.images[index], self.labels[index]
+    def __getitem__(self, index: int | slice | Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """(C, H, W) and int64 () on the device; (N, C, H, W) and int64 (N,) for a slice or several numbers.
+
+        uint8 of a number or a slice are views, so that they cost no copy.
+        """
+        self._no_worker()
+        if isinstance(index, slice) and (index.step is None or index.step > 0):
+            return self._made(self._rows[index]), self.labels[index]
+        if isinstance(index, slice):  # torch has no steps back
+            index = range(*index.indices(len(self)))
+        elif not np.ndim(index):
+            place = range(len(self))[index]  # negative ones count from the end; IndexError
+            return self._made(self._rows[place : place + 1])[0], self.labels[place]
+        return self._gathered(self._places(index))
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The samples of a DataLoader's batch, gathered and normalised together."""
+        images, labels = self[indices]
+        return list(zip(images.unbind(), labels.unbind(), strict=True))
 
     def batches(
         self, batch_size: int, shuffle: bool = True, seed: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """One epoch of (uint8 (N, C, H, W), int64 (N,)), gathered on the device; the last may be smaller.
+        """One epoch of (N, C, H, W) and int64 (N,), gathered on the device; the last may be smaller.
 
         seed: give each epoch its own. Raises GpufeedError for a batch size below 1.
         """
@@ -94,9 +159,194 @@ class GPUOnlyDataset(Dataset):
         everyone = torch.arange(len(self), device=self.device)
         order = permutation(len(self), seed, 0, self.device) if shuffle else everyone
         for chosen in order.split(batch_size):
-            # gathered as (N, H, W, C), which is how they lie in memory
-            images = self.images.permute(0, 2, 3, 1).index_select(0, chosen)
-            yield images.permute(0, 3, 1, 2), self.labels.index_select(0, chosen)
+            yield self._gathered(chosen)
+
+    def _gathered(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._made(self._rows.index_select(0, places)), self.labels.index_select(0, places)
+
+    def _made(self, rows: torch.Tensor) -> torch.Tensor:
+        """uint8 (N, H, W, C) as what is handed out, (N, C, H, W)."""
+        return rows.permute(0, 3, 1, 2) if self.dtype == torch.uint8 else self._normalise(rows).to(self.dtype)
+
+    def _places(self, indices: Sequence[int]) -> torch.Tensor:
+        """Numbers as rows on the device: one out of range there would end the process's use of the GPU."""
+        places, count = torch.as_tensor(indices), len(self)
+        if not places.numel():
+            return torch.zeros(0, dtype=torch.int64, device=self.device)
+        if places.is_floating_point() or places.dtype == torch.bool:
+            raise TypeError(f"{places.dtype} as numbers of samples: whole numbers are expected")
+        if places.min() < -count or places.max() >= count:
+            raise IndexError(f"numbers from {places.min()} to {places.max()} of {count} samples")
+        return (places.to(torch.int64) % count).to(self.device)
+
+    def _no_worker(self) -> None:
+        if self.device.type == "cuda" and get_worker_info() is not None:
+            raise GpufeedError(
+                "a DataLoader's worker process, which cannot use the images on the GPU",
+                "num_workers=0",
+                "give the DataLoader num_workers=0: nothing is left for workers to do",
+            )
+
+
+class Found(NamedTuple):
+    """A cache: its file, its pixels, and the rows of the samples that are asked for."""
+
+    path: Path
+    rows: np.ndarray  # uint8 (N, H, W, 3)
+    places: np.ndarray  # int64 (n,)
+
+
+class Shelf:
+    """Where the pixels of some samples are, or will be: in a cache of the whole set, or one of their own.
+
+    Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy: the size if it is not the manifest's own, and the
+    digest over the samples, their files and the size if they are not all samples.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        ids: np.ndarray,
+        cut: bool,
+        image_size: tuple[int, int] | None,
+    ):
+        """cut: whether the ids are fewer than those of their split, so that they alone are decoded."""
+        self.folder, self.manifest, self.ids, self.cut = folder, manifest, ids, cut
+        some = manifest.table.iloc[ids].reset_index(drop=True)
+        part = Manifest(manifest.root, manifest.info, some) if cut else manifest
+        self.chosen = sized(part, image_size)
+        height, width = self.size = self.chosen.image_size()
+        self.suffix = f"-{height}x{width}" if self.chosen.info.resize != manifest.info.resize else ""
+
+    def path(self, decoder_name: str) -> Path:
+        own = f"-{len(self.ids)}-{manifest_digest(self.chosen)[:12]}" if self.cut else ""
+        return self.folder / f"{decoder_name}{self.suffix}{own}.npy"
+
+    def find(self, decoder_name: str) -> Found | None:
+        """A finished cache under a decoder's name, preferably of the whole set."""
+        whole = self.folder / f"{decoder_name}{self.suffix}.npy"
+        if self.cut and info_path(whole).exists():
+            rows = opened(sized(self.manifest, self.size), whole)
+            if rows is not None:
+                return Found(whole, rows, self.ids)
+        path = self.path(decoder_name)
+        rows = opened(self.chosen, path)
+        return None if rows is None else Found(path, rows, np.arange(len(self.ids)) if self.cut else self.ids)
+
+    def build(self, asked: str, workers: int, share: float | None) -> Found:
+        """Decodes into a cache that is named after who decodes, or finds that; share: as `build` takes it.
+
+        Of several processes that find none, as those of torchrun do, one builds and the others wait for it.
+        """
+        name, because = able(asked, workers, self.chosen.info.resize)
+        path = self.path(name)
+        if because and (found := self.find(name)) is not None:
+            return found
+        check_writable(self.folder)
+        with one_builder(path):
+            if (found := self.find(name)) is None:
+                build(
+                    self.chosen,
+                    name,
+                    path,
+                    workers,
+                    asked if because else None,
+                    because,
+                    max_quarantined_share=share,
+                )
+                found = self.find(name)
+        decoder.cache_clear()  # gives the device memory of a GPU decoder back
+        return found
+
+
+def check_options(
+    max_samples: int | None, image_size: tuple[int, int] | None, dtype: torch.dtype, share: float
+) -> None:
+    """Raises GpufeedError for an option that cannot be."""
+    if max_samples is not None and (not isinstance(max_samples, int | np.integer) or max_samples < 1):
+        raise GpufeedError(f"max_samples {max_samples}", "1 or more, or None", "leave it out to take all")
+    if image_size is not None and not (
+        isinstance(image_size, tuple | list)
+        and len(image_size) == 2
+        and all(isinstance(side, int) and side >= 1 for side in image_size)
+    ):
+        raise GpufeedError(
+            f"image_size {image_size!r}", "(height, width) in pixels", "such as image_size=(224, 224)"
+        )
+    if dtype not in DTYPES:
+        raise GpufeedError(f"dtype {dtype}", f"one of: {', '.join(map(str, DTYPES))}", "choose one of them")
+    if not 0 <= share < 1:
+        raise GpufeedError(
+            f"max_quarantined_share {share}", "a share from 0 to below 1", "such as 0.01 for one in a hundred"
+        )
+
+
+def manifest_of(source: Manifest | str | Path) -> Manifest:
+    """The manifest itself, the one at a path or in a folder, or one of a folder that nobody prepared."""
+    if isinstance(source, Manifest):
+        return source
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise GpufeedError(f"no {path}", "a manifest.parquet, or a folder of images", "correct the path")
+    if not path.is_dir():
+        return Manifest.read(path)
+    own = path / "manifest.parquet"
+    return Manifest.read(own) if own.exists() else plain_folder.listed(path)
+
+
+def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
+    """The manifest with images of one size: `image_size`, or for None the one that they have.
+
+    Raises GpufeedError where they have several.
+    """
+    if plain := manifest.info.layout == plain_folder.LAYOUT:
+        manifest = plain_folder.looked_at(manifest)
+    table = manifest.table
+    whole = Manifest(manifest.root, manifest.info, table[table["height"] > 0] if plain else table)
+    own = None
+    if image_size is None or not plain:
+        try:
+            own = whole.image_size()
+        except GpufeedError as error:
+            if image_size is None:
+                raise GpufeedError(error.found, error.expected, "give image_size=(height, width)") from error
+    size = own if image_size is None else tuple(image_size)
+    if size == own and not plain:
+        return manifest
+    return Manifest(manifest.root, replace(manifest.info, resize=size), table)
+
+
+def check_room(count: int, size: tuple[int, int], device: torch.device, buffers: int) -> None:
+    """Raises GpufeedError unless so many images and the decoder's buffers fit, with some memory to spare."""
+    free, each = free_bytes(device), size[0] * size[1] * 3 + 8  # and an int64 label
+    needed, most = count * each + buffers, int(SHARE_OF_FREE * free)
+    if needed <= most:
+        return
+    fits = (most - buffers) // each
+    decoding = f" and {buffers / 2**30:.2f} GiB to decode" if buffers else ""
+    raise GpufeedError(
+        f"{count * each / 2**30:.2f} GiB for {count:,} images of {size[0]} x {size[1]}{decoding}, "
+        f"{free / 2**30:.2f} GiB free on {device}",
+        f"at most {SHARE_OF_FREE:.0%} of the free memory",
+        (f"give max_samples={fits}, which fits, or " if fits > 0 else "give ")
+        + "a smaller image_size, or a device with more memory",
+    )
+
+
+def check_writable(folder: Path) -> None:
+    """Makes a folder; raises GpufeedError if it cannot be made or written to."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = None if os.access(folder, os.W_OK) else "you may not write to it"
+    except OSError as error:
+        why = error.strerror
+    if why:
+        raise GpufeedError(
+            f"{folder}: {why}",
+            "a folder for the decoded images that you may write to",
+            "give cache_folder=FOLDER",
+        )
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:
@@ -125,21 +375,6 @@ def draw(ids: np.ndarray, most: int | None) -> np.ndarray:
     if most is None or most >= len(ids):
         return ids
     return np.sort(np.random.default_rng(DRAW).choice(ids, most, replace=False))
-
-
-def open_or_build(manifest: Manifest, path: Path, workers: int) -> np.memmap:
-    """The cache's pixels, uint8 (N, H, W, 3); built first if there is none of this manifest.
-
-    Of several processes that find none, as those of torchrun do, one builds and the others wait for it.
-    """
-    if (rows := opened(manifest, path)) is not None:
-        return rows
-    with one_builder(path):
-        if (rows := opened(manifest, path)) is None:
-            build_or_fall_back(manifest, path.stem, path, workers)
-            decoder.cache_clear()  # gives the device memory of a GPU decoder back
-            rows = open_cache(path, manifest)
-        return rows
 
 
 def opened(manifest: Manifest, path: Path) -> np.memmap | None:

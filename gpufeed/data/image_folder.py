@@ -113,8 +113,19 @@ def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, 
             yield member.name, member.read()
 
 
-def placed(names: list[str], choice: Options, source: Path) -> Placed:
-    """Where the images among some files go; source: for messages."""
+@dataclass(frozen=True)
+class Found:
+    """Where the images of a source lie. places: name -> split, and the rest of the way to it; classes: of
+    the images to train on; held_out: the folder of the evaluation split, None without one."""
+
+    places: dict[str, tuple[str, list[str]]]
+    classes: list[str]
+    held_out: str | None
+    left_out: Counter[str]
+
+
+def found_in(names: list[str], source: Path) -> Found:
+    """Where the images among some files lie; source: for messages."""
     images = [name for name in names if is_image(name)]
     left_out = Counter({NO_IMAGE: sum(not name.endswith("/") for name in names) - len(images)})
     parts = {name: name.split("/") for name in images}
@@ -134,11 +145,24 @@ def placed(names: list[str], choice: Options, source: Path) -> Placed:
         else:
             places[name] = (split, rest)
     classes = sorted({rest[0] for split, rest in places.values() if split == TRAIN})
-    check(places, classes, source)
     if empty := sorted(folders_in(names, [*way, TRAIN] if TRAIN in nested else way) - set(classes)):
         left_out[EMPTY] = len(empty)
         log.warning("%d %s: %s, in %s", len(empty), EMPTY, ", ".join(empty), source)
-    if TRAIN not in nested or held_out is None:
+    return Found(places, classes, held_out if TRAIN in nested else None, left_out)
+
+
+def placed(names: list[str], choice: Options, source: Path) -> Placed:
+    """Where the images among some files go; source: for messages."""
+    found = found_in(names, source)
+    places, classes, held_out, left_out = found.places, found.classes, found.held_out, found.left_out
+    if len(classes) < 2:
+        raise GpufeedError(
+            f"{len(classes)} folders of classes with images to train on in {source}",
+            "two at least: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
+            f"sort the images ({', '.join(SUFFIXES)}) into such folders",
+        )
+    check(places, classes, source)
+    if held_out is None:
         held_out = EVALUATION[0]
         for name in drawn(places, classes, choice):
             places[name] = (held_out, places[name][1])
@@ -172,13 +196,7 @@ def drawn(places: Mapping[str, tuple[str, list[str]]], classes: list[str], choic
 
 
 def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], source: Path) -> None:
-    """Raises GpufeedError for what no classifier could be trained on, and for names that cannot be kept."""
-    if len(classes) < 2:
-        raise GpufeedError(
-            f"{len(classes)} folders of classes with images to train on in {source}",
-            "two at least: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
-            f"sort the images ({', '.join(SUFFIXES)}) into such folders",
-        )
+    """Raises GpufeedError for classes to evaluate that nothing trains, and names that cannot be kept."""
     if strange := sorted({rest[0] for _, rest in places.values()} - set(classes)):
         raise GpufeedError(
             f"{len(strange)} classes to evaluate that nothing trains, the first {strange[0]!r}, in {source}",

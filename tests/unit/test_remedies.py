@@ -75,9 +75,13 @@ def store(own: Path, write_store) -> tuple[Manifest, Path]:
 
 # what a reader may have there -> what is then done with it
 CASES = {
-    "a folder of images in place of a manifest": (
-        lambda own: pictures(own / "pics"),
+    "a folder without images in place of a manifest": (
+        lambda own: spoilt(own / "pics/a/notes.txt").parents[1],
         lambda pics, own: GPUOnlyDataset(pics, device="cpu"),
+    ),
+    "a folder of images of which some are broken": (
+        lambda own: cut(pictures(own / "pics") / "train/a/0.jpg").parents[2],
+        lambda pics, own: GPUOnlyDataset(pics, device="cpu", workers=1),
     ),
     "another Parquet file in place of a manifest": (
         lambda own: spoilt(pictures(own / "pics") / "manifest.parquet"),
@@ -165,12 +169,12 @@ def test_no_error_advises_to_destroy_what_its_reader_may_own(case, tmp_path, mon
     assert files_below(own).keys() >= names
 
 
-def test_a_folder_in_place_of_a_manifest_is_told_what_to_name(tmp_path):
+def test_a_folder_without_images_is_told_what_to_name(tmp_path):
     with pytest.raises(GpufeedError) as raised:
-        GPUOnlyDataset(pictures(tmp_path / "path/pics"), device="cpu")
+        GPUOnlyDataset(spoilt(tmp_path / "path/pics/notes.txt").parent, device="cpu")
     assert "manifest.parquet of a prepared dataset" in raised.value.remedy
     assert str(tmp_path) not in raised.value.remedy
-    assert files_below(tmp_path / "path/pics") == FILES
+    assert files_below(tmp_path / "path/pics") == {"notes.txt": b"mine"}
 
 
 @pytest.mark.parametrize("source", ["data/pics", "data/pics/images", "data", "link"])

@@ -10,10 +10,11 @@ from hostile_fixtures import available, photo, saved
 from image_fixtures import MEAN, STD, request
 from PIL import Image
 
-from gpufeed.cache import build, fill, open_cache
+from gpufeed.cache import build, fill, open_cache, read_info
 from gpufeed.config_sources import check_of
 from gpufeed.data.manifest import DatasetInfo, Manifest
 from gpufeed.data.resize import resized
+from gpufeed.decode.resizing import resize_tolerance
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import content
 from gpufeed.loaders.resident import ResidentLoader
@@ -60,6 +61,8 @@ def test_every_decoder_builds_the_cache(name, workers, manifest, tmp_path, monke
     tolerance = replace(decoder.tolerance, max=decoder.tolerance.max + 2, mean=decoder.tolerance.mean + 0.5)
     wrong = [tolerance.exceeded(image, right) for image, right in pairs]
     assert wrong == [None] * len(SIDES)
+    allowed = decoder.tolerance.then(resize_tolerance(SIZE)) if name.startswith("dali") else decoder.tolerance
+    assert read_info(tmp_path / f"{name}.npy").tolerance == allowed
 
 
 def test_pillow_s_cache_is_exact(manifest, tmp_path):

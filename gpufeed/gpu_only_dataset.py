@@ -93,7 +93,7 @@ class GPUOnlyDataset(Dataset):
         self._normalise = Normalise(mean, std, 0, {}).normalise
         beside = Path(os.path.abspath(self.manifest.root))
         beside = beside.with_name(f"{beside.name}-cache") if plain else beside / "cache"
-        shelf = Shelf(
+        pixels = Pixels(
             Path(cache_folder) if cache_folder else beside,
             self.manifest,
             self.ids,
@@ -101,12 +101,12 @@ class GPUOnlyDataset(Dataset):
             image_size,
         )
         asked = GPU_DECODER if use_gpu_decode else CPU_DECODER
-        found = shelf.find(asked)
+        found = pixels.find(asked)
         buffers = DECODING_BYTES if found is None and use_gpu_decode and self.device.type == "cuda" else 0
-        check_room(len(self.ids), shelf.chosen.image_size(), self.device, buffers)
+        check_room(len(self.ids), pixels.chosen.image_size(), self.device, buffers)
         if found is None:
             share = max_quarantined_share if plain else None
-            found = shelf.build(asked, workers or cores_allowed(), share)
+            found = pixels.build(asked, workers or cores_allowed(), share)
         self.cache, about = found.path, read_info(found.path)
         self.quarantined = about.quarantined
         check_share(self.quarantined, about.count, max_quarantined_share)
@@ -196,7 +196,7 @@ class Found(NamedTuple):
     places: np.ndarray  # int64 (n,)
 
 
-class Shelf:
+class Pixels:
     """Where the pixels of some samples are, or will be: in a cache of the whole set, or one of their own.
 
     Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy: the size if it is not the manifest's own, and the
@@ -244,19 +244,14 @@ class Shelf:
         if because and (found := self.find(name)) is not None:
             return found
         check_writable(self.folder)
+        instead_of = asked if because else None
         with one_builder(path):
-            if (found := self.find(name)) is None:
-                build(
-                    self.chosen,
-                    name,
-                    path,
-                    workers,
-                    asked if because else None,
-                    because,
-                    max_quarantined_share=share,
-                )
-                found = self.find(name)
-        decoder.cache_clear()  # gives the device memory of a GPU decoder back
+            try:
+                if (found := self.find(name)) is None:
+                    build(self.chosen, name, path, workers, instead_of, because, max_quarantined_share=share)
+                    found = self.find(name)
+            finally:
+                decoder.cache_clear()  # gives the device memory of a GPU decoder back
         return found
 
 

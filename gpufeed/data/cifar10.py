@@ -33,15 +33,23 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
     no_options(options, "cifar10")
     archive = only_archive(archives, "cifar10")
     with staging(out) as stage:
-        contents = _read_batches(archive)
-        classes = _class_names(contents[META], archive)
-        batches = {name: _images_and_labels(contents[name], name, len(classes), archive) for name in SPLITS}
+        classes, batches = read_images(archive)
         total = sum(len(labels) for _, labels in batches.values())
         with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for name, (images, labels) in batches.items():
                 _write_batch(stage, SPLITS[name], images, labels, classes, bar)
         info = DatasetInfo(dataset, "cifar10", classes, "test", MEAN, STD, source=checksums([archive]))
         return stage.finish(info)
+
+
+def read_images(archive: Path) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Class names, and by name of SPLITS uint8 images (N, 32, 32, 3) with int64 labels (N,).
+
+    Raises GpufeedError as `reorganise` does.
+    """
+    contents = _read_batches(archive)
+    classes = _class_names(contents[META], archive)
+    return classes, {name: _images_and_labels(contents[name], name, len(classes), archive) for name in SPLITS}
 
 
 def _read_batches(archive: Path) -> dict[str, dict]:

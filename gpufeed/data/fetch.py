@@ -14,6 +14,8 @@ from gpufeed.data.disk import NO_ROOM, enough_disk
 from gpufeed.data.http_transfer import LEAST_KB_S, TooSlow, TransferFailed, Wanted, discard, held, transfer
 from gpufeed.errors import GpufeedError
 
+STAND_INS = ("cifar10-jpeg.npz", "tiny-imagenet-40.zip")  # nobody hosts them
+
 log = logging.getLogger("gpufeed")
 
 
@@ -143,6 +145,8 @@ def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> 
         if folders
         else f"name a folder that holds {file.name} in `archives`"
     )
+    if file.name in STAND_INS:
+        put += ", or make it: python -m gpufeed.data.stand_ins"
     if not reasons:
         where = f"no {file.name} in {folders}" if folders else f"no folder of archives for {file.name}"
         return GpufeedError(f"{where}, and its source has no URL", expected, put)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from data_fixtures import REPOSITORY, SLICE, files_of_at_most
 
+from gpufeed.compose import shipped
 from gpufeed.data import http_transfer
 from gpufeed.data.disk import enough_disk
-from gpufeed.data.fetch import SourceFile, fetch
+from gpufeed.data.fetch import STAND_INS, SourceFile, fetch
+from gpufeed.data.stand_ins import MADE_OF
 from gpufeed.errors import GpufeedError
 
 BODY = np.random.default_rng(0).bytes(300_000)
@@ -263,6 +265,14 @@ def test_nowhere_to_get_it_from(tmp_path):
     assert caught.value.remedy == f"put data.bin into {tmp_path / 'site'}"
     with pytest.raises(GpufeedError, match=r"name a folder that holds data\.bin in `archives`"):
         get(source(), tmp_path)
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_nowhere_to_get_a_stand_in_from_is_answered_with_the_command_that_makes_it(tmp_path, name):
+    with pytest.raises(GpufeedError) as caught:
+        fetch(SourceFile(name), tmp_path / name, [])
+    assert "python -m gpufeed.data.stand_ins" in caught.value.remedy
+    assert name in {row["name"] for of in MADE_OF for row in shipped()["sources"][of]["files"]}
 
 
 def test_unknown_scheme_and_missing_local_file(tmp_path):

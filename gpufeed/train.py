@@ -1,4 +1,4 @@
-"""python -m gpufeed.train: trains one model by hand, with Hydra. --help names the groups and keys."""
+"""python -m gpufeed.train: trains one model by hand, with Hydra. Alone it says what there is to train."""
 
 import errno
 import os
@@ -15,8 +15,13 @@ from gpufeed import __version__
 from gpufeed.compose import PRIMARY, Composed, offer, refused, row, shipped
 from gpufeed.config import HYPER
 from gpufeed.errors import GpufeedError, Skip
+from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
+EXAMPLES = """For example:
+  python -m gpufeed.train trainer.accelerator=gpu trainer.devices=auto model=vit_tiny data=tiny_imagenet
+  python -m gpufeed.train data=synthetic model=simple_cnn       (nothing is downloaded, and no GPU is needed)
+--help names all keys; docs/training.md explains them. In a clone, python train.py is the same command."""
 FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of printing them and exiting with 1
 
 
@@ -28,6 +33,8 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
     if "--version" in sys.argv[1:]:  # Hydra would tell its own
         print(f"gpufeed {__version__}")
         return DONE
+    if not sys.argv[1:]:  # a training of the defaults would help nobody
+        return offered()
     wanted, failures, begun = os.environ.get(FULL_ERROR), [], []
 
     @hydra.main(config_path=str(HYPER), config_name=PRIMARY, version_base="1.3")
@@ -56,6 +63,21 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
     finally:
         os.environ.pop(FULL_ERROR) if wanted is None else os.environ.update({FULL_ERROR: wanted})
     return REFUSED if failures else DONE
+
+
+def offered() -> int:
+    """Prints what can be trained; returns the exit code."""
+    try:
+        groups = {"data": shipped()["sources"], "model": MODELS, "trainer": TRAINERS, "augment": AUGMENTS}
+    except GpufeedError as error:
+        say(error)
+        return REFUSED
+    groups["loader"] = [name for name, loader in LOADERS.items() if not loader.ceiling]
+    print("Trains one model. What there is, each chosen as key=name:")
+    for key, names in groups.items():
+        print(f"  {key:8} {', '.join(names)}")
+    print(EXAMPLES)
+    return DONE
 
 
 def composed(config: DictConfig) -> Composed:

@@ -23,7 +23,8 @@ from gpufeed.by_hand import checkpoints_of, shelf_of
 from gpufeed.compose import cell_from, composed, offer, row, shipped
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
-from gpufeed.train import main
+from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.train import EXAMPLES, main
 from gpufeed.trained import model_file
 
 
@@ -263,8 +264,9 @@ def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_pat
     (tmp_path / "config.yaml").write_text("sources: {}\nsources: {}\n")
     monkeypatch.setattr("gpufeed.compose.CONFIG", tmp_path)
     shipped.cache_clear()
-    code, text = said()
-    assert (code, "'sources' twice" in text) == (2, True)
+    for arguments in ((), ("seed=1",)):
+        code, text = said(*arguments)
+        assert (code, "'sources' twice" in text) == (2, True)
     shipped.cache_clear()
 
 
@@ -282,7 +284,7 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
     def work(found, folder):
         raise error
 
-    assert said(work=work) == (2, f"{error}\n")
+    assert said("seed=1", work=work) == (2, f"{error}\n")
 
 
 def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
@@ -310,11 +312,11 @@ def test_errors_of_files_are_told_and_others_of_the_system_are_not(said, monkeyp
         raise error
 
     if told:
-        code, text = said(work=work)
+        code, text = said("seed=1", work=work)
         assert (code, str(error) in text, "what to do: " in text) == (2, True, True)
         monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(type(error)):
-        said(work=work)
+        said("seed=1", work=work)
 
 
 def test_other_errors_keep_their_traceback(said):
@@ -322,7 +324,7 @@ def test_other_errors_keep_their_traceback(said):
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
-        said(work=work)
+        said("seed=1", work=work)
     assert "HYDRA_FULL_ERROR" not in os.environ
 
 
@@ -355,6 +357,44 @@ def test_the_commands_of_the_documents_are_cells(said, arguments):
     assert (code, text) == (0, "")
     combinations = [len(argument.split(",")) for argument in arguments if "--multirun" in arguments]
     assert len(found) == math.prod(combinations)
+
+
+@pytest.mark.parametrize("command", [["-m", "gpufeed.train"], [str(REPOSITORY / "train.py")]])
+def test_without_arguments_it_says_what_there_is_and_trains_nothing(tmp_path, command):
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:6])
+    offered = {key: set(names.split(", ")) for key, names in lines.items()}
+    ceilings = {name for name, loader in LOADERS.items() if loader.ceiling}
+    assert offered == {
+        **{"data": set(shipped()["sources"]), "loader": set(LOADERS) - ceilings},
+        **{"model": set(MODELS), "trainer": set(TRAINERS), "augment": set(AUGMENTS)},
+    }
+
+
+def test_the_examples_that_it_gives_are_cells(said):
+    commands = [line.split("(")[0] for line in EXAMPLES.splitlines() if line.startswith("  python")]
+    assert len(commands) == 2
+    for command in commands:
+        found = []
+        code, _ = said(*command.split()[3:], work=lambda made, folder, found=found: found.append(made))
+        assert code == 0
+        assert cell_from(found[0], shipped()).dataset in command
+
+
+def test_train_py_of_the_clone_is_the_command(tmp_path):
+    arguments = ["trainer.accelerator=gpu", "trainer.devices=auto", "model=vit_tinny"]
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "train.py", *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "write 'vit_tiny' instead" in done.stderr
 
 
 def test_the_version_is_that_of_gpufeed(monkeypatch, capsys):

@@ -9,8 +9,18 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from setuptools import Distribution, setup
+from setuptools import Distribution, __version__, setup
 from setuptools.command.build_py import build_py
+
+NEEDED = 77  # setuptools of this version on knows the licence field of pyproject.toml
+if (
+    int(__version__.partition(".")[0]) < NEEDED
+):  # python setup.py install takes whatever is there, pip does not
+    sys.exit(
+        f"found: setuptools {__version__}\nexpected: setuptools {NEEDED} or newer\n"
+        f"what to do: python -m pip install --upgrade 'setuptools>={NEEDED}', and run the command again; or "
+        "python -m pip install . which brings its own"
+    )
 
 HERE = Path(__file__).parent
 WITHOUT = "gpufeed is installed without its gpufeed.ops extension, which is compiled at its first use: {}."

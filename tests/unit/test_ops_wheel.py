@@ -1,11 +1,15 @@
 """What pip installs of the gpufeed.ops extension, with torch in the build and without."""
 
+import ensurepip
 import os
 import subprocess
 import sys
+import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
+from data_fixtures import REPOSITORY
 from wheel_fixtures import WHEEL, copy_sources
 
 from gpufeed.commit import checkout, write
@@ -65,3 +69,48 @@ def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path)
     assert checkout(tmp_path / "site") == ("0123abc", True)
     assert "gpufeed/ops/csrc/cpu.cpp" in names
     assert not {"gpufeed/ops/gpufeed_ops.so", "gpufeed/ops/gpufeed_ops.json"} & names
+
+
+@pytest.fixture
+def with_setuptools(tmp_path):
+    """Runs setup.py with an old setuptools that Python brings, and that says it is another `version`."""
+
+    def run(*arguments, version=None):
+        places = [Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels")]
+        wheels = [wheel for place in places for wheel in place.glob("setuptools-[1-6]*.whl")]
+        if not wheels:
+            pytest.skip("this Python brings no setuptools, as it does from 3.12 on")
+        folder = tmp_path / "site"
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            wheel.extractall(folder)
+        if version:
+            (folder / "setuptools/version.py").write_text(f"__version__ = {version!r}\n")
+        return subprocess.run(
+            [sys.executable, "setup.py", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+        )
+
+    (tmp_path / "setup.py").write_bytes((REPOSITORY / "setup.py").read_bytes())
+    return run
+
+
+@pytest.mark.parametrize("version", [None, "9.1", "76.1.0.post2"])
+def test_setup_with_a_setuptools_that_is_too_old_says_what_to_upgrade(tmp_path, with_setuptools, version):
+    (tmp_path / "pyproject.toml").write_bytes((REPOSITORY / "pyproject.toml").read_bytes())
+    done = with_setuptools("install", version=version)
+    assert (done.returncode, done.stdout) == (1, "")
+    found, expected, remedy = done.stderr.splitlines()
+    assert found.startswith(f"found: setuptools {version or '6'}")
+    (needed,) = tomllib.loads((tmp_path / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert expected == f"expected: setuptools {needed.removeprefix('setuptools>=')} or newer"
+    assert f"--upgrade '{needed}'" in remedy
+
+
+@pytest.mark.parametrize("version", ["77.0.0", "100.0"])
+def test_setup_with_a_setuptools_that_is_new_enough_goes_on(with_setuptools, version):
+    done = with_setuptools("--version", version=version)  # no pyproject.toml, which this one could not read
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0.0.0\n"

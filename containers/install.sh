@@ -7,12 +7,12 @@
 set -eu
 PREFIX=/opt/gpufeed
 SOURCES=$(cd "$(dirname "$0")/.." && pwd)
-CUDA=${CUDA:-13}
+CUDA=${CUDA:-12}
 
 case $CUDA in
 12 | 13) ;;
 *)
-    printf 'found: CUDA=%s\nexpected: 12 or 13\nwhat to do: build with CUDA=13, or CUDA=12 for GPUs before Turing (V100)\n' "$CUDA" >&2
+    printf 'found: CUDA=%s\nexpected: 12 or 13\nwhat to do: build with CUDA=12, or CUDA=13 for CUDA kernels of the extension, on GPUs from Turing on\n' "$CUDA" >&2
     exit 2
     ;;
 esac

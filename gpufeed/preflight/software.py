@@ -137,28 +137,9 @@ def served(capability: str, architectures: tuple[str, ...]) -> bool:
     return False
 
 
-def image_architectures() -> tuple[str, ...]:
-    """What the recipe of the image builds for by default: `9.0+PTX` is sm_90 and compute_90."""
-    text = (ROOT / "containers/gpufeed.def").read_text()
-    names = re.search(r"TORCH_CUDA_ARCH_LIST='([^']*)'", text)[1].replace(".", "").split(";")
-    machine = [f"sm_{name.removesuffix('+PTX')}" for name in names]
-    return (*machine, *(f"compute_{name.removesuffix('+PTX')}" for name in names if name.endswith("+PTX")))
-
-
 def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
-    """Whether torch has code for the GPUs: this Python's, or that of an image by its recipe."""
+    """Whether this Python's torch has code for the GPUs; that of conda and of the image has, by CUDA 12."""
     asked = sorted({model for ask in plan.first if ask.gpus for model in ask.models} & set(site.gpus))
-    if deployment == "apptainer":
-        built = image_architectures()
-        for model in asked:
-            if not served(site.gpus[model], built):
-                yield Finding(
-                    f"GPU {model} (compute capability {site.gpus[model]}) and an image, whose recipe is for "
-                    f"{', '.join(built)} by default, with CUDA 13",
-                    "an image that serves the GPU",
-                    "apptainer build --build-arg CUDA=12 containers/gpufeed.sif containers/gpufeed.def",
-                    note=True,
-                )
     if deployment != "none" or node.cuda is None or not asked:
         return
     if not node.cuda:

@@ -68,7 +68,11 @@ def test_both_have_the_same_environment_and_default_stack():
     docker = values(" ".join(named("ENV")), arguments)
     exports = dict(re.findall(r"export (\w+)='?([^'\n]+)", "\n".join(section("environment"))))
     assert {key: docker[key] for key in docker.keys() - DOCKERS_OWN} == exports
-    assert COMPOSE["x-gpufeed"]["build"]["args"]["CUDA"] == f"${{CUDA:-{arguments['CUDA']}}}"
+    stack = re.search(r"^CUDA \?= (\d+)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)[1]
+    assert arguments["CUDA"] == stack  # of make setup
+    assert COMPOSE["x-gpufeed"]["build"]["args"]["CUDA"] == f"${{CUDA:-{stack}}}"
+    assert COMPOSE["x-gpufeed"]["image"] == f"gpufeed:cuda${{CUDA:-{stack}}}"
+    assert f"\nCUDA=${{CUDA:-{stack}}}\n" in INSTALL.read_text()
 
 
 def test_what_both_copy_is_there_and_docker_is_not_kept_from_it():

@@ -55,14 +55,10 @@ def test_v100_with_cuda_13(found):
     assert found(software.stack, gpu_job(model="V100")) == ""  # CUDA 12.8 has sm_70
 
 
-def test_v100_with_an_image_as_its_recipe_makes_it(found):
-    image = partial(software.stack, deployment="apptainer")
-    said = found(image, gpu_job(model="V100"))
-    assert "GPU V100 (compute capability 7.0) and an image, whose recipe is for sm_75" in said
-    assert "--build-arg CUDA=12" in said
-    for model in ("RTX_6000", "A100", "H200", "L40S"):
-        assert found(image, gpu_job(model=model)) == ""
-    assert found(partial(software.stack, deployment="conda"), gpu_job(model="V100")) == ""  # CUDA 12
+@pytest.mark.parametrize("deployment", ["apptainer", "conda"])
+def test_v100_with_an_image_or_with_conda_has_the_cuda_12_stack_whatever_this_python_has(found, deployment):
+    check = partial(software.stack, deployment=deployment)
+    assert found(check, gpu_job(model="V100"), node=replace(NODE, cuda="13.0", architectures=CUDA13)) == ""
 
 
 def test_torch_without_cuda_or_no_torch(found):

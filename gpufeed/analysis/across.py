@@ -41,10 +41,14 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Across:
-    """shares: COLUMNS, a row a pipeline and machine. ceilings: CEILING_COLUMNS, a row a ceiling."""
+    """shares: COLUMNS, a row a pipeline and machine. ceilings: CEILING_COLUMNS, a row a ceiling.
+
+    without: machine -> how many of its pipelines have no ceiling of the same work there.
+    """
 
     shares: pd.DataFrame
     ceilings: pd.DataFrame
+    without: dict[str, int]
 
 
 def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Across:
@@ -57,8 +61,9 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
     names = set(experiments)
     cells = tables.measured(tables.cells(records[records["experiment"].isin(names)] if names else records))
     cells["machine"] = [machine(cells.loc[[index]]) for index in cells.index]
-    shares = tables.pipelines(cells)
-    shares = shares[shares["ceiling_share"].notna()]
+    pipelines = tables.pipelines(cells)
+    shares = pipelines[pipelines["ceiling_share"].notna()]
+    without = pipelines.loc[pipelines["ceiling_share"].isna(), "machine"].value_counts(sort=False)
     if shares.empty:
         raise GpufeedError(
             "no pipeline with a ceiling in these folders",
@@ -66,20 +71,30 @@ def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Ac
             "measure the experiment's replay cells too",
         )
     ceilings = cells[cells["loader"].map(tables.is_ceiling).astype(bool)]
-    return Across(shares[COLUMNS].reset_index(drop=True), ceilings[CEILING_COLUMNS].reset_index(drop=True))
+    shares, ceilings = (
+        table[columns].reset_index(drop=True)
+        for table, columns in ((shares, COLUMNS), (ceilings, CEILING_COLUMNS))
+    )
+    return Across(shares, ceilings, without.to_dict())
 
 
 def text(found: Across) -> str:
     """Both tables, for a terminal."""
-    parts = [aligned(*_shares(found)), LEGEND, aligned(*_ceilings(found))]
+    parts = [aligned(*_shares(found)), *_notes(found), aligned(*_ceilings(found))]
     return "\n\n".join([_legend_of_machines(found), *parts]) + "\n"
 
 
 def markdown(found: Across) -> str:
     """The same for a page."""
     listed = "\n".join(f"- {line}" for line in _legend_of_machines(found).splitlines())
-    parts = ["## Machines side by side", listed, piped(*_shares(found)), LEGEND]
+    parts = ["## Machines side by side", listed, piped(*_shares(found)), *_notes(found)]
     return "\n\n".join([*parts, "### Their ceilings", piped(*_ceilings(found))]) + "\n"
+
+
+def _notes(found: Across) -> list[str]:
+    """What the table of shares means, and how many pipelines are not in it."""
+    told = [f"{number} on {machine}" for machine, number in found.without.items()]
+    return [LEGEND, *([f"Pipelines without a ceiling of the same work: {'; '.join(told)}."] if told else [])]
 
 
 def _names(found: Across) -> dict[str, str]:

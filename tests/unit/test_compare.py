@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -411,6 +412,32 @@ def test_machines_side_by_side_by_their_own_ceilings(tmp_path, capsys):
     rows = pd.read_csv(table)
     assert rows.groupby("machine").size().tolist() == [1, 2]
     assert "images_per_s" not in rows
+    assert "without a ceiling" not in said
+
+
+def test_a_machine_with_a_part_of_the_cells_says_how_many_have_no_ceiling(tmp_path, capsys):
+    """The published records of one card, and some of them as if they were of another card."""
+    published, other = Path(__file__).parents[2] / "results/reference/h200/records/hybrid_gpu", tmp_path / "b"
+    for folder in published.iterdir():
+        if "-replay-torch" in folder.name or "-graphs-" in folder.name or "-chain-" in folder.name:
+            continue
+        for path in folder.glob("*.json"):
+            record = json.loads(path.read_text())
+            record["environment"]["gpu"]["name"] = "NVIDIA RTX 4090"
+            (other / "hybrid_gpu" / folder.name).mkdir(parents=True, exist_ok=True)
+            (other / "hybrid_gpu" / folder.name / path.name).write_text(json.dumps(record))
+    page = tmp_path / "page.md"
+    assert main(["--across", str(published), str(other), "--markdown", str(page)]) == NOTHING
+    said = capsys.readouterr().out
+    shares = [line.split("  hybrid_gpu/")[0].split("  ") for line in said.splitlines() if "(n = 3)" in line]
+    shown = [[share.strip() for share in line if share.strip()] for line in shares]
+    assert len(shown) == 5
+    assert sorted(both.count("-") for both in shown) == [0, 0, 1, 1, 1]
+    assert all(first == second for first, second in shown if second != "-")
+    assert "\n[1] NVIDIA H200" in f"\n{said}"
+    assert "[2] NVIDIA RTX 4090" in said
+    for text in (said, page.read_text()):
+        assert re.search(r"of the same work: 15 on NVIDIA H200,.*; 12 on NVIDIA RTX 4090,", text)
 
 
 def test_machines_without_a_ceiling_have_nothing_to_show(tmp_path, capsys):

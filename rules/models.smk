@@ -73,8 +73,8 @@ rule plot_confusion:
 
 rule predict:
     input:
+        unpack(asked_about),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
-        files=files_asked_about,
     output:
         predictions=f"{RESULTS}/models/{{experiment}}/{{cell}}/predictions.csv",
     log:
@@ -89,6 +89,9 @@ rule predict:
     params:
         # a prediction does not depend on the device, so that a node without a GPU may make it
         device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
-        code=lambda wildcards: digest("trained/*.py", "data/resize.py", "decode/pillow.py"),
+        samples=lambda wildcards: samples_to_predict(config, wildcards.experiment),
+        code=lambda wildcards: digest(
+            "trained/*.py", "data/manifest.py", "data/resize.py", "decode/pillow.py"
+        ),
     script:
         "../workflow/scripts/predict.py"

@@ -1,7 +1,9 @@
 """The part of the report on kept models: how often each is right, and which classes it confuses."""
 
+import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from gpufeed.errors import GpufeedError
 from gpufeed.trained.record import EVALUATION
 
 NAMED = 3  # pairs in a sentence
+PREDICTED = 100  # images of which the page shows the predictions
+BEST = 2  # classes of each
 CAPTION = (
     "Rows are true classes, columns predicted ones. The colour is the share of the images of the true class, "
     "on a scale that shows small shares; grey rows have no image. Below, the pairs confused most often."
@@ -126,20 +130,24 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         cell = path.parent.name
         try:
             found = read(path)
+            shown = model(found, path) if found["status"] == "done" else None
         except GpufeedError as error:
             troubles.append({"status": "damaged", "cell": cell, "sentence": error.found.splitlines()[0]})
             continue
         if found["status"] != "done":
             troubles.append({"status": found["status"], "cell": cell, "sentence": found["sentence"]})
             continue
-        models.append(model(found, path))
+        models.append(shown)
     there = {path.parent.name for path in ours}
     missing = [cell for cell in planned if cell not in there]
     return {"models": models, "troubles": troubles, "missing": missing}
 
 
 def model(found: Mapping, path: Path) -> dict:
-    """Title, sentences and picture of one evaluation; `file`: the model beside it, if it is there."""
+    """Title, sentences and picture of one evaluation; `file`: the model beside it, if it is there.
+
+    `predictions`: those beside it, PREDICTED at most.
+    """
     caption = f"{title(found)}: {CAPTION}"
     environment = found["environment"]
     gpu = environment["gpu"] if found["resolved"]["device"] == "cuda" else None
@@ -151,4 +159,32 @@ def model(found: Mapping, path: Path) -> dict:
         "svg": Markup(style.inline_svg(style.to_svg(draw(found)), f"confusion-{found['cell_id']}", caption)),
         "caption": caption,
         "file": file.as_posix() if file.exists() else None,
+        "predictions": predictions(path.with_name("predictions.csv")),
+    }
+
+
+def predictions(path: Path) -> list[dict]:
+    """The first rows of a CSV of predictions: `file` with its folder, `classes` [(name, share)], `reason`.
+
+    Raises GpufeedError if it is damaged.
+    """
+    if not path.exists():
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            return [prediction(row) for row in islice(csv.DictReader(file), PREDICTED)]
+    except (csv.Error, KeyError, TypeError, ValueError) as error:
+        raise GpufeedError(
+            f"{path}: no predictions ({type(error).__name__}: {error})", "the rule predict's CSV", MAKE_AGAIN
+        ) from error
+
+
+def prediction(row: Mapping[str, str]) -> dict:
+    """A row of such a CSV."""
+    pairs = [(row.get(f"class_{place}"), row.get(f"probability_{place}")) for place in range(1, BEST + 1)]
+    classes = [(name, wording.percent(float(share))) for name, share in pairs if name]
+    return {
+        "file": "/".join(Path(row["file"]).parts[-2:]),
+        "classes": classes,
+        "reason": row["reason"],
     }

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 
+from gpufeed.data.manifest import Manifest
 from gpufeed.data.resize import resized
 from gpufeed.decode.files import MOST_BYTES, read_file
 from gpufeed.decode.pillow import PillowDecoder
@@ -65,6 +67,15 @@ def find(paths: Iterable[str]) -> Iterator[Found]:
             yield Found(error.filename, f"a folder that cannot be read: {error.strerror}")
         if empty and not failed:
             yield Found(path, EMPTY)
+
+
+def samples(manifest: str | Path, count: int) -> list[str]:
+    """`count` files of a dataset's evaluation split, or all where there are fewer, evenly over classes."""
+    of = Manifest.read(manifest)
+    ids = of.ids(of.info.evaluation_split)
+    ids = ids[np.argsort(of.labels()[ids], kind="stable")]
+    count, paths = min(count, len(ids)), of.paths()
+    return [str(paths[ids[place * len(ids) // count]]) for place in range(count)]
 
 
 class Reader:

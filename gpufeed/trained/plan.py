@@ -35,3 +35,8 @@ def kept_cells(config: Mapping, plan: Plan, experiment: str, key: str = "models"
 def files_to_predict(config: Mapping, experiment: str) -> list[str]:
     """Files and folders that the kept models of an experiment are asked about."""
     return list(config["experiments"][experiment].get("models", {}).get("predict", []))
+
+
+def samples_to_predict(config: Mapping, experiment: str) -> int:
+    """How many images of its dataset's evaluation split each kept model of an experiment is asked about."""
+    return config["experiments"][experiment].get("models", {}).get("samples", 0)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpufeed.analysis import ceilings_section, inference_section, publish, publish_sweeps
+from gpufeed.analysis import ceilings_section, confusion, inference_section, publish, publish_sweeps
 from gpufeed.errors import GpufeedError
 
 REFERENCE = Path("results/reference")
@@ -46,6 +46,8 @@ def parts(node: Path) -> None:
         if (folder / "inference.csv").exists():
             found = sorted((node / "inference" / name).glob("*.json"))
             inference_section.publish(found, folder / "inference.csv", drawn / "inference.svg")
+    for evaluation in sorted(node.glob("models/*/*/evaluation.json")):
+        confusion.plot(evaluation, evaluation.with_name("confusion.svg"))
 
 
 def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repeats: int) -> None:

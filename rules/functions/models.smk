@@ -1,6 +1,6 @@
 # Cells whose models are kept.
 
-from gpufeed.trained.plan import files_to_predict, kept_cells
+from gpufeed.trained.plan import files_to_predict, kept_cells, samples_to_predict
 
 KEPT = {name: kept_cells(config, PLAN, name) for name in PLAN.cells}  # cells whose models are kept
 
@@ -10,13 +10,21 @@ def models_path(wildcards):
     return f"{RESULTS}/models/{wildcards.experiment}/{wildcards.cell}"
 
 
-def files_asked_about(wildcards):
-    """What a model is asked about; in an experiment that names no files, its predictions are an error."""
-    files = files_to_predict(config, wildcards.experiment)
-    if not files:
+def is_asked(experiment):
+    """Whether the kept models of an experiment are asked about any image."""
+    return bool(files_to_predict(config, experiment) or samples_to_predict(config, experiment))
+
+
+def asked_about(wildcards):
+    """What a model is asked about; in an experiment that names nothing, its predictions are an error."""
+    if not is_asked(wildcards.experiment):
         raise WorkflowError(
             f"found: no files to predict in experiment {wildcards.experiment}\n"
-            "expected: `models: {blocks: [...], predict: [FILES AND FOLDERS]}` in it\n"
-            "what to do: add it, or run python -m gpufeed.predict on the model"
+            "expected: `models: {blocks: [...], predict: [FILES AND FOLDERS], samples: NUMBER}` in it\n"
+            "what to do: add one of the two, or run python -m gpufeed.predict on the model"
         )
-    return files
+    found = {"files": files_to_predict(config, wildcards.experiment)}
+    if samples_to_predict(config, wildcards.experiment):
+        dataset = cell_of(wildcards).dataset
+        found |= {"manifest": f"{DATA}/{dataset}/manifest.parquet", "packed": files_of(dataset)}
+    return found

@@ -70,7 +70,7 @@ def parts_of(experiments, records=True):
         for cell in KEPT[experiment]:
             kept = f"{RESULTS}/models/{experiment}/{cell}"
             yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
-            if files_to_predict(config, experiment):
+            if is_asked(experiment):
                 yield f"{kept}/predictions.csv"
         if IN_USE[experiment]:
             yield from inferences_of(experiment)

@@ -144,6 +144,33 @@ def test_a_matrix_that_is_not_that_of_its_classes_is_damage(tmp_path, matrix):
         confusion.read(path)
 
 
+def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(tmp_path):
+    published = tmp_path / "results/reference/h200"
+    ids = made.write_pipelining(published)
+    evaluated = write_evaluation(published, evaluation(BY_HAND))
+    evaluated.with_name("predictions.csv").write_text(
+        "file,reason,class_1,probability_1,class_2,probability_2,class_3,probability_3\n"
+        "data/toys/images/test/red/7.png,,red,0.912345,blue,0.050000,green,0.037655\n"
+        "<b>/8.png,no <i>image</i>,,,,,,\n"
+    )
+    publish.report(tmp_path / "results", list(ids), made.plan_info(ids), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "What it sees in 2 images" in page
+    assert "<code>red/7.png</code></td><td>red (91 %)</td><td>blue (5.0 %)</td>" in page
+    assert "no &lt;i&gt;image&lt;/i&gt;" in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize("text", ["file,reason,class_1,probability_1\nred/7.png,,red,much\n", "one\n1\n"])
+def test_damaged_predictions_are_told_and_stop_no_report(tmp_path, text):
+    path = write_evaluation(tmp_path, evaluation(BY_HAND))
+    path.with_name("predictions.csv").write_text(text)
+    found = confusion.section([path], path.parent.parent.name, [])
+    assert found["models"] == []
+    assert [trouble["status"] for trouble in found["troubles"]] == ["damaged"]
+    assert "predictions.csv" in found["troubles"][0]["sentence"]
+
+
 def test_published_evaluations_are_shown_with_published_records(tmp_path):
     published = tmp_path / "results/reference/h200"
     ids = made.write_pipelining(published)

@@ -20,8 +20,9 @@ from gpufeed.measure import measure
 from gpufeed.parts import Stores
 from gpufeed.trained.confusion import confusion_matrix, precision, recall
 from gpufeed.trained.evaluation import evaluate_model
+from gpufeed.trained.images import samples
 from gpufeed.trained.model_file import load, save
-from gpufeed.trained.plan import files_to_predict, kept_cells
+from gpufeed.trained.plan import files_to_predict, kept_cells, samples_to_predict
 from gpufeed.trained.record import EVALUATION, MODEL
 from gpufeed.trained.train import train_model
 
@@ -58,6 +59,23 @@ def test_an_experiment_without_models_keeps_none():
     found = config({"blocks": ["one"]})
     del found["experiments"]["tiny"]["models"]
     assert loaders(found) == files_to_predict(found, "tiny") == []
+    assert samples_to_predict(found, "tiny") == 0
+
+
+def test_samples_are_of_the_evaluation_split_and_evenly_of_all_classes(tmp_path):
+    manifest = toys.toy_manifest(tmp_path)
+    table, path = manifest.table, manifest.write()
+    held_out = table[table["split"] == manifest.info.evaluation_split]
+    labels = {
+        str(tmp_path / path): label for path, label in zip(held_out["path"], held_out["label"], strict=True)
+    }
+    classes = len(manifest.info.classes)
+    for count in (1, classes, 2 * classes, len(held_out), len(held_out) + 9):
+        found = samples(path, count)
+        assert len(set(found)) == len(found) == min(count, len(held_out))
+        assert found == samples(path, count)
+        of = np.bincount([labels[file] for file in found], minlength=classes)
+        assert of.max() - of.min() <= 1
 
 
 @pytest.mark.parametrize(
@@ -67,6 +85,7 @@ def test_an_experiment_without_models_keeps_none():
         ({"blocks": []}, {}, "experiments.tiny.models.blocks: []"),
         ({"blocks": ["one"], "top": 3}, {}, "key 'top'"),
         ({"predict": ["a.jpg"]}, {}, "no 'blocks'"),
+        ({"blocks": ["one"], "samples": -1}, {}, "experiments.tiny.models.samples: -1"),
         ({"blocks": ["three"]}, {"three": {"loader": "replay"}}, "no cell whose model could be kept"),
         (
             {"blocks": ["three"]},

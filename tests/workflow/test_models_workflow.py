@@ -14,7 +14,11 @@ pytestmark = pytest.mark.long
 
 CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"
-CONFIG["experiments"]["tiny"]["models"] = {"blocks": ["loaders"], "predict": ["pictures", "gone.jpg"]}
+CONFIG["experiments"]["tiny"]["models"] = {
+    "blocks": ["loaders"],
+    "predict": ["pictures", "gone.jpg"],
+    "samples": 4,
+}
 
 
 def test_from_a_measured_cell_to_the_page_then_nothing_to_do(measured):
@@ -39,12 +43,18 @@ def test_from_a_measured_cell_to_the_page_then_nothing_to_do(measured):
     with model.with_name("predictions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     names = [f"pictures/{picture.name}" for picture in sorted(pictures)]
-    assert sorted(row["file"] for row in rows) == sorted([*names, "gone.jpg"])
-    assert {bool(row["reason"]) for row in rows if row["file"] in names} == {False}
-    assert "not an image" in rows[-1]["reason"]
+    own = [row["file"] for row in rows[4:]]
+    assert sorted(row["file"] for row in rows[:4]) == sorted([*names, "gone.jpg"])
+    assert [bool(row["reason"]) for row in rows] == [row["file"] == "gone.jpg" for row in rows]
+    assert "not an image" in rows[3]["reason"]
+    assert len(set(own)) == 4
+    assert all(
+        file.startswith("data/synthetic/images/test/") and (flow.folder / file).exists() for file in own
+    )
 
     page = (flow.folder / "results/report.html").read_text()
     assert "Kept models" in page
     assert f"of the {evaluation['n']} images of split test" in page
+    assert "What it sees in 8 images" in page
     assert f"gpufeed.predict results/models/tiny/{model.parent.name}/model.pt" in page
     assert "Nothing to be done" in flow.run()

@@ -13,9 +13,8 @@ from setuptools import Distribution, __version__, setup
 from setuptools.command.build_py import build_py
 
 NEEDED = 77  # setuptools of this version on knows the licence field of pyproject.toml
-if (
-    int(__version__.partition(".")[0]) < NEEDED
-):  # python setup.py install takes whatever is there, pip does not
+# pip brings a new one into its build; python setup.py install takes whatever is there
+if int(__version__.partition(".")[0]) < NEEDED:
     sys.exit(
         f"found: setuptools {__version__}\nexpected: setuptools {NEEDED} or newer\n"
         f"what to do: python -m pip install --upgrade 'setuptools>={NEEDED}', and run the command again; or "

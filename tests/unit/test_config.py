@@ -17,7 +17,7 @@ from gpufeed.data import idx, synthetic
 from gpufeed.errors import GpufeedError
 from gpufeed.experiment import DEVICES, Plan, check_batch, impossible
 from gpufeed.folders import settle_folders
-from gpufeed.registry import KINDS
+from gpufeed.registry import AUGMENTS, KINDS
 
 PIPELINING = ["experiments", "pipelining"]
 SYNTHETIC = ["sources", "synthetic", "options"]
@@ -541,3 +541,16 @@ def test_config_files_are_checked_whatever_their_form(tmp_path):
     check_files([fine, none, tmp_path / "missing.yaml", "/dev/null"])
     with pytest.raises(GpufeedError, match=rf"'experiments\.mine' twice in {twice}, in lines 3 and 4"):
         check_files([str(fine), str(twice)])
+
+
+def test_hybrid_gpu_trains_with_rotation_brightness_contrast_and_noise_together_by_all_who_can():
+    cells = planned(merged("config.yaml")).cells["hybrid_gpu"].values()
+    amounts = ("rotate_degrees", "brightness", "contrast", "salt_pepper")
+    together = [cell for cell in cells if all(cell.hyper["augment"].get(name) for name in amounts)]
+    able = {name for name in AUGMENTS if set(amounts) <= set(read_hyper("augment", name))}
+    assert able == {"torch", "chain"}
+    assert {(cell.augment, cell.loader) for cell in together} == {
+        (a, b) for a in able for b in ("resident", "replay")
+    }
+    shared = [{name: cell.hyper["augment"][name] for name in amounts} for cell in together]
+    assert all(options == shared[0] for options in shared)

@@ -32,6 +32,7 @@ LATER = (
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
     ("hyper", "trainer", "max_autotune", False),
+    ("hyper", "model", "patches", "linear"),
 )
 
 

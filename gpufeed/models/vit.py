@@ -34,22 +34,27 @@ STD = 0.02  # of the truncated normal that weights and positions begin as
 class PatchEmbedding(nn.Module):
     """Squares of the image as tokens: float (N, 3, H, W) to (N, tokens, width), row by row.
 
-    A convolution with stride and kernel of one patch, written as a matrix product: convolutions of three
-    channels have no tensor-core kernel in the channels_last layout that does not pad them first, and their
-    weight gradient is the slow one; here forward and backward are plain GEMMs, and there is nothing for a
-    search of convolutions to try before a CUDA graph. The weight is (width, patch * patch * 3), its columns
-    ordered by row, column and channel, which for channels_last images makes runs of patch * 3 values.
+    A convolution with stride and kernel of one patch. `linear` writes it as a matrix product: convolutions of
+    three channels have no tensor-core kernel in the channels_last layout that does not pad them first, and
+    their weight gradient is the slow one; here forward and backward are plain GEMMs, and there is nothing for
+    a search of convolutions to try before a CUDA graph. The weight is (width, patch * patch * 3), its columns
+    ordered by row, column and channel, which for channels_last images makes runs of patch * 3 values. `conv`
+    is the convolution itself: its kernel is that weight, seen as (width, 3, patch, patch) in channels_last
+    memory, so that nothing is copied and both forms load each other's weights.
     """
 
-    def __init__(self, patch: int, width: int):
+    def __init__(self, patch: int, width: int, form: str = "linear"):
         super().__init__()
-        self.patch = patch
+        self.patch, self.form = patch, form
         # keeps torch's initialisation, as DeiT's does: it is the one of a convolution of this size
         self.proj = nn.Linear(patch * patch * 3, width)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         n, channels, height, width = images.shape
         p = self.patch
+        if self.form == "conv":
+            kernel = self.proj.weight.view(-1, p, p, channels).permute(0, 3, 1, 2)
+            return F.conv2d(images, kernel, self.proj.bias, stride=p).flatten(2).mT
         squares = images.permute(0, 2, 3, 1).reshape(n, height // p, p, width // p, p, channels)
         return self.proj(squares.transpose(2, 3).reshape(n, -1, p * p * channels))
 
@@ -114,13 +119,13 @@ class VisionTransformer(nn.Module):
     """A vision transformer over float (N, 3, H, W) of one size, giving logits (N, num_classes).
 
     image_size: (height, width), multiples of `patch`. pool: `mean` over the patches, or a `class_token`
-    before them, which makes their number odd. activation: see Mlp. residual: type of what the blocks add
-    to: `float32`, as timm has it under autocast, or `autocast`, the type of the matrix products. sdpa: which
-    of torch's attention kernels runs, or `packed`, ours; `auto` leaves it to torch, any other runs or is an
-    error.
+    before them, which makes their number odd. patches: form of PatchEmbedding. activation: see Mlp.
+    residual: type of what the blocks add to: `float32`, as timm has it under autocast, or `autocast`, the
+    type of the matrix products. sdpa: which of torch's attention kernels runs, or `packed`, ours; `auto`
+    leaves it to torch, any other runs or is an error.
 
-    Weights, names and random numbers are the same for every activation, residual and sdpa. Raises
-    GpufeedError for options that do not go together and for an image size that patches do not fill.
+    Weights, names and random numbers are the same for every form of patches, activation, residual and sdpa.
+    Raises GpufeedError for options that do not go together and for an image size that patches do not fill.
     """
 
     def __init__(
@@ -137,11 +142,13 @@ class VisionTransformer(nn.Module):
         activation: str,
         residual: str,
         sdpa: str,
+        patches: str = "linear",  # models that were kept before there was a choice do not name it
     ):
         super().__init__()
         check(
             {
                 "pool": pool,
+                "patches": patches,
                 "activation": activation,
                 "sdpa": sdpa,
                 "residual": residual,
@@ -163,8 +170,7 @@ class VisionTransformer(nn.Module):
             residual,
             sdpa,
         )
-        patches = (image_size[0] // patch) * (image_size[1] // patch)
-        self.tokens = patches + (pool == "class_token")
+        self.tokens = (image_size[0] // patch) * (image_size[1] // patch) + (pool == "class_token")
         if sdpa == "packed" and self.tokens > MOST_TOKENS:
             raise GpufeedError(
                 f"{self.tokens} tokens with model.sdpa packed",
@@ -172,7 +178,7 @@ class VisionTransformer(nn.Module):
                 "raise model.patch, or take model.sdpa flash",
             )
         norm = Norm if residual == "autocast" else nn.LayerNorm
-        self.patch_embed = PatchEmbedding(patch, width)
+        self.patch_embed = PatchEmbedding(patch, width, patches)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "class_token" else None
         self.pos_embed = nn.Parameter(torch.zeros(1, self.tokens, width))
         hidden = hidden_width(width, mlp_ratio)

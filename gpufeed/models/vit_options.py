@@ -11,6 +11,7 @@ from gpufeed.attention.tiles import WIDTHS
 from gpufeed.errors import GpufeedError, unknown
 
 POOLS = ("mean", "class_token")
+PATCHES = ("linear", "conv")
 ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
 BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
 RESIDUALS = ("float32", "autocast")
@@ -35,6 +36,7 @@ def check(options: Mapping[str, Any], where: str) -> None:
     """
     for key, choices in (
         ("pool", POOLS),
+        ("patches", PATCHES),
         ("activation", ACTIVATIONS),
         ("sdpa", BACKENDS),
         ("residual", RESIDUALS),

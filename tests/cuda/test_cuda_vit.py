@@ -115,6 +115,15 @@ def test_a_compiled_model_has_the_attention_kernel_that_is_named(backend):
     assert seen == {backend} & set(FUSED) or backend == "auto"
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_patches_by_a_convolution_agree_with_float32(precision, compiled):
+    model = vit(patches="conv", depth=1)
+    need_for(model, precision)
+    found = outcome(torch.compile(model, dynamic=False) if compiled else model, precision)
+    assert_near(found, outcome(vit(depth=1), "fp32"), TOLERANCE[precision])
+
+
 @pytest.mark.parametrize("heads", [3, 6, 12])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_heads_of_every_width_run(backend, heads):

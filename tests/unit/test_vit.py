@@ -23,10 +23,11 @@ from gpufeed.trained.model_file import load, save
 
 OPTIONS_OF = {
     "patch": 4, "width": 24, "depth": 2, "heads": 3, "mlp_ratio": 2, "pool": "mean", "activation": "gelu",
-    "residual": "float32", "sdpa": "auto",
+    "residual": "float32", "sdpa": "auto", "patches": "linear",
 }  # fmt: skip
 SIZE = (12, 8)
 IMAGES = torch.rand((3, 3, *SIZE), generator=torch.Generator().manual_seed(0))
+FORMS = vit_options.PATCHES
 TANH = ("gelu_tanh", "linear_bias_gelu")
 
 
@@ -50,6 +51,34 @@ def test_a_patch_is_the_square_that_a_convolution_would_see():
     torch.testing.assert_close(ours(images), expected.flatten(2).mT, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last])
+def test_patches_by_a_convolution_are_the_same_function(memory):
+    """Of weights that a training with the other form has kept; in float64, where only the order differs."""
+    torch.manual_seed(1)
+    images = torch.rand(3, 3, *SIZE, dtype=torch.float64).contiguous(memory_format=memory)
+    product, convolution = (
+        vit(seed, pool="class_token", patches=form).double() for seed, form in enumerate(FORMS)
+    )
+    convolution.load_state_dict(product.state_dict())
+    found = []
+    for model in (product, convolution):
+        logits = model(images)
+        torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 4])).backward()
+        found.append([logits, *(weight.grad for weight in model.parameters())])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_the_form_of_the_patches_decides_which_operation_runs():
+    called = {}
+    for form in FORMS:
+        model = vit(patches=form)
+        with torch.profiler.profile() as profile:
+            model(IMAGES)
+        called[form] = "aten::conv2d" in {event.key for event in profile.key_averages()}
+    assert called == {"linear": False, "conv": True}
+
+
 @pytest.mark.parametrize("pool", vit_options.POOLS)
 def test_weights_and_names_do_not_depend_on_the_form(pool):
     plain = vit(pool=pool, width=48).state_dict()
@@ -57,6 +86,7 @@ def test_weights_and_names_do_not_depend_on_the_form(pool):
         *({"activation": name} for name in vit_options.ACTIVATIONS),
         *({"sdpa": name} for name in vit_options.BACKENDS),
         *({"residual": name} for name in vit_options.RESIDUALS),
+        *({"patches": name} for name in vit_options.PATCHES),
     ):
         other = vit(pool=pool, width=48, **change).state_dict()
         assert list(other) == list(plain)
@@ -179,6 +209,7 @@ def test_timm_with_our_weights_gives_our_logits(pool, activation):
         ),
         ({"activation": "bias_glu"}, "model.activation 'bias_glu'", "'bias_gelu'"),
         ({"pool": "token"}, "model.pool 'token'", "'class_token'"),
+        ({"patches": "conf"}, "model.patches 'conf'", "'conv'"),
         ({"sdpa": "flesh"}, "model.sdpa 'flesh'", "'flash'"),
         ({"residual": "float16"}, "model.residual 'float16'", "'float32'"),
         ({"patch": 5}, "images of 12 x 8 pixels for model.patch 5", "resize"),
@@ -205,6 +236,7 @@ def test_images_of_another_size_are_refused():
         ("model.mlp_ratio=0", "model.mlp_ratio: 0"),
         ("model.mlp_ratio=1.001", "model.mlp_ratio 1.001"),
         ("model.activation=relu", "model.activation: 'relu'"),
+        ("model.patches=fold", "model.patches: 'fold'"),
         ("model.sdpa=fast", "model.sdpa: 'fast'"),
         ("model.stem=cifar", "model hyper-parameter 'stem'"),
     ],
@@ -296,6 +328,7 @@ def test_a_portable_model_is_the_same_function_without_kernels_of_its_own():
 
 def test_a_kept_transformer_is_built_for_its_own_size_by_torchs_own_operations(tmp_path):
     options = {**OPTIONS_OF, "patch": 2, "activation": "linear_bias_gelu", "sdpa": "cudnn"}
+    del options["patches"]  # a file that was written before there was a choice
     cell = Cell(
         "e", "d", "resident", model="vit_lite", hyper={"model": options, "trainer": {}, "augment": {}}
     )

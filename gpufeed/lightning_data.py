@@ -149,10 +149,15 @@ class ImageDataModule(LightningDataModule):
         Raises GpufeedError for what cannot be meant.
         """
         super().__init__()
-        self.data_dir, self.batch_size, self.num_workers = Path(data_dir), batch_size, num_workers
+        self.data_dir, self.batch_size, self.num_workers = (
+            Path(data_dir).expanduser(),
+            batch_size,
+            num_workers,
+        )
         self.pin_memory, self.prefetch_factor, self.seed = pin_memory, prefetch_factor, seed
         self.loader, self.augment, self.augment_options = loader, augment, dict(augment_options or {})
-        self.archives = (self.data_dir, self.data_dir.absolute().parent, *archives)
+        given = (Path(folder).expanduser() for folder in archives)
+        self.archives = (self.data_dir, self.data_dir.absolute().parent, *given)
         self.manifest: Manifest | None = None
         self.device, self.share = torch.device("cpu"), {"rank": 0, "num_replicas": 1}
         self._opened: dict[str, Batches] = {}

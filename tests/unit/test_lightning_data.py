@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from data_fixtures import cifar_files, tiny_files, write_fashion, write_tar, write_zip
+from data_fixtures import REPOSITORY, cifar_files, tiny_files, write_fashion, write_tar, write_zip
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import request, write_cache, write_dataset
@@ -15,6 +15,8 @@ from pytorch_lightning import LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from gpufeed.augment.plain import Normalise
+from gpufeed.ddp.files import Call
+from gpufeed.ddp.launch import spread
 from gpufeed.errors import GpufeedError
 from gpufeed.lightning_data import (
     Batches,
@@ -25,6 +27,7 @@ from gpufeed.lightning_data import (
     whole,
 )
 from gpufeed.loaders.resident import ResidentLoader
+from gpufeed.trainers.ranks import gathered
 
 
 def with_files(module, layout, files):
@@ -97,7 +100,7 @@ class Tiny(ImageDataModule):
     dataset = "toys"
     source: ClassVar = {
         "layout": "synthetic",
-        "options": {"count": 60, "size": 16, "classes": 3, "evaluation_share": 0.2, "format": "png"},
+        "options": {"count": 61, "size": 16, "classes": 3, "evaluation_share": 0.2, "format": "png"},
     }
 
 
@@ -134,13 +137,12 @@ def fit(folder, dm, epochs=2, ckpt_path=None, **trainer):
     module = Net()
     module.net(torch.zeros(1, 3, 16, 16))
     engine = Trainer(
-        accelerator="cpu",
         max_epochs=epochs,
         default_root_dir=folder,
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **{"enable_checkpointing": False, **trainer},
+        **{"accelerator": "cpu", "enable_checkpointing": False, **trainer},
     )
     engine.fit(module, datamodule=dm, ckpt_path=ckpt_path)
     return module, engine
@@ -165,9 +167,50 @@ def test_a_fit_of_ones_own_sees_every_image_once_an_epoch(tmp_path, loader):
     assert [label for batch in module.told for label in batch][len(told) :] == held_out
 
 
+def assert_kept(folder, loader, augment):
+    """What a user collects over an epoch stays as it was, although loaders use their memory again."""
+    one, other = (Tiny(folder, 7, 1, loader=loader, augment=augment) for _ in range(2))
+    for dm in (one, other):
+        dm.setup()
+    for kept, found in zip(list(one.train_dataloader()), other.train_dataloader(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
+    for dm in (one, other):
+        dm.teardown()
+
+
+@pytest.mark.parametrize(("loader", "augment"), [("dataloader_workers", "cpu"), ("dali_cpu", "dali")])
+def test_batches_are_the_callers_to_keep(tmp_path, loader, augment):
+    if loader == "dali_cpu":
+        pytest.importorskip("nvidia.dali")
+    assert_kept(tmp_path, loader, augment)
+
+
+def fit_of_a_rank(folder):
+    """What a rank of two has trained on, epoch by epoch, and its final weights."""
+    dm = Tiny(folder / "data", batch_size=24, loader="resident")
+    module, engine = fit(folder, dm, strategy="ddp", devices=2)
+    assert engine.world_size == 2
+    weights = [weight.detach().clone() for weight in module.parameters()]
+    return gathered((module.seen, module.told, weights), 2)
+
+
+def test_two_processes_share_the_images_of_an_ordinary_fit(tmp_path):
+    """49 images in batches of 24: rank 0 has 24 and 1; rank 1 has 24, as 23 and 1."""
+    ranks = spread(Call("test_lightning_data:fit_of_a_rank", {"folder": tmp_path}, 2, "cpu", 1))
+    dm = Tiny(tmp_path / "data")
+    dm.setup()
+    expected = sorted(dm.manifest.labels()[dm.manifest.ids("train")].tolist())
+    for epoch in (0, 1):
+        batches = [[batch for at, _, batch in seen if at == epoch] for seen, _, _ in ranks]
+        assert [[len(batch) for batch in rank] for rank in batches] == [[24, 1], [23, 1]]
+        assert sorted(label for rank in batches for batch in rank for label in batch) == expected
+    for one, other in zip(ranks[0][2], ranks[1][2], strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("step", [3, 7, 10])
 def test_a_fit_goes_on_from_a_checkpoint_to_the_same_batches_and_weights(tmp_path, step):
-    """48 images in batches of 7: step 7 ends an epoch, the others are within one."""
+    """49 images in batches of 7: step 7 ends an epoch, the others are within one."""
     settings = {"batch_size": 7, "loader": "resident"}
     keep = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=step, save_top_k=-1, filename="{step}")
     kept = {"enable_checkpointing": True, "callbacks": [keep]}
@@ -190,7 +233,7 @@ def test_an_epoch_that_is_cut_short_is_not_gone_on_with(tmp_path):
     assert len(cut) == 8
     module, _ = fit(tmp_path, Tiny(tmp_path / "data", batch_size=8, loader="resident"))
     full = [row[1:] for row in module.seen]
-    assert cut == full[:4] + full[6:10]
+    assert cut == full[:4] + full[7:11]
 
 
 def test_a_batch_size_that_changes_is_that_of_the_next_loader(tmp_path):
@@ -198,8 +241,8 @@ def test_a_batch_size_that_changes_is_that_of_the_next_loader(tmp_path):
     dm = Tiny(tmp_path / "data", batch_size=8, loader="resident")
     dm.setup()
     one = next(iter(dm.train_dataloader()))
-    dm.batch_size = 48
-    assert (len(one[1]), [len(labels) for _, labels in dm.train_dataloader()]) == (8, [48])
+    dm.batch_size = 49
+    assert (len(one[1]), [len(labels) for _, labels in dm.train_dataloader()]) == (8, [49])
 
 
 @settings(max_examples=30)
@@ -262,3 +305,15 @@ def test_what_cannot_be_meant_is_refused_at_once(settings, found):
 def test_what_needs_a_gpu_is_refused_on_a_cpu(tmp_path, settings):
     with pytest.raises(GpufeedError, match="the device is cpu"):
         fit(tmp_path, Tiny(tmp_path / "data", **settings))
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    page = (REPOSITORY / "docs/training.md").read_text()
+    code = page.split("## In a Lightning script of your own")[1].split("```python")[1].split("```")[0]
+    files = with_files(TinyImageNetDataModule, "tiny_imagenet", FORMATS["tiny_imagenet"][1](tmp_path))
+    monkeypatch.setattr(TinyImageNetDataModule, "source", files.source)
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "example"}
+    exec(code, names)  # the page's own text
+    assert names["trainer"].global_step == 2
+    assert 0 <= names["trainer"].callback_metrics["val_acc"] <= 1

@@ -44,13 +44,14 @@ class Batches:
         """augment: of whole batches, on the device; None where the loader has done it."""
         self.loader, self.augment, self.steps = loader, augment, steps_in_epoch(loader)
         self.running: Iterator[PICTURE] | None = None
-        self.in_parts: int | None = None  # an epoch of which the second part of the last batch is left
+        self.begun = False  # whether a batch of the epoch was asked for
+        self.second_part = False  # whether that of the last batch is all that is left of the epoch
 
     def __len__(self) -> int:
         return self.steps
 
     def __iter__(self) -> Iterator[PICTURE]:
-        if self.running is not None and (self.loader.next_batch or self.in_parts is not None):
+        if self.begun and self.loader.next_batch:
             self.load_state_dict(whole(self.state_dict()))
         self.end()
         self.running = self._epoch()
@@ -58,7 +59,8 @@ class Batches:
 
     def _epoch(self) -> Iterator[PICTURE]:
         loader, total = self.loader, len(self.loader)
-        epoch, done, second_only = loader.epoch, loader.next_batch, self.in_parts is not None
+        epoch, done, second_only = loader.epoch, loader.next_batch, self.second_part
+        self.begun, self.second_part = True, False
         with closing(iter(loader)) as batches:
             for number, batch in enumerate(batches, done + 1):
                 images, labels = self._finished(batch, epoch)
@@ -67,9 +69,7 @@ class Batches:
                     continue
                 first = max(1, len(labels) - 1)
                 if not second_only:
-                    self.in_parts = epoch  # the loader itself is in its next one
                     yield images[:first], labels[:first]
-                self.in_parts = None
                 yield images[-1:], labels[-1:]
 
     @torch.no_grad()
@@ -80,11 +80,9 @@ class Batches:
         return self.augment(batch.images, batch.ids, epoch), batch.labels.clone()
 
     def state_dict(self) -> dict[str, int]:
-        """Where the epoch is, counted in steps of all ranks: what rank 0 saves holds for each of them."""
+        """Where the epoch is. Lightning saves that of rank 0, whose last batch is whole, for all ranks."""
         loader, request = self.loader, self.loader.request
         place = {"epoch": loader.epoch, "next_batch": loader.next_batch}
-        if self.in_parts is not None:
-            place = {"epoch": self.in_parts, "next_batch": len(loader)}
         sizes = {"batch_size": request.batch_size, "ranks": request.world_size}
         return {**place, "seed": request.seed, **sizes, "images": len(loader.split_ids)}
 
@@ -100,7 +98,7 @@ class Batches:
                 f"{wanted}, as the data module has it",
                 "give the data module what it had, or resume from a checkpoint of the end of an epoch",
             )
-        self.in_parts = state["epoch"] if step > last else None
+        self.second_part = step > last
         place = {"epoch": state["epoch"], "next_batch": min(step, last)}
         self.loader.load_state_dict({**self.loader.state_dict(), **place})
 
@@ -108,7 +106,7 @@ class Batches:
         """Ends an epoch before its end; safe to call twice."""
         if self.running is not None:
             self.running.close()
-        self.running = None
+        self.running, self.begun = None, False
 
 
 def whole(state: dict[str, int]) -> dict[str, int]:

@@ -148,11 +148,13 @@ def fit(folder, dm, epochs=2, ckpt_path=None, **trainer):
     return module, engine
 
 
-@pytest.mark.parametrize("loader", ["resident", "dataloader_workers", "dali_cpu"])
-def test_a_fit_of_ones_own_sees_every_image_once_an_epoch(tmp_path, loader):
+@pytest.mark.parametrize(
+    ("loader", "augment"), [("resident", "torch"), ("dataloader_workers", "cpu"), ("dali_cpu", "dali")]
+)
+def test_a_fit_of_ones_own_sees_every_image_once_an_epoch(tmp_path, loader, augment):
     if loader == "dali_cpu":
         pytest.importorskip("nvidia.dali")
-    dm = Tiny(tmp_path / "data", batch_size=7, num_workers=1, loader=loader)
+    dm = Tiny(tmp_path / "data", batch_size=7, num_workers=1, loader=loader, augment=augment)
     module, engine = fit(tmp_path, dm)
     labels = sorted(dm.manifest.labels()[dm.manifest.ids("train")].tolist())
     first, second = ([row for row in module.seen if row[0] == epoch] for epoch in (0, 1))
@@ -167,22 +169,25 @@ def test_a_fit_of_ones_own_sees_every_image_once_an_epoch(tmp_path, loader):
     assert [label for batch in module.told for label in batch][len(told) :] == held_out
 
 
-def assert_kept(folder, loader, augment):
-    """What a user collects over an epoch stays as it was, although loaders use their memory again."""
-    one, other = (Tiny(folder, 7, 1, loader=loader, augment=augment) for _ in range(2))
-    for dm in (one, other):
-        dm.setup()
-    for kept, found in zip(list(one.train_dataloader()), other.train_dataloader(), strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
-    for dm in (one, other):
-        dm.teardown()
+class Reusing(ResidentLoader):
+    """One whose batches lie in the same memory, one after the other."""
+
+    def epoch_batches(self, done):
+        for batch in super().epoch_batches(done):
+            for name in ("images", "labels"):
+                own = vars(self).setdefault(f"own_{name}", getattr(batch, name).clone())
+                own[: len(batch.labels)] = getattr(batch, name)
+                setattr(batch, name, own[: len(batch.labels)])
+            yield batch
 
 
-@pytest.mark.parametrize(("loader", "augment"), [("dataloader_workers", "cpu"), ("dali_cpu", "dali")])
-def test_batches_are_the_callers_to_keep(tmp_path, loader, augment):
-    if loader == "dali_cpu":
-        pytest.importorskip("nvidia.dali")
-    assert_kept(tmp_path, loader, augment)
+@pytest.mark.parametrize("augment", [None, Normalise((0, 0, 0), (1, 1, 1), 0, {})])
+def test_batches_are_the_callers_to_keep(tmp_path, augment):
+    manifest = write_dataset(tmp_path)
+    own = request(manifest, write_cache(manifest), batch_size=5)
+    with ResidentLoader(own) as plain, Reusing(own) as reusing:
+        for kept, found in zip(list(Batches(reusing, augment)), Batches(plain, augment), strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
 
 
 def fit_of_a_rank(folder):
@@ -208,11 +213,18 @@ def test_two_processes_share_the_images_of_an_ordinary_fit(tmp_path):
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("step", [3, 7, 10])
-def test_a_fit_goes_on_from_a_checkpoint_to_the_same_batches_and_weights(tmp_path, step):
-    """49 images in batches of 7: step 7 ends an epoch, the others are within one."""
+@pytest.mark.parametrize(
+    ("step", "when"),
+    [
+        (10, {"every_n_train_steps": 10}),
+        (7, {"every_n_train_steps": 7}),  # after the last batch, and before Lightning ends the epoch
+        (7, {"every_n_epochs": 1, "save_on_train_epoch_end": True}),
+    ],
+)
+def test_a_fit_goes_on_from_a_checkpoint_to_the_same_batches_and_weights(tmp_path, step, when):
+    """49 images in batches of 7: step 7 ends an epoch."""
     settings = {"batch_size": 7, "loader": "resident"}
-    keep = ModelCheckpoint(tmp_path / "kept", every_n_train_steps=step, save_top_k=-1, filename="{step}")
+    keep = ModelCheckpoint(tmp_path / "kept", save_top_k=-1, filename="{step}", **when)
     kept = {"enable_checkpointing": True, "callbacks": [keep]}
     undisturbed, _ = fit(tmp_path, Tiny(tmp_path / "data", **settings), **kept)
     assert len(undisturbed.seen) == 14
@@ -221,7 +233,7 @@ def test_a_fit_goes_on_from_a_checkpoint_to_the_same_batches_and_weights(tmp_pat
     assert resumed.seen == undisturbed.seen[step:]
     for name, weight in undisturbed.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], weight)
-    if step == 3:
+    if step == 10:
         with pytest.raises(GpufeedError, match="batch_size 7"):
             fit(tmp_path, Tiny(tmp_path / "data", **{**settings, "batch_size": 5}), ckpt_path=found)
 
@@ -276,6 +288,7 @@ def test_ranks_have_as_many_batches_and_together_each_image_once(tmp_path_factor
     for rank in range(ranks):
         resumed = batches(rank)
         resumed.load_state_dict(state)
+        iter(resumed)  # one that nobody asks for a batch ends no epoch
         assert [ids(images) for images, _ in resumed] == steps[rank][0][step:]
         assert [ids(images) for images, _ in resumed] == steps[rank][1]
     assert whole(state)["epoch"] == (step > 0)

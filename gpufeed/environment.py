@@ -47,6 +47,7 @@ PACKAGES = (
     "onnxruntime-gpu",
     "torchao",
     "tensorrt",
+    "tensorrt-rtx-cu13-bindings",
     # what other projects' loaders and models are
     "ffcv",
     "spdl-core",

@@ -161,8 +161,10 @@ BACKENDS = {
     "onnxruntime_int8": BackendEntry("gpufeed.inference.backends.onnx_runtime:prepare_int8", ("int8",)),
     "torchao_int8": BackendEntry("gpufeed.inference.backends.ao:prepare_int8", ("int8",)),
     "torchao_fp8": BackendEntry("gpufeed.inference.backends.ao:prepare_fp8", ("fp8",)),
-    "tensorrt": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare", ("fp32",)),
-    "tensorrt_int8": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare_int8", ("int8",)),
+    "tensorrt": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare", ("fp32", "fp16")),
+    "tensorrt_int8": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare", ("int8",)),
+    "tensorrt_rtx": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare_rtx", ("fp32", "fp16")),
+    "tensorrt_rtx_int8": BackendEntry("gpufeed.inference.backends.tensor_rt:prepare_rtx", ("int8",)),
 }
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -1,5 +1,7 @@
 """A kept model as files that run without gpufeed: a program of torch.export, and ONNX made from it.
 
+Networks of TensorRT are typed as their file is, so each ONNX file has one in half precision beside it.
+
 Models are exported in the form that runs on any device (models.make.portable): activations that are
 kernels of ours become torch's own in the same form of GELU, which is the same function of the same weights.
 """
@@ -7,6 +9,7 @@ kernels of ours become torch's own in the same form of GELU, which is the same f
 import logging
 import re
 import warnings
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.inference.files import INPUT, METADATA, OUTPUT, SCHEMA_VERSION, metadata_text, row
+from gpufeed.inference.files import INPUT, METADATA, NAMES, OUTPUT, SCHEMA_VERSION, metadata_text, row
 from gpufeed.parts import Place
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
@@ -28,6 +31,8 @@ OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX 
 EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
 CHECKED = 5  # images that a file is compared on, another number than it was traced with
 TOLERANCE = 1e-3  # of the largest logit: the same float32 products, summed in another order
+# The same of a half file and the file it is made of: a value rounded the other way is a whole step of INT8.
+HALF_TOLERANCES = {"onnx": 0.02, "onnx_int8": 0.1}
 MOST_IMAGES = 65536  # a call
 SEED = 1
 
@@ -40,9 +45,9 @@ def export_model(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Writes model.pt2 and model.onnx of the cell's model.pt into a folder, and returns the list of them.
+    """Writes the files of the cell's model.pt into a folder, but those in INT8, and returns the list of them.
 
-    A file that cannot be made is a row with a sentence, and the other is made all the same. Runs on the
+    A file that cannot be made is a row with a sentence, and the others are made all the same. Runs on the
     CPU: what it writes does not depend on the node.
     """
     cell_, started_at, folder = read_cell(cell), now(), Path(folder)
@@ -56,6 +61,7 @@ def export_model(
             row("program", folder, partial(write_program, saved), outcome),
             row("onnx", folder, partial(write_onnx, saved), outcome),
         ]
+        rows.append(half_row(rows[-1], folder, outcome))
     about = heading(cell_, Place(), started_at, status, sentence, planned_on, attempt)
     return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": None}
 
@@ -102,6 +108,75 @@ def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
     return {"opset": OPSET, "dynamic_batch": dynamic, "difference": difference}
 
 
+def half_row(source: dict[str, Any], folder: Path, outcome: Callable) -> dict[str, Any]:
+    """Makes the half file of the file that this row is about, and gives its row.
+
+    Without that file it says what this row says. outcome: as for gpufeed.inference.files.row.
+    """
+    format = f"{source['format']}_fp16"
+    if source["status"] != "done":
+        return {**source, "format": format}
+
+    def work(path: Path) -> dict[str, Any]:
+        found = write_half(folder / NAMES[source["format"]], path, HALF_TOLERANCES[source["format"]])
+        return {**found, "quantised": source["quantised"]}
+
+    return row(format, folder, work, outcome)
+
+
+def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
+    """Writes the half file of an ONNX file, compares both, and returns fields of its row.
+
+    By ONNX Runtime as it stands in the file: what its optimiser makes of float16 scales says something else.
+    """
+    onnx, onnxruntime = packages("onnx", "onnxruntime")
+    model = onnx.load(source)
+    halve(model.graph)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    size = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]]
+    images = noise((size[0], size[1]), CHECKED if is_dynamic(model) else EXAMPLES).numpy()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    logits = []
+    for file in (path, source):
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        logits.append(torch.from_numpy(session.run([OUTPUT], {INPUT: images})[0]))
+    opset = next(opset.version for opset in model.opset_import if not opset.domain)
+    difference = compared(*logits, path, tolerance)
+    return {"opset": opset, "dynamic_batch": is_dynamic(model), "difference": difference}
+
+
+def halve(graph: Any) -> None:
+    """Makes every float32 value of an ONNX graph float16 but its input and output, which are cast."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    single, half = TensorProto.FLOAT, TensorProto.FLOAT16
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    constants = [attribute.t for attribute in attributes if attribute.HasField("t")]
+    for tensor in (*graph.initializer, *constants):
+        if tensor.data_type == single:
+            values = numpy_helper.to_array(tensor).astype("float16")
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == single:  # of a cast
+            attribute.i = half
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == single:
+            value.type.tensor_type.elem_type = half
+    inner = {name: f"{name}_fp16" for name in (INPUT, OUTPUT)}
+    for node in graph.node:
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+    graph.node.insert(0, helper.make_node("Cast", [INPUT], [inner[INPUT]], "images_to_half", to=half))
+    graph.node.append(helper.make_node("Cast", [inner[OUTPUT]], [OUTPUT], "logits_to_float", to=single))
+
+
+def is_dynamic(model: Any) -> bool:
+    """Whether an ONNX model takes any number of images."""
+    return bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
+
+
 def name_batch(made: Any) -> None:
     """Calls the number of images `batch` in an ONNX model, in place of the exporter's s and a number."""
     symbol = made.graph.input[0].type.tensor_type.shape.dim[0].dim_param
@@ -136,13 +211,13 @@ def noise(size: tuple[int, int], n: int) -> torch.Tensor:
     return torch.randn((n, 3, *size), generator=torch.Generator().manual_seed(SEED))
 
 
-def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path) -> float:
+def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: float = TOLERANCE) -> float:
     """The largest difference of logits (n, classes); raises GpufeedError where it is not rounding alone."""
     difference, largest = (found - wanted).abs().max().item(), wanted.abs().max().item()
-    if not difference <= TOLERANCE * max(1.0, largest):  # true of NaN too
+    if not difference <= tolerance * max(1.0, largest):  # true of NaN too
         raise GpufeedError(
             f"logits of {path.name} up to {difference:.2g} away from the model's",
-            f"at most {TOLERANCE * max(1.0, largest):.2g}",
+            f"at most {tolerance * max(1.0, largest):.2g}",
             "do not use this file, and report it",
         )
     return difference

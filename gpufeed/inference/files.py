@@ -18,7 +18,13 @@ from gpufeed.trained.model_file import SavedModel
 SCHEMA_VERSION = 1
 EXPORTED = Document("exported", "list of exported files")
 
-NAMES = {"program": "model.pt2", "onnx": "model.onnx", "onnx_int8": "model.int8.onnx"}
+NAMES = {
+    "program": "model.pt2",
+    "onnx": "model.onnx",
+    "onnx_fp16": "model.fp16.onnx",
+    "onnx_int8": "model.int8.onnx",
+    "onnx_int8_fp16": "model.int8.fp16.onnx",
+}
 INPUT, OUTPUT = "images", "logits"
 METADATA = "gpufeed"  # name of the JSON in a file's metadata
 

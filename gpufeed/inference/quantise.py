@@ -9,6 +9,7 @@ Source: TensorRT, Working with Quantized Types; ONNX Runtime, Quantize ONNX Mode
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
 from gpufeed.experiment import Cell
-from gpufeed.inference.export import packages, quiet
+from gpufeed.inference.export import half_row, is_dynamic, packages, quiet
 from gpufeed.inference.files import INPUT, SCHEMA_VERSION, Files, row
 from gpufeed.inference.images import first, requested
 from gpufeed.parts import Place, Stores
@@ -46,7 +47,7 @@ def quantise_model(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Writes model.int8.onnx into a folder and returns the list with its row, as export_model does.
+    """Writes both INT8 files into a folder and returns the list of them, as export_model does.
 
     files: those that export_model made. calibration: images, method and seed (gpufeed.inference.plan).
     """
@@ -61,10 +62,12 @@ def quantise_model(
         images = calibration_images(cell_, Manifest.read(manifest), stores, place.device, calibration)
         return quantise(source, images, calibration["method"], path)
 
-    made = row("onnx_int8", folder, work, lambda work: guarded(cell_, work))
+    outcome = partial(guarded, cell_)
+    made = row("onnx_int8", folder, work, outcome)
+    rows = [made, half_row(made, folder, outcome)]
     about = heading(cell_, place, started_at, made["status"], made["sentence"], planned_on, attempt)
     told = {"split": "train", **calibration} if made["status"] == "done" else None
-    return {**about, "schema_version": SCHEMA_VERSION, "rows": [made], "calibration": told}
+    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": told}
 
 
 def calibration_images(
@@ -119,11 +122,6 @@ def without_weights(model: Any) -> list[str]:
     weights = {entry.name for entry in model.graph.initializer}
     nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
     return [node.name for node in nodes if not weights & set(node.input)]
-
-
-def is_dynamic(model: Any) -> bool:
-    """Whether an ONNX model takes any number of images."""
-    return bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
 
 
 def quantised(model: Any) -> dict[str, int]:

@@ -97,8 +97,8 @@ def code_of_model(wildcards):
 
 
 def code_of_quantisation(wildcards):
-    """A digest of the modules that decide what the INT8 file holds; the ONNX file is an input."""
-    own = (f"inference/{name}.py" for name in ("quantise", "images", "files"))
+    """A digest of the modules that decide what the INT8 files hold; the ONNX file is an input."""
+    own = (f"inference/{name}.py" for name in ("quantise", "export", "images", "files"))
     return digest(*own, *code_of_loader(cell_of(wildcards).loader))
 
 

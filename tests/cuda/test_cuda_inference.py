@@ -39,8 +39,7 @@ def settings(tmp_path_factory):
             paths = {format: folder / name for format, name in NAMES.items()}
             export.write_program(saved, paths["program"])
             try:
-                export.write_onnx(saved, paths["onnx"])
-                quantise.quantise(paths["onnx"], made.noise(16).numpy(), "minmax", paths["onnx_int8"])
+                made.write_onnx_files(saved, paths)
                 known[case] = saved, Files(paths, {})
             except Skip as skip:
                 known[case] = saved, Files({"program": paths["program"]}, dict.fromkeys(NAMES, str(skip)))
@@ -70,6 +69,15 @@ def test_a_backend_on_the_gpu_says_what_the_model_says(name, kind, case, setting
             wanted, found = model(images), ready.run(images)
             assert (found.shape, found.dtype, found.device) == (wanted.shape, torch.float32, wanted.device)
             assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
+
+
+@pytest.mark.parametrize("name", ["tensorrt_rtx", "tensorrt_rtx_int8"])
+def test_tensorrt_for_rtx_says_a_sentence_on_a_card_that_it_does_not_know(name, settings):
+    pytest.importorskip("tensorrt_rtx_bindings")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("this GPU has another compute capability than 9.0")
+    with pytest.raises(Skip, match=r"builds for compute capability 7\.5, .* has 9\.0\."):
+        fetch("backend", name)(settings("vit_mean", BACKENDS[name].precisions[-1]))
 
 
 @pytest.mark.parametrize("kind", ["fp32", "fp16", "bf16"])

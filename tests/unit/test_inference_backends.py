@@ -1,15 +1,16 @@
 """Every registered backend keeps the contract: the model's answers for a batch, or a sentence why not."""
 
 import re
+import sys
 
 import inference_fixtures as made
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from gpufeed.errors import Skip
+from gpufeed.errors import GpufeedError, Skip
 from gpufeed.inference import export, precision, quantise
-from gpufeed.inference.backends import onnx_runtime
+from gpufeed.inference.backends import onnx_runtime, tensor_rt
 from gpufeed.inference.base import Setting
 from gpufeed.inference.files import NAMES, Files
 from gpufeed.registry import BACKENDS, fetch, source_file
@@ -31,8 +32,7 @@ def settings(tmp_path_factory):
             folder, saved = tmp_path_factory.mktemp(case), made.saved(case)
             paths = {format: folder / name for format, name in NAMES.items()}
             export.write_program(saved, paths["program"])
-            export.write_onnx(saved, paths["onnx"])
-            quantise.quantise(paths["onnx"], made.noise(16).numpy(), "minmax", paths["onnx_int8"])
+            made.write_onnx_files(saved, paths)
             known[case] = saved, Files(paths, {})
         saved, files = known[case]
         return Setting(saved, files, made.noise(BATCH), kind, **changes)
@@ -90,7 +90,9 @@ def test_a_backend_says_the_same_twice_and_leaves_its_images_alone(name, setting
     assert torch.equal(setting.images, before)
 
 
-@pytest.mark.parametrize("name", ["export", "onnxruntime", "onnxruntime_int8", "tensorrt", "tensorrt_int8"])
+@pytest.mark.parametrize(
+    "name", ["export", "onnxruntime", "onnxruntime_int8", "tensorrt", "tensorrt_rtx", "tensorrt_rtx_int8"]
+)
 def test_without_its_file_a_backend_is_skipped_with_the_reason(name, settings):
     setting = settings("simple_cnn")
     lacking = Files({}, dict.fromkeys(NAMES, "The exporter had no paper."))
@@ -140,6 +142,81 @@ def test_compiled_to_the_end_it_says_what_the_model_says(name, kind, settings):
     with torch.no_grad():
         wanted, found = model(setting.images), ready.run(setting.images)
     assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
+
+
+CARDS = ("SM75", "SM80", "SM86", "SM89")
+MIB = 2**20
+
+
+def engine(path, card, side=made.SIDE):
+    """Bytes of the engine that TensorRT for RTX builds of a file, without a GPU, for batches of BATCH."""
+    trt = pytest.importorskip("tensorrt_rtx_bindings")
+    target = getattr(trt.ComputeCapability, card)
+    return tensor_rt.built(trt, tensor_rt.listener(trt), path, (BATCH, 3, side, side), target).nbytes
+
+
+def check_engines(files, side):
+    """Builds each half file for each card, and the others as they are for those that have such products."""
+    for card in CARDS:
+        for format in ("onnx_fp16", "onnx_int8_fp16"):
+            weights = files.path(format).stat().st_size
+            assert weights < engine(files.path(format), card, side) < weights + 16 * MIB
+    for format in ("onnx", "onnx_int8"):
+        assert engine(files.path(format), "SM86", side) > files.path(format).stat().st_size
+        with pytest.raises(GpufeedError, match="does not build .*FP32 GEMM"):
+            engine(files.path(format), "SM75", side)
+
+
+def test_engines_for_rtx_cards_are_built_on_a_cpu(settings):
+    check_engines(settings("vit_mean").files, made.SIDE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["vit_lite", "vit_tiny", "resnet18"])
+def test_engines_of_shipped_models_for_rtx_cards_are_built_on_a_cpu(name, tmp_path):
+    pytest.importorskip("tensorrt_rtx_bindings")
+    saved, paths = made.shipped(name), {format: tmp_path / file for format, file in NAMES.items()}
+    made.write_onnx_files(saved, paths)
+    check_engines(Files(paths, {}), saved.size[0])
+    if name == "resnet18":  # weights are most of it: in INT8 they are stored as bytes
+        side = saved.size[0]
+        halves = engine(paths["onnx_fp16"], "SM89", side)
+        assert engine(paths["onnx_int8_fp16"], "SM89", side) < 0.7 * halves
+
+
+def test_a_file_that_is_not_ours_gets_no_engine(settings, tmp_path, monkeypatch):
+    onnx, files, path = pytest.importorskip("onnx"), settings("simple_cnn").files, tmp_path / "broken.onnx"
+    monkeypatch.setitem(quantise.OPTIONS, "QuantizeBias", True)
+    quantise.quantise(files.path("onnx"), made.noise(16).numpy(), "minmax", path)
+    with pytest.raises(GpufeedError, match="does not read .*bias.* has type Int32") as caught:
+        engine(path, "SM89")
+    assert "export and quantise the model again" in caught.value.remedy
+    whole = files.path("onnx_fp16").read_bytes()
+    for part in (whole[: len(whole) // 2], b"", b"no model"):
+        path.write_bytes(part)
+        with pytest.raises(GpufeedError, match=r"found: broken\.onnx, which tensorrt_rtx"):
+            engine(path, "SM89")
+    model = onnx.load(files.path("onnx"))
+    model.graph.output[0].name = model.graph.node[-1].output[0] = "scores"
+    onnx.save(model, path)
+    with pytest.raises(GpufeedError, match="expected: images and logits in float32"):
+        engine(path, "SM89")
+
+
+def test_a_card_that_tensorrt_for_rtx_does_not_know_is_skipped_before_anything_is_built():
+    trt = pytest.importorskip("tensorrt_rtx_bindings")
+    assert tensor_rt.target_of(trt, (8, 9), "RTX 4090", "fp32") == trt.ComputeCapability.SM89
+    assert tensor_rt.target_of(trt, (7, 5), "RTX 2080", "fp16") == trt.ComputeCapability.SM75
+    with pytest.raises(Skip, match=r"7\.5, 8\.0, 8\.6, 8\.9, 12\.0.*, and H100 has 9\.0\."):
+        tensor_rt.target_of(trt, (9, 0), "H100", "fp16")
+    with pytest.raises(Skip, match=r"no float32 products for compute capability 7\.5"):
+        tensor_rt.target_of(trt, (7, 5), "RTX 2080", "fp32")
+
+
+def test_without_its_package_tensorrt_for_rtx_says_how_to_get_it(settings, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", None)
+    with pytest.raises(Skip, match=r"pip install 'gpufeed\[rtx\]'"):
+        fetch("backend", "tensorrt_rtx")(settings("simple_cnn", "fp16"))
 
 
 def test_every_entry_has_a_module_of_its_own():

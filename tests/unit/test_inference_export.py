@@ -30,10 +30,12 @@ def onnx():
     return pytest.importorskip("onnx")
 
 
-def run_onnx(path, images):
+def run_onnx(path, images, optimised=True):
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(WHOLE_PRODUCTS, "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return session.run([OUTPUT], {INPUT: images.numpy()})[0]
@@ -123,6 +125,42 @@ def test_the_int8_file_is_what_tensorrt_asks_for(case, exported, tmp_path):
     assert 0 < difference < INT8_TOLERANCE * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("case", ["vit_class_token", "simple_cnn"])
+def test_half_files_have_no_float32_but_input_and_output_and_say_the_same(case, tmp_path):
+    modules, saved = onnx(), made.saved(case)
+    paths = {format: tmp_path / name for format, name in files.NAMES.items()}
+    made.write_onnx_files(saved, paths)
+    with torch.inference_mode():
+        wanted = saved.build(torch.device("cpu"))(made.noise(7)).numpy()
+    near = {"onnx": 0.005, "onnx_int8": INT8_TOLERANCE}
+    for format, tolerance in near.items():
+        single, half = (modules.load(paths[name]) for name in (format, f"{format}_fp16"))
+        types = Counter(value.data_type for value in half.graph.initializer)
+        assert modules.TensorProto.FLOAT not in types
+        for kind in (modules.TensorProto.INT8, modules.TensorProto.INT64):
+            assert types[kind] == Counter(value.data_type for value in single.graph.initializer)[kind]
+        for value in (half.graph.input[0], half.graph.output[0]):
+            assert value.type.tensor_type.elem_type == modules.TensorProto.FLOAT
+            assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+        assert half.metadata_props == single.metadata_props
+        assert half.opset_import == single.opset_import
+        found = run_onnx(paths[f"{format}_fp16"], made.noise(7), optimised=False)
+        assert 0 < np.abs(found - wanted).max() < tolerance * np.abs(wanted).max()
+
+
+def test_a_model_that_half_precision_cannot_hold_gets_no_half_file(exported, tmp_path):
+    modules = onnx()
+    model = modules.load(exported("simple_cnn")[0] / "model.onnx")
+    for value in model.graph.initializer:
+        if value.data_type == modules.TensorProto.FLOAT:
+            large = modules.numpy_helper.to_array(value) * 1e5
+            value.CopyFrom(modules.numpy_helper.from_array(large, value.name))
+    modules.save(model, tmp_path / "model.onnx")
+    made_of = {"format": "onnx", "status": "done", "quantised": None}
+    with pytest.raises(GpufeedError, match=r"logits of model\.fp16\.onnx"):
+        export.half_row(made_of, tmp_path, lambda work: ("done", None, work()))
+
+
 @pytest.mark.parametrize("method", ["percentile", "entropy"])
 def test_ranges_by_other_methods(method, exported, tmp_path):
     onnx()
@@ -183,7 +221,7 @@ def test_lists_say_what_was_made_and_where_it_is(toy, tmp_path):
     onnx()
     listed, int8 = toy()
     rows = [*listed["rows"], *int8["rows"]]
-    assert [row["format"] for row in rows] == ["program", "onnx", "onnx_int8"]
+    assert [row["format"] for row in rows] == ["program", "onnx", "onnx_fp16", "onnx_int8", "onnx_int8_fp16"]
     assert {row["status"] for row in rows} == {"done"}
     assert int8["calibration"] == {"split": "train", "images": 20, "method": "minmax", "seed": 5}
     found = files.find({tmp_path / f"{name}.json": tmp_path / name for name in ("exported", "quantised")})
@@ -206,8 +244,9 @@ def test_a_training_that_was_stopped_gives_no_files_and_its_sentence(toy, tmp_pa
 def test_without_the_packages_the_program_is_made_and_the_rest_skipped(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)  # an import of it raises ModuleNotFoundError
     listed, int8 = toy()
-    assert [row["status"] for row in listed["rows"]] == ["done", "skipped"]
-    assert "pip install 'gpufeed[inference]'" in int8["rows"][0]["sentence"]
+    assert [row["status"] for row in listed["rows"]] == ["done", "skipped", "skipped"]
+    for row in (*listed["rows"][1:], *int8["rows"]):
+        assert "pip install 'gpufeed[inference]'" in row["sentence"]
     assert sorted(path.name for path in tmp_path.glob("*ed/*")) == ["model.pt2"]
 
 

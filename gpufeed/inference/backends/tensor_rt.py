@@ -1,8 +1,11 @@
-"""TensorRT, where its package is: the float32 file and the one with Q/DQ nodes, strongly typed.
+"""TensorRT and TensorRT for RTX, where their packages are: engines of our ONNX files.
 
-Written to the documentation of TensorRT 10 and 11, and not run yet.
+Networks are strongly typed: an engine computes in the precisions of its file. TensorRT for RTX builds without
+a GPU too, for the compute capabilities that it knows. No engine of either has run yet.
 """
 
+import logging
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,67 +16,136 @@ from gpufeed.inference.base import Ready, Run, Setting
 from gpufeed.inference.files import INPUT, OUTPUT
 
 WORKSPACE = 4 * 2**30  # bytes that building may take
+FILES = {"fp32": "onnx", "fp16": "onnx_fp16", "int8": "onnx_int8"}
+TURING = (7, 5)
 
 
 def prepare(setting: Setting) -> Ready:
-    """As `gpufeed.inference.base` says."""
-    return ready(setting, setting.files.path("onnx"))
+    """As `gpufeed.inference.base` says; by TensorRT."""
+    path = setting.files.path(FILES[setting.precision])
+    trt = library(
+        "TensorRT", "tensorrt", "it comes from NVIDIA's own package index, as docs/inference.md says"
+    )
+    require_cuda("TensorRT", setting)
+    return ready("TensorRT", trt, setting, path)
 
 
-def prepare_int8(setting: Setting) -> Ready:
-    """As `gpufeed.inference.base` says."""
-    return ready(setting, setting.files.path("onnx_int8"))
+def prepare_rtx(setting: Setting) -> Ready:
+    """As `gpufeed.inference.base` says; by TensorRT for RTX, what is not quantised in fp16."""
+    name, quantised = "TensorRT for RTX", setting.precision == "int8"
+    path = setting.files.path("onnx_int8_fp16" if quantised else FILES[setting.precision])
+    trt = library(name, "tensorrt_rtx_bindings", "pip install 'gpufeed[rtx]' brings it")
+    require_cuda(name, setting)
+    capability = torch.cuda.get_device_capability(setting.device)
+    target = target_of(trt, capability, torch.cuda.get_device_name(setting.device), setting.precision)
+    return ready(name, trt, setting, path, target)
 
 
-def library() -> Any:
+def library(name: str, module: str, way: str) -> Any:
     """The package; raises Skip with the way to it."""
     try:
-        import tensorrt
+        return import_module(module)
     except ImportError as error:  # also for a library that the package does not find
-        raise Skip(
-            f"TensorRT is not installed here ({error}): it comes from NVIDIA's own package index, as "
-            "docs/inference.md says."
-        ) from error
-    return tensorrt
+        raise Skip(f"{name} is not installed here ({error}): {way}.") from error
 
 
-def ready(setting: Setting, path: Path) -> Ready:
-    """The engine built for this size of batch."""
-    trt = library()
+def require_cuda(name: str, setting: Setting) -> None:
+    """Raises Skip without a CUDA GPU."""
     if setting.device.type != "cuda":
-        raise Skip(f"TensorRT needs a CUDA GPU, and this cell's device is {setting.device.type}.")
-    logger = trt.Logger(trt.Logger.WARNING)
-    plan = built(trt, logger, path, tuple(setting.images.shape))
-    runtime = trt.Runtime(logger)
+        raise Skip(f"{name} needs a CUDA GPU, and this cell's device is {setting.device.type}.")
+
+
+def target_of(trt: Any, capability: tuple[int, int], gpu: str, precision: str) -> Any:
+    """What TensorRT for RTX calls a GPU's compute capability; raises Skip where it builds nothing for it."""
+    targets = {int(target): target for target in trt.ComputeCapability.__members__.values()}
+    number = capability[0] * 10 + capability[1]
+    if number not in targets:
+        known = ", ".join(f"{one // 10}.{one % 10}" for one in sorted(targets) if one >= 10)
+        raise Skip(
+            f"TensorRT for RTX {trt.__version__} builds for compute capability {known}, and {gpu} has "
+            f"{capability[0]}.{capability[1]}."
+        )
+    if capability == TURING and precision == "fp32":
+        raise Skip(
+            f"TensorRT for RTX has no float32 products for compute capability 7.5, which {gpu} has: "
+            "take fp16 or int8."
+        )
+    return targets[number]
+
+
+def ready(name: str, trt: Any, setting: Setting, path: Path, target: Any = None) -> Ready:
+    """The engine built for this size of batch."""
+    log = listener(trt)
+    plan = built(trt, log, path, tuple(setting.images.shape), target)
+    runtime = trt.Runtime(log)
     engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise refused(f"an engine of {path.name}", trt, log, "load", "a driver that is new enough for it")
     return Ready(
-        runner(runtime, engine, setting), plan.nbytes, f"TensorRT {trt.__version__}, strongly typed."
+        runner(runtime, engine, setting), plan.nbytes, f"{name} {trt.__version__}, from {path.name}."
     )
 
 
-def built(trt: Any, logger: Any, path: Path, shape: tuple[int, ...]) -> Any:
-    """The serialised engine of an ONNX file; raises GpufeedError with what TensorRT says against it."""
-    builder = trt.Builder(logger)
+def listener(trt: Any) -> Any:
+    """A logger that keeps what the library calls errors; gpufeed's own log gets everything else at debug."""
+
+    class Log(trt.ILogger):
+        def __init__(self):
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if int(severity) <= int(trt.ILogger.Severity.ERROR):
+                self.errors.append(message)
+            else:
+                logging.getLogger("gpufeed").debug("%s: %s", trt.__name__, message)
+
+    return Log()
+
+
+def built(trt: Any, log: Any, path: Path, shape: tuple[int, ...], target: Any = None) -> Any:
+    """The serialised engine of an ONNX file, for this target or the GPU that is here.
+
+    Raises GpufeedError with what the library says against the file, and for one whose input or output is not
+    float32, which engines here are run with.
+    """
+    builder = trt.Builder(log)
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)  # of 10; later the only way
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
-    parser = trt.OnnxParser(network, logger)
-    plan = None
-    if parser.parse(path.read_bytes()):
-        config = builder.create_builder_config()
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)
-        config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32, as for the other backends
-        profile = builder.create_optimization_profile()
-        profile.set_shape(INPUT, shape, shape, shape)
-        config.add_optimization_profile(profile)
-        plan = builder.build_serialized_network(network, config)
-    if plan is None:
-        said = "; ".join(str(parser.get_error(number)) for number in range(parser.num_errors))
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse(path.read_bytes()) or not network.num_outputs:
+        raise refused(path.name, trt, log, "read", "the ONNX file as gpufeed wrote it")
+    ends = [network.get_input(0), network.get_output(0)]
+    found = [(end.name, end.dtype) for end in ends]
+    if found != [(INPUT, trt.float32), (OUTPUT, trt.float32)]:
         raise GpufeedError(
-            f"{path.name}, which TensorRT {trt.__version__} does not build ({said or 'see the log'})",
-            "a network that it knows",
-            "use another backend, or another TensorRT",
+            f"{path.name} with {', '.join(f'{name} in {kind}' for name, kind in found)}",
+            f"{INPUT} and {OUTPUT} in float32",
+            "export the model again with this version of gpufeed",
         )
+    config = builder.create_builder_config()
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE)
+    config.clear_flag(trt.BuilderFlag.TF32)  # fp32 means fp32, as for the other backends
+    if target is not None:
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(target, 0)
+    profile = builder.create_optimization_profile()
+    profile.set_shape(INPUT, shape, shape, shape)
+    config.add_optimization_profile(profile)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        raise refused(path.name, trt, log, "build", "a network that it knows")
     return plan
+
+
+def refused(what: str, trt: Any, log: Any, verb: str, expected: str) -> GpufeedError:
+    """The error for what the library does not do, with the first thing it says of it."""
+    said = " ".join(log.errors[0].split()) if log.errors else "no reason given"
+    return GpufeedError(
+        f"{what}, which {trt.__name__} {trt.__version__} does not {verb} ({said})",
+        expected,
+        "export and quantise the model again; else use another backend",
+    )
 
 
 def runner(runtime: Any, engine: Any, setting: Setting) -> Run:

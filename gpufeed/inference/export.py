@@ -131,7 +131,8 @@ def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
     """
     onnx, onnxruntime = packages("onnx", "onnxruntime")
     model = onnx.load(source)
-    halve(model.graph)
+    with quiet():  # of values that are too large for float16 the comparison says enough
+        halve(model.graph)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
     size = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]]

@@ -163,7 +163,7 @@ def check_engines(files, side):
             assert weights < engine(files.path(format), card, side) < weights + 16 * MIB
     for format in ("onnx", "onnx_int8"):
         assert engine(files.path(format), "SM86", side) > files.path(format).stat().st_size
-        with pytest.raises(GpufeedError, match="does not build .*FP32 GEMM"):
+        with pytest.raises(GpufeedError, match=r"does not build .*FP32 GEMM"):
             engine(files.path(format), "SM75", side)
 
 
@@ -188,7 +188,7 @@ def test_a_file_that_is_not_ours_gets_no_engine(settings, tmp_path, monkeypatch)
     onnx, files, path = pytest.importorskip("onnx"), settings("simple_cnn").files, tmp_path / "broken.onnx"
     monkeypatch.setitem(quantise.OPTIONS, "QuantizeBias", True)
     quantise.quantise(files.path("onnx"), made.noise(16).numpy(), "minmax", path)
-    with pytest.raises(GpufeedError, match="does not read .*bias.* has type Int32") as caught:
+    with pytest.raises(GpufeedError, match=r"does not read .*bias.* has type Int32") as caught:
         engine(path, "SM89")
     assert "export and quantise the model again" in caught.value.remedy
     whole = files.path("onnx_fp16").read_bytes()

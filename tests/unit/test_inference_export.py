@@ -126,25 +126,28 @@ def test_the_int8_file_is_what_tensorrt_asks_for(case, exported, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["vit_class_token", "simple_cnn"])
-def test_half_files_have_no_float32_but_input_and_output_and_say_the_same(case, tmp_path):
-    modules, saved = onnx(), made.saved(case)
-    paths = {format: tmp_path / name for format, name in files.NAMES.items()}
-    made.write_onnx_files(saved, paths)
+def test_half_files_have_no_float32_but_input_and_output_and_say_the_same(case, exported, tmp_path):
+    modules, saved, int8 = onnx(), made.saved(case), tmp_path / "int8.onnx"
+    quantise.quantise(exported(case)[0] / "model.onnx", made.noise(16).numpy(), "minmax", int8)
     with torch.inference_mode():
         wanted = saved.build(torch.device("cpu"))(made.noise(7)).numpy()
-    near = {"onnx": 0.005, "onnx_int8": INT8_TOLERANCE}
-    for format, tolerance in near.items():
-        single, half = (modules.load(paths[name]) for name in (format, f"{format}_fp16"))
-        types = Counter(value.data_type for value in half.graph.initializer)
-        assert modules.TensorProto.FLOAT not in types
-        for kind in (modules.TensorProto.INT8, modules.TensorProto.INT64):
-            assert types[kind] == Counter(value.data_type for value in single.graph.initializer)[kind]
+    near = {exported(case)[0] / "model.onnx": 0.005, int8: INT8_TOLERANCE}
+    for source, tolerance in near.items():
+        told = export.write_half(source, tmp_path / "half.onnx", tolerance)
+        assert told["dynamic_batch"]
+        single, half = modules.load(source), modules.load(tmp_path / "half.onnx")
+        before, after = (
+            Counter(value.data_type for value in file.graph.initializer) for file in (single, half)
+        )
+        types = modules.TensorProto
+        assert after[types.FLOAT] == 0 < after[types.FLOAT16] == before[types.FLOAT]
+        assert (after[types.INT8], after[types.INT64]) == (before[types.INT8], before[types.INT64])
         for value in (half.graph.input[0], half.graph.output[0]):
-            assert value.type.tensor_type.elem_type == modules.TensorProto.FLOAT
+            assert value.type.tensor_type.elem_type == types.FLOAT
             assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
         assert half.metadata_props == single.metadata_props
         assert half.opset_import == single.opset_import
-        found = run_onnx(paths[f"{format}_fp16"], made.noise(7), optimised=False)
+        found = run_onnx(tmp_path / "half.onnx", made.noise(7), optimised=False)
         assert 0 < np.abs(found - wanted).max() < tolerance * np.abs(wanted).max()
 
 

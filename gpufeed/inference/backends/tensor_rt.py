@@ -81,9 +81,8 @@ def ready(name: str, trt: Any, setting: Setting, path: Path, target: Any = None)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise refused(f"an engine of {path.name}", trt, log, "load", "a driver that is new enough for it")
-    return Ready(
-        runner(runtime, engine, setting), plan.nbytes, f"{name} {trt.__version__}, from {path.name}."
-    )
+    note = f"{name} {trt.__version__}, from {path.name}."
+    return Ready(runner(runtime, engine, setting), plan.nbytes, note)
 
 
 def listener(trt: Any) -> Any:

@@ -90,14 +90,25 @@ def test_a_backend_says_the_same_twice_and_leaves_its_images_alone(name, setting
     assert torch.equal(setting.images, before)
 
 
-@pytest.mark.parametrize(
-    "name", ["export", "onnxruntime", "onnxruntime_int8", "tensorrt", "tensorrt_rtx", "tensorrt_rtx_int8"]
-)
-def test_without_its_file_a_backend_is_skipped_with_the_reason(name, settings):
+FILES_OF = {
+    ("export", "fp32"): "program",
+    ("onnxruntime", "fp32"): "onnx",
+    ("onnxruntime_int8", "int8"): "onnx_int8",
+    ("tensorrt", "fp32"): "onnx",
+    ("tensorrt", "fp16"): "onnx_fp16",
+    ("tensorrt_int8", "int8"): "onnx_int8",
+    ("tensorrt_rtx", "fp32"): "onnx",
+    ("tensorrt_rtx", "fp16"): "onnx_fp16",
+    ("tensorrt_rtx_int8", "int8"): "onnx_int8_fp16",
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), FILES_OF)
+def test_without_its_file_a_backend_is_skipped_with_the_reason(name, kind, settings):
     setting = settings("simple_cnn")
-    lacking = Files({}, dict.fromkeys(NAMES, "The exporter had no paper."))
-    with pytest.raises(Skip, match="The exporter had no paper"):
-        fetch("backend", name)(Setting(setting.saved, lacking, setting.images, "fp32"))
+    lacking = Files({}, {format: f"The exporter had no paper for {format}." for format in NAMES})
+    with pytest.raises(Skip, match=rf"no paper for {FILES_OF[name, kind]}\."):
+        fetch("backend", name)(Setting(setting.saved, lacking, setting.images, kind))
 
 
 def test_onnx_runtime_gets_the_gpu_where_its_package_has_one_and_float32_without_tf32():

@@ -224,6 +224,14 @@ def test_a_card_that_tensorrt_for_rtx_does_not_know_is_skipped_before_anything_i
         tensor_rt.target_of(trt, (7, 5), "RTX 2080", "fp32")
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a node whose driver does not suffice")
+def test_an_engine_that_a_driver_cannot_load_is_skipped_with_the_reason(settings):
+    trt, setting = pytest.importorskip("tensorrt_rtx_bindings"), settings("simple_cnn", "fp16")
+    path, target = setting.files.path("onnx_fp16"), trt.ComputeCapability.SM89
+    with pytest.raises(Skip, match=r"does not load here.*CUDA driver"):
+        tensor_rt.ready("TensorRT for RTX", trt, setting, path, target)
+
+
 def test_without_its_package_tensorrt_for_rtx_says_how_to_get_it(settings, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx_bindings", None)
     with pytest.raises(Skip, match=r"pip install 'gpufeed\[rtx\]'"):

@@ -74,13 +74,16 @@ def target_of(trt: Any, capability: tuple[int, int], gpu: str, precision: str) -
 
 
 def ready(name: str, trt: Any, setting: Setting, path: Path, target: Any = None) -> Ready:
-    """The engine built for this size of batch."""
+    """The engine built for this size of batch; raises Skip where it cannot be loaded."""
     log = listener(trt)
     plan = built(trt, log, path, tuple(setting.images.shape), target)
     runtime = trt.Runtime(log)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
-        raise refused(f"an engine of {path.name}", trt, log, "load", "a driver that is new enough for it")
+        raise Skip(
+            f"{name} {trt.__version__} built an engine that does not load here, as with a driver that is too "
+            f"old for it: {reason(log)}."
+        )
     note = f"{name} {trt.__version__}, from {path.name}."
     return Ready(runner(runtime, engine, setting), plan.nbytes, note)
 
@@ -113,7 +116,7 @@ def built(trt: Any, log: Any, path: Path, shape: tuple[int, ...], target: Any = 
     network = builder.create_network(0 if strongly is None else 1 << int(strongly))
     parser = trt.OnnxParser(network, log)
     if not parser.parse(path.read_bytes()) or not network.num_outputs:
-        raise refused(path.name, trt, log, "read", "the ONNX file as gpufeed wrote it")
+        raise refused(path, trt, log, "read")
     ends = [network.get_input(0), network.get_output(0)]
     found = [(end.name, end.dtype) for end in ends]
     if found != [(INPUT, trt.float32), (OUTPUT, trt.float32)]:
@@ -133,16 +136,20 @@ def built(trt: Any, log: Any, path: Path, shape: tuple[int, ...], target: Any = 
     config.add_optimization_profile(profile)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
-        raise refused(path.name, trt, log, "build", "a network that it knows")
+        raise refused(path, trt, log, "build")
     return plan
 
 
-def refused(what: str, trt: Any, log: Any, verb: str, expected: str) -> GpufeedError:
-    """The error for what the library does not do, with the first thing it says of it."""
-    said = " ".join(log.errors[0].split()) if log.errors else "no reason given"
+def reason(log: Any) -> str:
+    """The first error that the library told, on one line."""
+    return " ".join(log.errors[0].split()) if log.errors else "it gives no reason"
+
+
+def refused(path: Path, trt: Any, log: Any, verb: str) -> GpufeedError:
+    """The error for a file that the library does not read or build."""
     return GpufeedError(
-        f"{what}, which {trt.__name__} {trt.__version__} does not {verb} ({said})",
-        expected,
+        f"{path.name}, which {trt.__name__} {trt.__version__} does not {verb} ({reason(log)})",
+        "an ONNX file as gpufeed writes it, with operators that this version knows",
         "export and quantise the model again; else use another backend",
     )
 

@@ -87,9 +87,9 @@ def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
 
 
 @cache
-def published(experiment: str) -> pd.DataFrame:
-    """The cells of an experiment's records on an H200."""
-    found = records.read_records(sorted((REFERENCE / "h200/records" / experiment).glob("*/*.json")))
+def published(experiment: str, machine: str = "h200") -> pd.DataFrame:
+    """The cells of an experiment's records on an H200, or an H100."""
+    found = records.read_records(sorted((REFERENCE / machine / "records" / experiment).glob("*/*.json")))
     return tables.cells(found)
 
 

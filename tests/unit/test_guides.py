@@ -1,0 +1,520 @@
+"""docs/guides.md: every name on our side of its tables exists, and its numbers are those of the records."""
+
+import inspect
+import json
+import re
+import shlex
+from functools import cache
+from importlib import import_module
+from statistics import median
+
+import pandas as pd
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+from test_shipped import CONFIG, REFERENCE, published, the
+
+from gpufeed.analysis import sweeps
+from gpufeed.analysis.claims import CLAIMS, notebook_claims
+from gpufeed.analysis.standing import standing
+from gpufeed.analysis.statistics import SAME
+from gpufeed.compose import cell_from, composed, offer, row, shipped
+from gpufeed.errors import GpufeedError
+from gpufeed.gpu_only_dataset import GPUOnlyDataset
+from gpufeed.kernels.activation import MAKERS
+from gpufeed.registry import KINDS
+
+PAGE = (REPOSITORY / "docs/guides.md").read_text()
+HYDRA = REPOSITORY / "config/hydra"
+TRAIN = yaml.safe_load((HYDRA / "train.yaml").read_text())
+
+
+def spans() -> list[str]:
+    """What the page has in code type; the guides' own words, the first column of its tables, have none."""
+    return sorted(set(re.findall(r"`([^`]+)`", PAGE)))
+
+
+def words(node: object) -> set[str]:
+    """Every key and every text of a schema or a config."""
+    if isinstance(node, dict):
+        return {str(key) for key in node} | {word for value in node.values() for word in words(value)}
+    if isinstance(node, list):
+        return {word for value in node for word in words(value)}
+    return {node} if isinstance(node, str) else set()
+
+
+@cache
+def known() -> set[str]:
+    """What is registered, configured, a rule, a column of a table, or a way to run a kernel."""
+    files = [*(REPOSITORY / "gpufeed/schemas").glob("*.yaml"), *HYDRA.rglob("*.yaml")]
+    found = {word for path in files for word in words(yaml.safe_load(path.read_text()))}
+    for path in (REPOSITORY / "rules").glob("*.smk"):
+        found |= set(re.findall(r"^rule (\w+):", path.read_text(), re.MULTILINE))
+    registered = {name for kind in KINDS.values() for name in kind}
+    return found | registered | words(CONFIG) | set(MAKERS) | set(published("pipelining").columns)
+
+
+def is_file(span: str) -> bool:
+    """path, or path::test"""
+    path, _, test = span.partition("::")
+    place = REPOSITORY / path
+    return place.exists() and (not test or f"def {test}(" in place.read_text())
+
+
+def is_attribute(span: str) -> bool:
+    """gpufeed.module.Name"""
+    module, _, name = span.rpartition(".")
+    return module.startswith("gpufeed") and hasattr(import_module(module), name)
+
+
+def is_block(span: str) -> bool:
+    """experiment.block"""
+    experiment, _, block = span.partition(".")
+    return block in CONFIG["experiments"].get(experiment, {}).get("blocks", {})
+
+
+@cache
+def options(key: str) -> list[str]:
+    """The choices of its group with which a hyper-parameter is there, such as model=resnet18."""
+    group, _, name = key.rpartition(".")
+    files = sorted((HYDRA / group).glob("*.yaml")) if group else []
+    return [f"{group}={path.stem}" for path in files if name in yaml.safe_load(path.read_text())]
+
+
+def is_setting(span: str) -> bool:
+    """key, key=value as on the command line, key: value as in a config, or an option of GPUOnlyDataset."""
+    key, sign, value = re.fullmatch(r"([\w.]+)(=|: |)(.*)", span).groups()
+    group, _, name = key.rpartition(".")
+    if sign == ": ":
+        return {key, value} <= known()
+    if key in inspect.signature(GPUOnlyDataset).parameters:
+        return True
+    if not sign:
+        return bool(options(key)) or (group in TRAIN and name in TRAIN[group])
+    return any(
+        composes(other, span) for other in options(key) or ["loader=resident", "loader=dataloader_workers"]
+    )
+
+
+@cache
+def composes(*arguments: str) -> bool:
+    """Whether the command line of a training by hand takes these arguments."""
+    try:
+        cell_from(composed(arguments), shipped())
+    except GpufeedError:
+        return False
+    return True
+
+
+def is_command(span: str) -> bool:
+    match shlex.split(span):
+        case ["snakemake", "--profile", name]:
+            return (REPOSITORY / name / "config.yaml").is_file()
+        case ["snakemake", target, *_]:
+            return target in CONFIG["experiments"]
+        case ["make", target, *_]:
+            return f"\n{target}:" in (REPOSITORY / "Makefile").read_text()
+        case ["python", "-m", module, *flags]:
+            return all(f'"{flag}"' in inspect.getsource(import_module(module)) for flag in flags)
+        case ["python", "train.py", *arguments]:
+            return is_file("train.py") and composes(*arguments)
+        case ["pip", "install", "."]:
+            return is_file("setup.py")
+        case ["pip", "install", extra, "--constraint", file]:
+            return f"\n{extra[2:-1]} = [" in (REPOSITORY / "pyproject.toml").read_text() and is_file(file)
+        case ["docker", "compose", "up", "--build"]:
+            return is_file("compose.yaml")
+    return False
+
+
+def exists(span: str) -> bool:
+    if re.match(r"(snakemake|make|python|pip|docker) ", span):
+        return is_command(span)
+    return span in known() or is_file(span) or is_block(span) or is_setting(span) or is_attribute(span)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sources():
+    offer({name: row(shipped(), name) for name in shipped()["sources"]})
+
+
+@pytest.mark.parametrize("span", spans())
+def test_every_name_on_our_side_exists(span):
+    assert exists(span)
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        *("dali_tpu", "tests/unit/test_guides.py::test_nothing", "pipelining.blocks", "augment.blur"),
+        *("trainer.optimiser=rmsprop", "model.heads=7", "batch_size=0", "device: tpu"),
+        *("snakemake nothing --cores 8", "make coffee", "python -m gpufeed.compare --a-cross"),
+        "gpufeed.gpu_only_dataset.CPUOnlyDataset",
+    ],
+)
+def test_a_name_that_is_not_there_would_be_found(span):
+    assert not exists(span)
+
+
+def test_the_guides_own_words_are_not_in_code_type():
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    assert len(rows) > 100
+    assert not [line for line in rows if "`" in line.split("|")[1]]
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of a page's headings."""
+    found = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)]+)\)", PAGE))))
+def test_every_link_leads_somewhere(link):
+    path, _, anchor = link.partition("#")
+    page = REPOSITORY / "docs" / (path or "guides.md")
+    assert page.exists()
+    assert not anchor or anchor in anchors(page.read_text())
+
+
+def said(sentence: str) -> list[float]:
+    """The numbers at each N of a text that the page has once."""
+    pattern = re.sub(r"\bN\b", r"([\\d.,]*\\d)", re.sub(r"([^\w\s])", r"\\\1", sentence))
+    found = re.findall(pattern, " ".join(PAGE.split()))
+    assert len(found) == 1, (sentence, found)
+    numbers = [found[0]] if isinstance(found[0], str) else found[0]
+    return [float(number.replace(",", "")) for number in numbers]
+
+
+def spread(row: pd.Series, column: str = "images_per_s", digits: int = 0) -> list[float]:
+    """Median, lowest and highest."""
+    return [round(row[column + end], digits) for end in ("", "_min", "_max")]
+
+
+def times(after: pd.Series, before: pd.Series, digits: int = 2) -> list[float]:
+    """What a change is worth, and its range."""
+    found = standing(after, before)
+    return [round(number, digits) for number in (found.ratio.median, *found.bounds)]
+
+
+def test_what_it_says_of_the_notebook_is_of_its_records():
+    cells = published("pipelining")
+    free = cells[cells["synchronise"] == "epoch"]
+    waits = {workers: the(cells, workers=workers, synchronise="step", batch_size=32) for workers in (0, 2)}
+    assert said("`simple_cnn`: N images/s (N to N)") == spread(waits[2])
+    assert said("N images/s (N to N), waits for data included") == spread(waits[0])
+    swept = free[(free["prefetch_factor"].fillna(2) == 2) & free["pin_memory"]]
+    none = the(swept, loader="dataloader_sync")
+    workers = {
+        count: the(swept, loader="dataloader_workers", workers=count, persistent_workers=True)
+        for count in (2, 4, 8)
+    }
+    assert said("at N workers over N: N (N to N) where the host waits after each phase, N (N to N) as") == [
+        *(2, 0),
+        *times(waits[2], waits[0]),
+        *times(workers[2], none),
+    ]
+    answers = [verdict.answer for verdict in notebook_claims(cells)]
+    assert answers == ["cannot be judged", "holds", "does not hold"]
+    assert len(answers) == len(CLAIMS)
+    own = []  # the notebook's total: transfer and train, its mean over the batches
+    for cell in waits.values():
+        files = (REFERENCE / "h200/records/pipelining" / cell["cell_id"]).glob("*.json")
+        steps = [
+            (json.loads(path.read_text()), pd.read_parquet(path.with_suffix(".steps.parquet")))
+            for path in files
+        ]
+        timed = [table[table["step"] >= record["warmup"]["steps"]] for record, table in steps]
+        own.append(median((table["transfer_ms"] + table["train_ms"]).mean() for table in timed))
+    assert said("transfer and train take N ms without workers and N ms with two") == [
+        round(ms, 1) for ms in own
+    ]
+    assert said("is 8, N images/s (N to N) on N cores; 4 reach N") == [
+        *spread(workers[8]),
+        workers[8]["cores"],
+        round(workers[4]["images_per_s"]),
+    ]
+    shares = [round(100 * share) for share in spread(workers[8], "wait_share", 4)]
+    assert said("nothing to train on for N % (N to N) of the time") == shares
+    four = free[(free["loader"] == "dataloader_workers") & (free["workers"] == 4)]
+    lasting = four[four["persistent_workers"]]
+    plain = the(lasting, prefetch_factor=2, pin_memory=False)
+    pinned = workers[4]
+    assert said("the copy takes N ms pinned, N ms not; images/s do not differ: N against N, ranges") == [
+        *(round(cell["transfer_ms"], 1) for cell in (pinned, plain)),
+        *(round(cell["images_per_s"]) for cell in (pinned, plain)),
+    ]
+    ahead = [the(lasting, prefetch_factor=count, pin_memory=True) for count in (1, 8)]
+    assert said("N images/s with one batch ahead, N with eight") == [
+        round(cell["images_per_s"]) for cell in ahead
+    ]
+    anew = the(four, prefetch_factor=2, pin_memory=True, persistent_workers=False)
+    assert said("N images/s (N to N) against N (N to N), epochs of N batches") == [
+        *spread(pinned),
+        *spread(anew),
+        16,
+    ]
+    assert standing(pinned, anew).ahead
+    for one, other in ((pinned, plain), ahead):
+        assert standing(one, other).how == SAME
+    aside = the(swept, loader="overlap", workers=8)
+    assert said("N images/s against N with N workers, ranges overlap (N x N)") == [
+        round(aside["images_per_s"]),
+        round(workers[8]["images_per_s"]),
+        *(8, 224, 224),
+    ]
+
+
+def hybrid(**axes) -> pd.Series:
+    """A cell of hybrid_gpu: the guide's steps on resident images by the plain loop, unless said otherwise."""
+    usual = {"loader": "resident", "augment": "fused", "trainer": "plain", "precision": "fp16"}
+    return the(published("hybrid_gpu"), **{**usual, "batch_size": 512, "cuda_graphs": False, **axes})
+
+
+def test_what_it_says_of_the_hybrid_pipeline_is_of_its_records():
+    cells = published("hybrid_gpu")
+    assert (set(cells["hardware"]), set(cells["n_repeats"])) == ({"NVIDIA H200"}, {3})
+    steps = hybrid()["overrides"]
+    chain, graphs = hybrid(augment="chain", overrides=steps), hybrid(cuda_graphs=True)
+    host = times(chain, hybrid(augment="chain", overrides=f"{steps}; augment.exchange=host"))
+    assert said("the same chain with DLPack is N times as fast (N to N)") == host
+    assert said("N times the trip through the host (N to N)") == host
+    fastai = spread(hybrid(trainer="fastai", overrides=steps), "epoch_s", 2)
+    own_loader = spread(hybrid(trainer="fastai", loader="fastai"), "epoch_s", 2)
+    assert said("fp16: N s (N to N); files read by fastai's own loader in each epoch: N s (N to N)") == [
+        *fastai,
+        *own_loader,
+    ]
+    fastest = spread(graphs, "epoch_s", 3)
+    assert said("N s an epoch (N to N): one graph a step is worth N times (N to N)") == [
+        *fastest,
+        *times(graphs, hybrid()),
+    ]
+    assert said("N s (N to N) under fastai, N s (N to N) by the plain loop") == [*fastai, *fastest]
+    batches = {size: hybrid(batch_size=size) for size in (128, 256, 1024)}
+    assert said("N images/s with 128, N with 256, N (N to N) with 1,024") == [
+        *(round(batches[size]["images_per_s"]) for size in (128, 256)),
+        *spread(batches[1024]),
+    ]
+    precisions = {name: hybrid(cuda_graphs=True, precision=name) for name in ("fp32", "tf32", "fp16", "bf16")}
+    gains = {name: times(cell, precisions["fp32"]) for name, cell in precisions.items()}
+    assert said("fp16 N times fp32 (N to N), bf16 N, TF32 alone N (batch 512, CUDA graphs)") == [
+        *gains["fp16"],
+        gains["bf16"][0],
+        gains["tf32"][0],
+    ]
+    assert said("**Holds**: N times fp32 (N to N) |") == gains["fp16"]
+    assert said("N times torch's own operations (N to N)") == times(chain, hybrid(augment="torch"))
+    assert standing(hybrid(), chain).how == SAME
+    workers = {"loader": "dataloader_workers", "precision": "bf16"}
+    moved = times(hybrid(**workers, augment="torch"), hybrid(**workers, augment="cpu"))
+    assert said("N times the images/s (N to N; N workers, bf16, crops and flips)") == [*moved, 8]
+
+
+def test_what_it_says_of_the_kernels_is_of_their_records():
+    def kernels(experiment: str) -> pd.DataFrame:
+        found = json.loads((REFERENCE / f"h200/kernels/{experiment}.json").read_text())
+        assert found["environment"]["gpu"]["name"] == "NVIDIA H200"
+        return pd.DataFrame(found["rows"])
+
+    augments = kernels("hybrid_gpu")
+    augments = augments[(augments["batch_size"] == 4096) & (augments["size"] == 64)]
+    alone = [
+        the(augments, work=work, implementation="chain")["share_of_copy"]
+        for work in ("contrast", "salt_pepper", "rotation")
+    ]
+    assert said("each alone runs at N, N and N % of a copy's speed") == [
+        round(100 * share) for share in alone
+    ]
+    passes = [the(augments, work="one_pass", implementation=name)["ms_median"] for name in ("fused", "chain")]
+    assert said("alone takes N ms where `chain` takes N") == [round(ms, 3) for ms in passes]
+
+    rows = kernels("accelerated_vit")
+
+    def forward(form: str, columns: int, name: str) -> pd.Series:
+        return the(rows, work="bias_gelu_forward", form=form, columns=columns, implementation=name)
+
+    cases = [(form, columns) for form in ("tanh", "erf") for columns in (768, 1536, 3072)]
+    for name, sentence in (
+        ("eager", "N to N times gelu(x + bias) in bf16"),
+        ("compiled", "Against torch.compile N to N times"),
+    ):
+        ratios = [
+            forward(*case, name)["ms_median"] / forward(*case, "extension")["ms_median"] for case in cases
+        ]
+        assert said(sentence) == [round(end(ratios), 2 - (name == "eager")) for end in (min, max)]
+    ours, eager, alone = (forward("tanh", 768, name) for name in ("extension", "eager", "gelu_alone"))
+    assert said("runs at N % of the speed of a copy, torch's two operations at N %") == [
+        round(100 * case["share_of_copy"]) for case in (ours, eager)
+    ]
+    assert said("gelu(x + bias) takes N ms, GELU alone N") == [
+        round(case["ms_median"], 3) for case in (eager, alone)
+    ]
+
+
+def decoders(host: str) -> pd.DataFrame:
+    points, troubles = sweeps.read_sweeps(sorted((REFERENCE / host / "sweeps/gpu_decoding").glob("*.json")))
+    assert troubles.empty
+    found = sweeps.measured(points)
+    assert set(found["n"]) == {3}
+    return found[found["batch_size"] == 256]
+
+
+def test_what_it_says_of_decoders_is_of_their_records():
+    def rate(decoder: str, side: int, cores: int = 16) -> pd.Series:
+        return the(warm, decoder=decoder, side=side, cores=cores)
+
+    points = decoders("h200")
+    warm = points[points["cache"] == "warm"]
+    one_core = [rate("opencv", side, cores=1) for side in (64, 256)]
+    assert said("N images/s of 64 x 64 (N to N), N of 256 x 256 (N to N), one core") == [
+        *spread(one_core[0]),
+        *spread(one_core[1]),
+    ]
+    gpu = {
+        name: [rate(name, side) for side in (64, 256)]
+        for name in ("dali_gpu", "torchvision_cuda", "nvimgcodec")
+    }
+    for name, rates in gpu.items():
+        assert said(f"`{name}`: N and N images/s") == [round(point["images_per_s"]) for point in rates]
+    assert said("N images/s of 256 x 256 by `dali_gpu` (N to N)") == spread(gpu["dali_gpu"][1])
+    over = [a["images_per_s"] / b["images_per_s"] for a, b in zip(gpu["dali_gpu"], one_core, strict=True)]
+    assert said("N times at 64 x 64, N at 256 x 256 (two machines") == [round(ratio, 1) for ratio in over]
+    many = [rate("simplejpeg", side) for side in (64, 256)]
+    assert said("`simplejpeg` there decodes N and N images/s") == [
+        round(point["images_per_s"]) for point in many
+    ]
+    strips, _ = sweeps.read_sweeps([REFERENCE / "h200/sweeps/gpu_decoding/strips.json"])
+    strips = the(strips, side=64, cache="warm", batch_size=20000, cores=16)
+    own = json.loads((REFERENCE / "h100/bench/own_jpeg.json").read_text())["images_per_s"]["own"]["20000"]
+    assert said("N million images/s of 64 x 64 by strips (N to N)") == [
+        round(number / 1e6, 1) for number in spread(strips)
+    ]
+    assert said("N million by our own kernels on an H100 (N to N, n = N)") == [
+        *(round(own[name] / 1e6, 1) for name in ("median", "min", "max")),
+        own["n"],
+    ]
+    h100 = decoders("h100")
+    kept = []
+    for side in (256, 64):
+        both = h100[(h100["decoder"] == "dali_gpu") & (h100["side"] == side) & (h100["cores"] == 16)]
+        cold, warm = (the(both, cache=cache)["images_per_s"] for cache in ("cold", "warm"))
+        kept.append(round(100 * cold / warm))
+    assert said("`dali_gpu` keeps N % of its rate at 256 x 256 and N % at 64 x 64") == kept
+
+
+def test_what_it_says_of_building_a_set_once_is_of_its_records():
+    def build(decoder: str, count: int) -> dict:
+        cores = "one" if decoder == "opencv" else "all"
+        document = json.loads((REFERENCE / f"h200/builds/tensor_cache/{decoder}-{cores}.json").read_text())
+        assert document["cores"] == (1 if decoder == "opencv" else 16)
+        (found,) = [one for one in document["builds"] if one["count"] == count]
+        return found
+
+    def seconds(decoder: str, count: int) -> float:
+        rounds = build(decoder, count)["rounds_s"]
+        assert len(rounds) == (2 if count > 20000 else 3)
+        return float(f"{median(rounds):.3g}")
+
+    assert said("**Not met here**: N s and N s (n = 2)") == [
+        seconds("opencv", count) for count in (50000, 200000)
+    ]
+    assert said("by `dali_gpu` N s, by OpenCV on one core N s, by `simplejpeg` on 16 cores N s") == [
+        seconds(decoder, 200000) for decoder in ("dali_gpu", "opencv", "simplejpeg")
+    ]
+    assert said("N s by `dali_gpu`, N s by OpenCV on one core: setting") == [
+        seconds("dali_gpu", 1000),
+        round(median(build("opencv", 1000)["rounds_s"]), 2),
+    ]
+    counts = (1000, 20000, 50000, 200000)
+    names = ("dali_gpu", "torchvision_cuda", "nvimgcodec", "strips")
+    most = [round(max(build(name, count)["gpu_buffers_mib"] for count in counts)) for name in names]
+    assert said("DALI N MiB at any count; `torchvision_cuda` N, `nvimgcodec` N, `strips` up to N") == most
+    assert len({build("dali_gpu", count)["gpu_buffers_mib"] for count in counts}) == 1
+
+
+def test_what_it_says_of_shares_of_the_limit_is_of_its_records():
+    def au(loader: str, workers: int = 0, model: str = "resnet18") -> float:
+        cell = {
+            "loader": loader,
+            "workers": workers,
+            "model": model,
+            "augment": "torch",
+            "batch_size": 256,
+        }
+        found = [json.loads(path.read_text()) for path in (REFERENCE / "h200/ceilings/feed").glob("*.json")]
+        (found,) = [document for document in found if cell.items() <= document["cell"].items()]
+        assert found["shares"]["au"]["n"] == 20
+        return round(100 * found["shares"]["au"]["median"], 1)
+
+    assert said("`dali_gpu` keeps N % of the limit, 16 workers N %") == [
+        au("dali_gpu"),
+        au("dataloader_workers", 16),
+    ]
+    assert said("`torchvision_cuda` (N %) and `nvimgcodec` (N %), file by file") == [
+        au("torchvision_cuda"),
+        au("nvimgcodec"),
+    ]
+    assert said("cached: N % of the limit") == [au("resident")]
+    assert said("N keep N % of the limit under `vit_tiny` and N % under a ResNet-18 (batch N, N pairs)") == [
+        16,
+        *(au("dataloader_workers", 16, model) for model in ("vit_tiny", "resnet18")),
+        *(256, 20),
+    ]
+
+
+def test_what_it_says_of_the_transformers_is_of_their_records():
+    backends = pd.read_csv(REFERENCE / "h200/tables/inference/inference.csv")
+    backends = backends[backends["model"] == "vit_lite"]
+    graphs = the(backends, backend="compiled_graphs", precision="bf16")
+    eager = the(backends, backend="eager", precision="bf16")
+    int8 = the(backends, backend="torchao_int8")
+    assert said("N ms by `compiled_graphs` in bf16, N ms eager") == [
+        round(graphs["latency_device_ms_median"], 3),
+        round(eager["latency_device_ms_median"], 2),
+    ]
+    assert said("N images/s by `torchao_int8`, N in bf16 by `compiled_graphs`") == [
+        round(found["images_per_s_1024_median"]) for found in (int8, graphs)
+    ]
+
+    cells = published("accelerated_vit")
+    cells = cells[cells["trainer"] == "plain"]
+    step = cells[cells["batch_size"] == 256]
+    forms = [
+        the(step[step["overrides"].str.endswith(f"={form}")], compile=False) for form in ("bias_gelu", "gelu")
+    ]
+    assert said("in an eager training step of `vit_tiny` N times") == times(*forms)[:1]
+    half = "model.activation=bias_gelu; model.residual=autocast"
+    attention = [
+        the(cells[cells["overrides"].str.endswith(end)], compile=True)
+        for end in (f"{half}; model.sdpa=packed", half)
+    ]
+    assert said("makes a compiled step of `vit_tiny` N times as fast (n = N, batch N)") == [
+        *times(*attention)[:1],
+        2,
+        1024,
+    ]
+    gpus = published("accelerated_vit", "h100")
+    one, two, four = (the(gpus, devices=count, batch_size=512)["images_per_s"] for count in (1, 2, 4))
+    assert said("N times on two and N times on four H100s") == [round(two / one, 2), round(four / one, 2)]
+
+    def accuracy(model: str) -> list[float]:
+        """By seed, after 160 epochs."""
+        paths = sorted((REFERENCE / "h200/records/accuracy").glob(f"*{model}*/*.json"))
+        found = [json.loads(path.read_text()) for path in paths]
+        return [
+            round(100 * one["epochs"][-1]["accuracy"]["top1"], 2)
+            for one in found
+            if one["cell"]["epochs"] == 160
+        ]
+
+    assert said("N %, N % and N % held out on `cifar10_gray_28`") == accuracy("vit_lite")
+    three = accuracy("vit_tiny")
+    assert said("N to N % on 40 classes, three seeds of 160 epochs") == [min(three), max(three)]
+    assert len(three) == 3
+
+
+def test_it_counts_the_kinds_of_files_as_they_are():
+    text = (REPOSITORY / "docs/decoders.md").read_text()
+    table = text[text.index("| file |") :].split("\n\n")[0].splitlines()
+    assert said("N kinds of files by eleven decoders") == [len(table) - 2]
+    assert table[0].count("`") == 2 * 11

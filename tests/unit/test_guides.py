@@ -200,7 +200,7 @@ def test_what_it_says_of_the_notebook_is_of_its_records():
     cells = published("pipelining")
     free = cells[cells["synchronise"] == "epoch"]
     waits = {workers: the(cells, workers=workers, synchronise="step", batch_size=32) for workers in (0, 2)}
-    assert said("`simple_cnn`: N images/s (N to N)") == spread(waits[2])
+    assert said("with `simple_cnn`: N images/s (N to N)") == spread(waits[2])
     assert said("N images/s (N to N), waits for data included") == spread(waits[0])
     swept = free[(free["prefetch_factor"].fillna(2) == 2) & free["pin_memory"]]
     none = the(swept, loader="dataloader_sync")

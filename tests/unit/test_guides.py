@@ -1,11 +1,12 @@
 """docs/guides.md: every name on our side of its tables exists, and its numbers are those of the records."""
 
+import ast
 import inspect
 import json
 import re
 import shlex
 from functools import cache
-from importlib import import_module
+from pathlib import Path
 from statistics import median
 
 import pandas as pd
@@ -61,10 +62,20 @@ def is_file(span: str) -> bool:
     return place.exists() and (not test or f"def {test}(" in place.read_text())
 
 
+def module_file(module: str, package_file: str = "__init__.py") -> Path:
+    path = REPOSITORY / module.replace(".", "/")
+    return path / package_file if path.is_dir() else path.with_suffix(".py")
+
+
 def is_attribute(span: str) -> bool:
-    """gpufeed.module.Name"""
+    """gpufeed.module.Name, which the module defines or imports; nothing is imported here."""
     module, _, name = span.rpartition(".")
-    return module.startswith("gpufeed") and hasattr(import_module(module), name)
+    if not module.startswith("gpufeed") or not module_file(module).is_file():
+        return False
+    nodes = ast.parse(module_file(module).read_text()).body
+    return any(
+        name in {own.name for own in getattr(node, "names", [node]) if hasattr(own, "name")} for node in nodes
+    )
 
 
 def is_block(span: str) -> bool:
@@ -115,7 +126,8 @@ def is_command(span: str) -> bool:
         case ["make", target, *_]:
             return f"\n{target}:" in (REPOSITORY / "Makefile").read_text()
         case ["python", "-m", module, *flags]:
-            return all(f'"{flag}"' in inspect.getsource(import_module(module)) for flag in flags)
+            file = module_file(module, "__main__.py")
+            return file.is_file() and all(f'"{flag}"' in file.read_text() for flag in flags)
         case ["python", "train.py", *arguments]:
             return is_file("train.py") and composes(*arguments)
         case ["pip", "install", "."]:

@@ -27,6 +27,7 @@ from gpufeed.registry import KINDS
 
 PAGE = (REPOSITORY / "docs/guides.md").read_text()
 HYDRA = REPOSITORY / "config/hydra"
+STEPS = "; ".join(CONFIG["experiments"]["hybrid_gpu"]["common"]["overrides"][0])
 TRAIN = yaml.safe_load((HYDRA / "train.yaml").read_text())
 
 
@@ -279,18 +280,18 @@ def test_what_it_says_of_the_notebook_is_of_its_records():
 def hybrid(**axes) -> pd.Series:
     """A cell of hybrid_gpu: the guide's steps on resident images by the plain loop, unless said otherwise."""
     usual = {"loader": "resident", "augment": "fused", "trainer": "plain", "precision": "fp16"}
-    return the(published("hybrid_gpu"), **{**usual, "batch_size": 512, "cuda_graphs": False, **axes})
+    usual |= {"batch_size": 512, "cuda_graphs": False, "overrides": STEPS}
+    return the(published("hybrid_gpu"), **{**usual, **axes})
 
 
 def test_what_it_says_of_the_hybrid_pipeline_is_of_its_records():
     cells = published("hybrid_gpu")
     assert (set(cells["hardware"]), set(cells["n_repeats"])) == ({"NVIDIA H200"}, {3})
-    steps = hybrid()["overrides"]
-    chain, graphs = hybrid(augment="chain", overrides=steps), hybrid(cuda_graphs=True)
-    host = times(chain, hybrid(augment="chain", overrides=f"{steps}; augment.exchange=host"))
+    chain, graphs = hybrid(augment="chain"), hybrid(cuda_graphs=True)
+    host = times(chain, hybrid(augment="chain", overrides=f"{STEPS}; augment.exchange=host"))
     assert said("the same chain with DLPack is N times as fast (N to N)") == host
     assert said("N times the trip through the host (N to N)") == host
-    fastai = spread(hybrid(trainer="fastai", overrides=steps), "epoch_s", 2)
+    fastai = spread(hybrid(trainer="fastai"), "epoch_s", 2)
     own_loader = spread(hybrid(trainer="fastai", loader="fastai"), "epoch_s", 2)
     assert said("fp16: N s (N to N); files read by fastai's own loader in each epoch: N s (N to N)") == [
         *fastai,
@@ -317,7 +318,7 @@ def test_what_it_says_of_the_hybrid_pipeline_is_of_its_records():
     assert said("**Holds**: N times fp32 (N to N) |") == gains["fp16"]
     assert said("N times torch's own operations (N to N)") == times(chain, hybrid(augment="torch"))
     assert standing(hybrid(), chain).how == SAME
-    workers = {"loader": "dataloader_workers", "precision": "bf16"}
+    workers = {"loader": "dataloader_workers", "precision": "bf16", "overrides": "model.stem=imagenet"}
     moved = times(hybrid(**workers, augment="torch"), hybrid(**workers, augment="cpu"))
     assert said("N times the images/s (N to N; N workers, bf16, crops and flips)") == [*moved, 8]
 

@@ -95,7 +95,10 @@ def options(key: str) -> list[str]:
 
 def is_setting(span: str) -> bool:
     """key, key=value as on the command line, key: value as in a config, or an option of GPUOnlyDataset."""
-    key, sign, value = re.fullmatch(r"([\w.]+)(=|: |)(.*)", span).groups()
+    found = re.fullmatch(r"([\w.]+)(?:(=|: )(.+))?", span)
+    if found is None:
+        return False
+    key, sign, value = found.groups()
     group, _, name = key.rpartition(".")
     if sign == ": ":
         return {key, value} <= known()
@@ -159,7 +162,13 @@ def test_every_name_on_our_side_exists(span):
 @pytest.mark.parametrize(
     "span",
     [
-        *("dali_tpu", "tests/unit/test_guides.py::test_nothing", "pipelining.blocks", "augment.blur"),
+        *(
+            "dali_tpu",
+            "docs/guide.md",
+            "tests/unit/test_guides.py::test_nothing",
+            "pipelining.blocks",
+            "augment.blur",
+        ),
         *("trainer.optimiser=rmsprop", "model.heads=7", "batch_size=0", "device: tpu"),
         *("snakemake nothing --cores 8", "make coffee", "python -m gpufeed.compare --a-cross"),
         "gpufeed.gpu_only_dataset.CPUOnlyDataset",

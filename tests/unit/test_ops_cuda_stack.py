@@ -1,13 +1,15 @@
-"""The CUDA build of the extension, compiled, linked and loaded in the CUDA 13 stack, without a GPU."""
+"""The CUDA build of the extension, compiled, linked and loaded in both CUDA stacks, without a GPU."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import torch
 from data_fixtures import REPOSITORY
 from uv_fixtures import pinned_uv
 
@@ -42,9 +44,33 @@ print(json.dumps([kernels, same, str(ops.status("cuda")), [*fake.shape, fake.dev
 """
 
 
-@pytest.fixture(scope="module")
-def python(request) -> Path:
-    """The interpreter of an environment with the CUDA 13 stack and its nvcc; it stays in pytest's cache."""
+@dataclass(frozen=True)
+class Stack:
+    """A CUDA stack: its Python, the variables by which a build finds its nvcc, and what it builds for."""
+
+    cuda: str
+    python: Path
+    architectures: list
+    variables: dict = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module", params=["12", "13"])
+def stack(request) -> Stack:
+    return cuda_12() if request.param == "12" else cuda_13(request)
+
+
+def cuda_12() -> Stack:
+    """This environment, with a toolkit from elsewhere; one architecture, as each takes ten seconds."""
+    if not (torch.version.cuda or "").startswith("12."):
+        pytest.skip(f"needs torch of CUDA 12; this is {torch.__version__}")
+    home = os.environ.get("GPUFEED_NVCC12")
+    if home is None:
+        pytest.skip("needs an nvcc of CUDA 12 in the folder GPUFEED_NVCC12: sh containers/nvcc12.sh FOLDER")
+    return Stack("12", Path(sys.executable), ["9.0"], {"CUDA_HOME": home, "TORCH_CUDA_ARCH_LIST": "9.0"})
+
+
+def cuda_13(request) -> Stack:
+    """An environment with the CUDA 13 stack and its nvcc; it stays in pytest's cache."""
     uv = pinned_uv()
     folder = Path(request.config.cache.mkdir("cuda13")) / "venv"
     python = folder / "bin/python"
@@ -56,16 +82,16 @@ def python(request) -> Path:
     if done.returncode and any(said in done.stderr for said in ("error sending request", "Failed to fetch")):
         pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")
     assert done.returncode == 0, done.stderr
-    return python
+    return Stack("13", python, ["7.5", "8.0", "8.6", "8.9", "9.0+PTX"])
 
 
 @pytest.fixture(scope="module")
-def built(python, tmp_path_factory) -> list:
-    """[path, toolkit's version, architectures] of the library for all GPUs of the stack."""
-    return json.loads(run(python, BUILD, str(tmp_path_factory.mktemp("extension"))))
+def built(stack, tmp_path_factory) -> list:
+    """[path, toolkit's version, architectures] of the library."""
+    return json.loads(run(stack, BUILD, str(tmp_path_factory.mktemp("extension"))))
 
 
-def run(python: Path, code: str, argument: str) -> str:
+def run(stack: Stack, code: str, argument: str) -> str:
     """The last line that the code prints, with nothing but that environment and a C++ compiler in sight."""
     hidden = ("CUDA_HOME", "CUDA_PATH", "TORCH_CUDA_ARCH_LIST", "VIRTUAL_ENV", "PYTHONHOME")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
@@ -74,39 +100,39 @@ def run(python: Path, code: str, argument: str) -> str:
         pytest.skip("needs a C++ compiler")
     # /usr/bin has the compiler's own programs, and no nvcc where CUDA comes from NVIDIA
     folders = [
-        str(python.parent),
+        str(stack.python.parent),
         *(str(Path(path).parent) for path in compilers if path),
         "/usr/bin",
         "/bin",
     ]
-    environment |= {"PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPOSITORY)}
-    command = [python, "-c", code, argument]
+    environment |= {"PATH": os.pathsep.join(folders), "PYTHONPATH": str(REPOSITORY)} | stack.variables
+    command = [stack.python, "-c", code, argument]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(argument).parent)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1]
 
 
-def test_it_compiles_for_every_gpu_of_the_stack(built):
+def test_it_compiles_for_the_gpus_of_the_stack(stack, built):
     path, cuda, architectures = built
-    assert cuda.startswith("13.")
-    assert architectures == ["7.5", "8.0", "8.6", "8.9", "9.0+PTX"]
+    assert cuda.startswith(f"{stack.cuda}.")
+    assert architectures == stack.architectures
     assert b".nv_fatbin" in Path(path).read_bytes()
 
 
-def test_it_loads_beside_torch_with_a_cuda_kernel_for_every_op(python, built):
-    kernels, same, status, fake = json.loads(run(python, LOAD, built[0]))
+def test_it_loads_beside_torch_with_a_cuda_kernel_for_every_op(stack, built):
+    kernels, same, status, fake = json.loads(run(stack, LOAD, built[0]))
     assert len(kernels) == 10  # of five ops
     assert same
     assert "implementation='extension'" in status
     assert fake == [5, 8, "cuda"]
 
 
-def test_it_keeps_no_path_of_the_libraries_that_torch_brings(built):
+def test_it_keeps_no_path_of_the_libraries_that_torch_brings(stack, built):
     readelf = shutil.which("readelf")
     if readelf is None:
         pytest.skip("needs readelf")
     dynamic = subprocess.run([readelf, "-d", built[0]], capture_output=True, text=True, check=True).stdout
-    assert "[libcublasLt.so.13]" in dynamic
-    assert "[libcudart.so.13]" in dynamic
+    assert f"[libcublasLt.so.{stack.cuda}]" in dynamic
+    assert f"[libcudart.so.{stack.cuda}]" in dynamic
     assert "RPATH" not in dynamic
     assert "RUNPATH" not in dynamic

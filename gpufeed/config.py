@@ -20,7 +20,8 @@ from gpufeed.impact import planned_impact
 from gpufeed.inference import plan as inference_plan
 from gpufeed.kernels.plan import check_lines
 from gpufeed.models import vit_options
-from gpufeed.registry import DECODERS, DERIVED, LOADERS
+from gpufeed.registry import DECODERS, DERIVED, LOADERS, MADE
+from gpufeed.side_by_side import pair
 from gpufeed.sweep.plan import check_sweep
 from gpufeed.sweep.plan import settings as sweep_settings
 from gpufeed.trained.plan import kept_cells
@@ -38,7 +39,7 @@ RULES = (
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("measure_ceilings", "plot_ceilings"),
-    *("tabulate", "plot", "assemble_report", "report", "compare"),
+    *("tabulate", "plot", "plot_side_by_side", "assemble_report", "report", "compare"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
 
@@ -97,7 +98,7 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
             f"which holds no image out for evaluation"
         )
         steps = "`steps` in every block, after which nothing is evaluated"
-        if source["layout"] == "mosaic":
+        if source["layout"] in ("mosaic", "noise"):
             raise GpufeedError(found, steps, f"give experiment {cell.experiment!r} `steps`")
         option = f"sources.{cell.dataset}.options.evaluation_share"
         raise GpufeedError(
@@ -151,6 +152,21 @@ def check_resized(config: Mapping, found: Plan) -> None:
                 f"a dataset without `resize`: {place} takes images in the size of their files",
                 remedy,
             )
+
+
+def check_made(config: Mapping) -> None:
+    """Raises GpufeedError where a dataset that no file holds is to be decoded: by a sweep or timed builds."""
+    for name in config["experiments"]:
+        builds, sweep = planned_builds(config, name), sweep_settings(config, name) or {}
+        of = {"builds": [builds.dataset] if builds else [], "sweep": sweep.get("datasets", [])}
+        for part, datasets in of.items():
+            for dataset in datasets:
+                if config["sources"][dataset]["layout"] in MADE:
+                    raise GpufeedError(
+                        f"dataset {dataset!r} in experiments.{name}.{part}, whose images no file holds",
+                        "a dataset of image files, which decoders read",
+                        f"name another dataset in experiments.{name}.{part}",
+                    )
 
 
 def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str, str]]:
@@ -265,6 +281,8 @@ def planned(config: Mapping) -> Plan:
         check_resume(config, name, cells.values())
         planned_impact(config, name, cells.values())
         ceilings_plan.cells(config, found, name)
+        pair(config, found, name)
     check_models(config, found)
     check_resized(config, found)
+    check_made(config)
     return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gpufeed.config_schema import validator
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.registry import DERIVED, LAYOUTS
+from gpufeed.registry import DERIVED, LAYOUTS, MADE
 
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",
@@ -32,6 +32,8 @@ def check_source(source: Mapping, where: str) -> None:
         )
     if layout == "synthetic":
         check_splits(options, where)
+    elif layout in MADE:
+        return
     elif layout in DERIVED:
         check_derived(source, where)
     elif options:
@@ -96,7 +98,8 @@ def check_of(config: Mapping, dataset: str) -> None:
     others = [
         name
         for name, row in config["sources"].items()
-        if row["layout"] not in DERIVED and ("resize" not in row if layout == "mosaic" else holds_out(row))
+        if row["layout"] not in (*DERIVED, *MADE)
+        and ("resize" not in row if layout == "mosaic" else holds_out(row))
     ]
     for name in (of, config["use_instead"].get(of, of)):
         if name not in others:
@@ -137,12 +140,12 @@ def holds_out(source: Mapping) -> bool:
     """Whether a source has images that nothing trains on."""
     if source["layout"] == "synthetic":
         return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
-    return source["layout"] != "mosaic"
+    return source["layout"] not in ("mosaic", "noise")
 
 
 def training_images(source: Mapping) -> int | None:
     """Images that a source trains on, where its options say how many; None for those that have to be read."""
-    if source["layout"] not in ("synthetic", "mosaic"):
+    if source["layout"] not in ("synthetic", "mosaic", "noise"):
         return None
     options = with_defaults(source["layout"], source.get("options", {}))
     return options["count"] - (evaluation_images(options) if source["layout"] == "synthetic" else 0)

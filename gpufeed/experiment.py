@@ -15,7 +15,7 @@ from typing import Any
 
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.models import vit_options
-from gpufeed.registry import AUGMENTS, DERIVED, LOADERS, MODELS, TRAINERS
+from gpufeed.registry import AUGMENTS, DERIVED, LOADERS, MADE, MODELS, TRAINERS
 from gpufeed.repeats import Auto, read_auto
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
@@ -29,10 +29,12 @@ LATER = (
     ("devices", 1),
     ("nodes", 1),
     ("smallest_batch_size", None),
+    ("hyper", "augment", "pil", False),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
     ("hyper", "trainer", "max_autotune", False),
     ("hyper", "model", "patches", "linear"),
+    ("hyper", "trainer", "torch_defaults", False),
 )
 
 
@@ -178,6 +180,11 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} has no worker processes, so workers must be 0"
     if loader.workers == "required" and not cell.workers:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
+    if cell.source.get("layout") in MADE and not loader.makes:
+        return (
+            f"{cell.loader} reads files, or what is built of them, and the images of {cell.dataset} are made "
+            "where they are loaded"
+        )
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
     if cell.source.get("resize") and not loader.resizes:

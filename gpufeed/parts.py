@@ -82,7 +82,7 @@ def reads_files(manifest: Manifest, stores: Stores) -> bool:
     """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
     if stores.strips is not None:
         return open_strips(stores.strips, manifest).left_over().size > 0
-    return stores.cache is None and stores.shards is None and stores.beton is None
+    return not manifest.made and stores.cache is None and stores.shards is None and stores.beton is None
 
 
 def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:

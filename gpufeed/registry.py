@@ -55,6 +55,7 @@ class LoaderEntry(Entry):
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
     resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
+    makes: bool = False  # reads samples that no file holds, too (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
 
@@ -67,7 +68,9 @@ LAYOUTS = {
     "mosaic": Entry("gpufeed.data.mosaic:reorganise"),
     "gray_idx": Entry("gpufeed.data.gray_idx:reorganise"),
     "image_folder": Entry("gpufeed.data.image_folder:reorganise"),
+    "noise": Entry("gpufeed.data.noise:reorganise"),
 }
+MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes one from its sample id
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
 DECODERS = {
@@ -85,10 +88,12 @@ DECODERS = {
 }
 
 LOADERS = {
-    "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader"),
-    "dataloader_workers": LoaderEntry("gpufeed.loaders.dataloader:WorkersLoader", workers="required"),
-    "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional"),
-    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True),
+    "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader", makes=True),
+    "dataloader_workers": LoaderEntry(
+        "gpufeed.loaders.dataloader:WorkersLoader", workers="required", makes=True
+    ),
+    "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional", makes=True),
+    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True, makes=True),
     "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
     "host_cache": LoaderEntry(
         "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
@@ -119,7 +124,7 @@ LOADERS = {
     "ffcv": LoaderEntry(
         "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE
     ),
-    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", ceiling=True),
+    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True),
 }
 
 AUGMENTS = {
@@ -133,6 +138,7 @@ AUGMENTS = {
 
 MODELS = {
     "simple_cnn": ModelEntry("gpufeed.models.simple_cnn:SimpleCNN"),
+    "notebook_cnn": ModelEntry("gpufeed.models.notebook_cnn:NotebookCNN", sized=True),
     "resnet18": ModelEntry("gpufeed.models.resnet:resnet18"),
     "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),

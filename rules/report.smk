@@ -66,6 +66,39 @@ rule plot:
         "../workflow/scripts/plot.py"
 
 
+rule plot_side_by_side:
+    input:
+        records=lambda wildcards: records_of(wildcards.experiment),
+    output:
+        table=report(
+            f"{RESULTS}/tables/{{experiment}}/side_by_side.csv",
+            caption="../workflow/report/side_by_side_table.rst",
+            category="{experiment}",
+            labels={"what": "two pipelines side by side", "kind": "table"},
+        ),
+        phases=report(
+            f"{RESULTS}/figures/{{experiment}}/side_by_side.svg",
+            caption="../workflow/report/side_by_side.rst",
+            category="{experiment}",
+            labels={"what": "two pipelines side by side", "kind": "figure"},
+        ),
+        totals=report(
+            f"{RESULTS}/figures/{{experiment}}/side_by_side_totals.svg",
+            caption="../workflow/report/side_by_side_totals.rst",
+            category="{experiment}",
+            labels={"what": "totals side by side", "kind": "figure"},
+        ),
+    log:
+        f"{RESULTS}/logs/plot_side_by_side/{{experiment}}.log",
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        pair=lambda wildcards: SIDE_BY_SIDE[wildcards.experiment],
+        code=ANALYSIS_CODE,
+    script:
+        "../workflow/scripts/plot_side_by_side.py"
+
+
 rule assemble_report:
     input:
         lambda wildcards: parts_of(scope_of(wildcards), records=False),

@@ -35,6 +35,7 @@ from gpufeed.analysis import (
     records,
     roofline,
     scaling,
+    side_by_side,
     smaller_batches,
     style,
     sweep_section,
@@ -67,9 +68,9 @@ def page(found: find.Found, plan_info: Mapping) -> str:
     found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
     and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
     ({"lines": [...]}), "models" (cells), "impact",
-    "inference" and "ceilings" (cells), "builds" (<decoder>-<cores>) and "gates"
-    (<dataset>/<loader>/<settings>)}}, "left_out": [{"experiment", "sentence", "combinations"}],
-    "command": str (see `command`)}.
+    "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
+    (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
+    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
     """
     table = records.read_records(found.paths)
     steps, damaged_steps = records.read_steps(found.steps_paths)
@@ -163,6 +164,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "phases": phases.section(ours, own_records),
         "pictures": _pictures(name, ours, own_records, steps),
         "batches": _batch_tables(own_records, steps),
+        "side_by_side": side_by_side.section(own_records, steps, plan.get("side_by_side", {}), name),
         "builds": builds.table(found.builds, name, plan.get("builds", [])),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpufeed.analysis import figures, find, missing, page, records, style, tables, timeline, wording
+from gpufeed.analysis import side_by_side as both
 from gpufeed.analysis.files import write_whole
 from gpufeed.errors import GpufeedError
 
@@ -39,6 +40,17 @@ def plot(
     ):
         write_whole(path, style.to_svg(draw(cells)))
     write_whole(out_timeline, style.to_svg(timeline.figure(cells, table, steps)))
+
+
+def side_by_side(
+    record_paths: Paths,
+    pair: Mapping[str, str],
+    out_table: str | Path,
+    out_phases: str | Path,
+    out_totals: str | Path,
+) -> list[str]:
+    """Writes table and figures of two pipelines (pair: as side_by_side.means); returns the comparison."""
+    return both.publish(*_read(record_paths), pair, out_table, out_phases, out_totals)
 
 
 def assemble(found: find.Found, plan_info: Mapping, out_html: str | Path) -> None:

@@ -249,6 +249,20 @@ def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
     return rows
 
 
+def waited_for(records: pd.DataFrame, steps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The steps of cells in which every phase was waited for, up to their step limit.
+
+    keys: columns of their records that each step gets.
+    """
+    synchronised = timed(records[records["synchronise"] == "step"])
+    phases = steps[["path", *STEP_COLUMNS[3:]]]
+    rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
+    # a short cell goes on for its times beyond the steps that were asked for, which are the ones of the table
+    place = rows.sort_values(["epoch", "step"]).groupby("path").cumcount()
+    limit = rows["step_limit"].astype("float64")  # NaN without one
+    return rows[~(place.reindex(rows.index) >= limit)]
+
+
 def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """Batch by batch, medians over the repeats, for cells in which every phase was waited for.
 
@@ -263,15 +277,9 @@ def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         *IDENTITY[1:],
     ]  # fmt: skip
     columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
-    synchronised = timed(records[records["synchronise"] == "step"])
-    phases = steps[["path", *STEP_COLUMNS[3:]]]
-    rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
+    rows = waited_for(records, steps, keys)
     if rows.empty:
         return pd.DataFrame(columns=columns)
-    # a short cell goes on for its times beyond the steps that were asked for, which are the ones of the table
-    place = rows.sort_values(["epoch", "step"]).groupby("path").cumcount()
-    limit = rows["step_limit"].astype("float64")  # NaN without one
-    rows = rows[~(place.reindex(rows.index) >= limit)]
     groups = rows.groupby([*keys, "epoch", "step"], dropna=False)
     table = groups[["images", *BATCH_COLUMNS]].median()
     table["n_repeats"] = groups.size()

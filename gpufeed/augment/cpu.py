@@ -1,35 +1,52 @@
 """The same crop and flip on one sample, by torchvision, where it was decoded."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from PIL import Image
+from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as F
 
 from gpufeed.augment import draws
 from gpufeed.augment.base import CROP_FLIP_DEFAULTS, Augment, check_crop_flip
+from gpufeed.errors import GpufeedError
 
 
 class CpuAugment(Augment):
     """A LoadRequest.sample_transform; draws as TorchAugment does, so that both give the same pixels."""
 
     where = "sample"
-    defaults = CROP_FLIP_DEFAULTS
+    defaults: ClassVar[dict[str, Any]] = {**CROP_FLIP_DEFAULTS, "pil": False}
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], seed: int, options: dict[str, Any]):
         super().__init__(mean, std, seed, options)
         check_crop_flip(self.options)
+        if not isinstance(self.options["pil"], bool):
+            raise GpufeedError(
+                f"pil {self.options['pil']!r}", "true or false", "correct config/hydra/augment"
+            )
 
     def __call__(self, image: torch.Tensor, sample_id: int, epoch: int) -> torch.Tensor:
         """image: uint8 (H, W, 3); returns float32 (3, H, W)."""
-        padding = self.options["crop_padding"]
-        image = image.permute(2, 0, 1)  # (3, H, W)
-        height, width = image.shape[1:]
+        padding, (height, width) = self.options["crop_padding"], image.shape[:2]
         state = draws.sample_state(self.seed, epoch, sample_id)
         top = draws.below(draws.draw(state, 0), 2 * padding + 1)
         left = draws.below(draws.draw(state, 1), 2 * padding + 1)
+        flip = draws.chance(draws.draw(state, 2), self.options["flip_probability"])
+        if self.options["pil"]:
+            return self._by_pil(Image.fromarray(image.numpy()), top, left, flip)
+        image = image.permute(2, 0, 1)  # (3, H, W)
         # padded first: torchvision 0.25's crop gives a wrong size for windows wholly outside the image
         image = F.crop(F.pad(image, [padding]), top, left, height, width)
-        if draws.chance(draws.draw(state, 2), self.options["flip_probability"]):
+        if flip:
             image = F.horizontal_flip(image)
         return F.normalize(F.to_dtype(image, torch.float32, scale=True), list(self.mean), list(self.std))
+
+    def _by_pil(self, image: Image.Image, top: int, left: int, flip: bool) -> torch.Tensor:
+        """The same with torchvision's transforms of PIL images, ToTensor and Normalize."""
+        if padding := self.options["crop_padding"]:
+            image = v1.crop(v1.pad(image, [padding]), top, left, image.height, image.width)
+        if flip:
+            image = v1.hflip(image)
+        return v1.normalize(v1.to_tensor(image), list(self.mean), list(self.std))

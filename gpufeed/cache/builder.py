@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufeed.cache.fill import Undecodable, decoder, fill_here, fill_in_processes
+from gpufeed.cache.fill import Undecodable, decoder, fill_here, fill_in_processes, fill_made
 from gpufeed.cache.format import (
     CacheInfo,
     file_digest,
@@ -99,7 +99,9 @@ def build(
         ) from skip
 
     def fill(target: Path) -> list[dict[str, str]]:
-        if ours.parallel == "processes":
+        if manifest.made:
+            failures = fill_made(manifest, target)
+        elif ours.parallel == "processes":
             failures = fill_in_processes(manifest, decoder_name, target, workers)
         else:
             failures = fill_here(manifest, ours, target)

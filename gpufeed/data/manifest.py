@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gpufeed.data.disk import whole
+from gpufeed.data.resize import resized
 from gpufeed.data.unpacked import files_at
 from gpufeed.errors import GpufeedError
+from gpufeed.registry import MADE
 
 COLUMNS = {
     "path": pa.string(),  # relative to Manifest.files_root()
@@ -72,13 +74,24 @@ class Manifest:
         """Labels by sample id, int64 (n,)."""
         return self.table["label"].to_numpy(dtype=np.int64)
 
+    @property
+    def made(self) -> bool:
+        """Whether no file holds the images, so that whoever loads a sample makes its pixels."""
+        return self.info.layout in MADE
+
+    def pixels(self, sample_id: int) -> np.ndarray:
+        """The pixels of a sample of a `made` dataset, uint8 (H, W, 3), brought to `image_size`."""
+        from gpufeed.data.noise import pixels  # which writes manifests itself
+
+        return resized(pixels(self.info, sample_id), self.image_size())
+
     def files_root(self) -> Path:
         """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.
 
         Every reader of files asks here, and the first one on a node waits for the unpacking. Raises
         GpufeedError as gpufeed.data.unpacked.files_at does.
         """
-        return files_at(self.root)
+        return self.root if self.made else files_at(self.root)
 
     def paths(self) -> list[Path]:
         """Files by sample id, on this node."""

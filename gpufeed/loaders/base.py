@@ -177,7 +177,9 @@ class Loader(ABC):
         return []
 
     def files_of_split(self) -> list[str]:
-        """The image files of its split, those of other ranks too."""
+        """The image files of its split, those of other ranks too; none where no file holds the images."""
+        if self.request.manifest.made:
+            return []
         paths = self.request.manifest.paths()
         return [os.fspath(paths[sample_id]) for sample_id in self.split_ids.tolist()]
 

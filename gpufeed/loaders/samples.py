@@ -51,6 +51,7 @@ class Samples(Dataset):
         self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize
         self.transform, self.decoded = request.sample_transform, request.decoded
         self.decoder = PillowDecoder()
+        self.maker = manifest.pixels if manifest.made else None
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
         return self.made(*key)
@@ -72,6 +73,10 @@ class Samples(Dataset):
 
         data: as in `made`.
         """
+        if self.maker is not None:
+            return (
+                self.maker(sample_id) if self.decoded is None else self.decoded[sample_id % len(self.decoded)]
+            )
         path = self.root / str(self.paths[sample_id])
         if data is None:
             try:
@@ -80,6 +85,8 @@ class Samples(Dataset):
                 raise bad_file(path, error.strerror or str(error)) from error
         if self.decoded is not None:
             return self.decoded[sample_id % len(self.decoded)]
+        if self.maker is not None:
+            return self.maker(sample_id)
         decoded = self.decoder.decode([data])
         image = decoded.images[0]
         if image is None:

@@ -22,6 +22,8 @@ def files_of(request: LoadRequest) -> list[Path]:
     if request.shards is not None:
         opened = open_shards(request.shards, request.manifest)
         return [opened.file(shard) for shard in opened.of_split(request.split)]
+    if request.manifest.made:
+        return []
     root, names = request.manifest.files_root(), request.manifest.table["path"]
     return [root / name for name in names.iloc[request.manifest.ids(request.split)]]
 

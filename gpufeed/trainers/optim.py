@@ -21,10 +21,13 @@ def make_optimiser(
     """The optimiser that `options` names; raises GpufeedError for an unknown one.
 
     With `decay_matrices_only` parameters of one dimension, biases and normalisation, are not decayed.
-    On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler.
+    On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler; with
+    `torch_defaults` the one that torch takes by itself.
     capturable: for a CUDA graph; the learning rate is then a tensor that a captured step reads anew.
     """
     name, fused = options["optimiser"], (True if device.type == "cuda" else None)
+    if options.get("torch_defaults"):
+        fused = None
     rate = float(options["learning_rate"])
     if options.get("decay_matrices_only") and options["weight_decay"]:
         parameters = decay_groups(parameters)

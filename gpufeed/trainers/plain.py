@@ -45,7 +45,10 @@ class PlainTrainer(Trainer):
             job.model.to(memory_format=torch.channels_last)
         self.train_step = self.step = TrainStep(job)
         if job.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True  # few shapes, so that each is worth a search
+            usual = job.options.get("torch_defaults", False)
+            torch.backends.cudnn.benchmark = not usual  # few shapes, so that each is worth a search
+            if usual and job.precision == "fp32":
+                torch.backends.cudnn.allow_tf32 = True  # in convolutions, not in matrix products
         if job.device.type == "cuda" or job.compile:
             warm_up(self.train_step, example, self.images_in_epoch % len(example))
         if job.cuda_graphs:

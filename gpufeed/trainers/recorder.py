@@ -5,6 +5,7 @@ end of an epoch, and before a checkpoint.
 """
 
 import logging
+import math
 import time
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from gpufeed.errors import GpufeedError
 from gpufeed.loaders.base import Batch
+from gpufeed.side_by_side import LOGGER
 from gpufeed.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.trainers.base import TrainJob, TrainResult
 from gpufeed.trainers.epochs import check_images, check_losses, entry_of, log_epoch
@@ -20,6 +22,7 @@ from gpufeed.trainers.longer import Longer
 from gpufeed.trainers.ranks import images_in_step, steps_in_epoch, summed
 
 log = logging.getLogger("gpufeed")
+batches_log = logging.getLogger(LOGGER)
 
 
 def forked_rng(device: torch.device) -> AbstractContextManager:
@@ -101,6 +104,10 @@ class Recorder:
         self.losses.append(loss)
         self.own_images += images
         self.previous = end
+        if self.waits and self.longer.planned and batches_log.isEnabledFor(logging.DEBUG):
+            synchronise(self.job.device)
+            batches_log.debug("", extra={"batch": self.marks[-1].row(math.nan)})
+            self.previous = Mark(self.job.device)  # whoever listened took time of his own
 
     def settle(self) -> None:
         """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""

@@ -29,6 +29,7 @@ def code_of_loader(loader):
         "decode/base.py",
         "decode/pillow.py",
         "data/manifest.py",
+        "data/noise.py",
         "data/resize.py",
     )
     if LOADERS[loader].reads == "cache":

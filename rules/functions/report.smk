@@ -4,6 +4,9 @@ from dataclasses import asdict
 
 from gpufeed.again import options
 from gpufeed.impact import planned_impact
+from gpufeed.side_by_side import pair
+
+SIDE_BY_SIDE = {name: pair(config, PLAN, name) for name in PLAN.cells}  # block -> its cell, of two
 
 OPTIONS = options(
     workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile
@@ -33,6 +36,7 @@ def plan_info():
                 "models": KEPT[name],
                 "inference": IN_USE[name],
                 "ceilings": LIMITED[name],
+                "side_by_side": SIDE_BY_SIDE[name],
                 "sweep": (sweep_settings(config, name) or {}).get("decoders", []),
             }
             for name, cells in PLAN.cells.items()
@@ -61,6 +65,10 @@ def parts_of(experiments, records=True):
             yield f"{RESULTS}/tables/{experiment}/{table}.csv"
         for figure in ("throughput", "breakdown", "workers", "timeline"):
             yield f"{RESULTS}/figures/{experiment}/{figure}.svg"
+        if SIDE_BY_SIDE[experiment]:
+            yield f"{RESULTS}/tables/{experiment}/side_by_side.csv"
+            yield f"{RESULTS}/figures/{experiment}/side_by_side.svg"
+            yield f"{RESULTS}/figures/{experiment}/side_by_side_totals.svg"
         if sweep_settings(config, experiment):
             yield f"{RESULTS}/tables/{experiment}/decoders.csv"
             yield f"{RESULTS}/figures/{experiment}/crossover.svg"

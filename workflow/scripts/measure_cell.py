@@ -20,6 +20,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
     from gpufeed.measure import measure
     from gpufeed.node import node_name
     from gpufeed.resume import over, resumable
+    from gpufeed.side_by_side import block_of, printed, words
     from gpufeed.telemetry import wanted
     from gpufeed.tracking.measured import track
 
@@ -31,8 +32,10 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         place = (name.experiment, name.cell, name.repeat)
         kept = results.joinpath("checkpoints", *place)
         # from the config and not from params: neither this nor telemetry changes what is timed
-        goes_on = job.config["experiments"][name.experiment].get("resume", False)
-        with resumable(kept, *place, job.params.code) if goes_on else nullcontext() as checkpoints:
+        experiment = job.config["experiments"][name.experiment]
+        goes_on, block = experiment.get("resume", False), block_of(experiment, cell)
+        shown = printed(f"{words(block)}, repeat {job.params.repeat + 1}") if block else nullcontext()
+        with resumable(kept, *place, job.params.code) if goes_on else nullcontext() as checkpoints, shown:
             record, steps = measure(
                 cell,
                 job.params.repeat,

@@ -1,0 +1,61 @@
+"""Images of random bytes that no file holds: whoever loads a sample makes its pixels from the sample's id.
+
+What a lesson takes for data whose content does not matter: the notebook on pipelining makes each image so, in
+its Dataset's `__getitem__`. Here a sample has the same pixels whenever it is made.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from gpufeed.data.image_folder import MEAN, STD
+from gpufeed.data.manifest import DatasetInfo, Manifest
+from gpufeed.data.staging import check_keys, staging
+from gpufeed.errors import GpufeedError
+
+LEAST = {"count": 2, "size": 8, "classes": 2, "seed": 0}
+
+
+@dataclass(frozen=True)
+class Options:
+    """count: images, all of them to train on; size: side in pixels."""
+
+    count: int = 500
+    size: int = 224
+    classes: int = 10
+    seed: int = 0
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Write a manifest without an image; sample i has the label i modulo `classes`; needs no archive.
+
+    Mean and standard deviation are ImageNet's. Raises GpufeedError for options that are unknown or
+    impossible.
+    """
+    choice = parse_options(options)
+    with staging(out) as stage:
+        shape = (choice.size, choice.size, 3)
+        stage.rows = [(f"noise/{i:06d}", i % choice.classes, "train", *shape) for i in range(choice.count)]
+        classes = [f"class_{label}" for label in range(choice.classes)]
+        return stage.finish(DatasetInfo(dataset, "noise", classes, "test", MEAN, STD, source=asdict(choice)))
+
+
+def parse_options(options: dict) -> Options:
+    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    check_keys(options, {field.name for field in fields(Options)}, "noise")
+    choice = asdict(Options(**options))
+    for name, least in LEAST.items():
+        if type(choice[name]) is not int or choice[name] < least:
+            raise GpufeedError(
+                f"{name}: {choice[name]!r} in the options of layout noise",
+                f"a whole number from {least} on",
+                f"change {name} in the config",
+            )
+    return Options(**choice)
+
+
+def pixels(info: DatasetInfo, sample_id: int) -> np.ndarray:
+    """The pixels of one sample of such a dataset, uint8 (H, W, 3): a function of (seed, sample id)."""
+    random, side = np.random.default_rng([info.source["seed"], sample_id]), info.source["size"]
+    return random.integers(0, 256, (side, side, 3), dtype=np.uint8)

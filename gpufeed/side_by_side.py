@@ -1,0 +1,120 @@
+"""Two pipelines side by side: which cells they are, and their batches in the terminal as they are trained.
+
+Standard library only: the workflow imports this while it plans.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from statistics import fmean
+from typing import Any
+
+from gpufeed.errors import GpufeedError, unknown
+from gpufeed.experiment import Plan
+
+LOGGER = "gpufeed.batches"  # a recorder tells it of each batch, where somebody listens
+PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
+TOTAL_SAYS = "Total runs from the end of the batch before, so it includes the wait for data."
+
+
+def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
+    """Block -> id of its cell, of the two blocks in `side_by_side`; {} where there are none.
+
+    Also {} where a cell is impossible under this config. Raises GpufeedError for a block that is not there,
+    and for one that is more than one cell, or free-running.
+    """
+    found, where = {}, f"experiments.{experiment}.side_by_side"
+    for block in (names := config["experiments"][experiment].get("side_by_side", [])):
+        if block not in plan.blocks[experiment]:
+            raise unknown("block", block, plan.blocks[experiment], where)
+        cells = list(dict.fromkeys(plan.blocks[experiment][block]))
+        if len(cells) > 1 or any(plan.cells[experiment][cell].synchronise != "step" for cell in cells):
+            raise GpufeedError(
+                f"block {block!r} in {where}: {len(cells)} cells, synchronise "
+                f"{' and '.join(sorted({plan.cells[experiment][cell].synchronise for cell in cells}))}",
+                "a block of one cell with synchronise step, whose phases are waited for",
+                "give the block one value an axis and `synchronise: step`, or name another block",
+            )
+        if cells:
+            found[block] = cells[0]
+    return found if len(found) == len(names) else {}
+
+
+def words(block: str) -> str:
+    """A block's name as words."""
+    return block.replace("_", " ")
+
+
+def block_of(experiment: Mapping, cell: Mapping) -> str | None:
+    """Which of the blocks in `side_by_side` a cell is of; None for any other. experiment: of the config."""
+    for block in experiment.get("side_by_side", []):
+        axes = {**experiment.get("common", {}), **experiment["blocks"][block]}
+        told = {
+            axis: axes[axis] for axis in axes.keys() - {"dataset", "overrides"}
+        }  # these may be written as others
+        if all(
+            cell.get(axis) in (value, *(value if isinstance(value, list) else ()))
+            for axis, value in told.items()
+        ):
+            return block
+    return None
+
+
+def as_values(value: object) -> list:
+    """The values of an axis; a single one counts as a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def setup_check() -> str:
+    """Torch, CUDA, the device that `auto` would take, and its memory, in a line."""
+    import psutil
+    import torch
+
+    from gpufeed.environment import cores_allowed
+
+    built = torch.version.cuda or "none"
+    said = f"torch {torch.__version__}, CUDA built with: {built}"
+    if torch.cuda.is_available():
+        card = torch.cuda.get_device_properties(torch.cuda.current_device())
+        said += f", available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
+    else:
+        memory = psutil.virtual_memory().total / 2**30
+        said += f", available: no, GPU: none, host memory {memory:.1f} GiB"
+    return f"Setup check: {said}, {cores_allowed()} CPU cores"
+
+
+def line(name: object, values: Any) -> str:
+    """A line of the table: a name and four times in milliseconds, or their headings."""
+    cells = [f"{value:>12.2f}" if isinstance(value, float) else f"{value:>12}" for value in values]
+    return f"{name:>6}" + "".join(cells)
+
+
+class Printed(logging.Handler):
+    """Prints each batch that a recorder tells of, and keeps its times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times: list[list[float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.times.append([float(record.batch[name]) for name in PARTS.values()])
+        print(line(record.batch["step"] + 1, self.times[-1]), flush=True)
+
+
+@contextmanager
+def printed(title: str) -> Iterator[None]:
+    """Within it the batches of a training that waits for each phase are printed, and then their means."""
+    logger, table = logging.getLogger(LOGGER), Printed()
+    logger.addHandler(table)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False  # the job's log has the records of the run in any case
+    print(f"\n{setup_check()}\n{title}, milliseconds a batch\n{line('Batch', PARTS)}", flush=True)
+    try:
+        yield
+        if table.times:
+            print(line("mean", [fmean(column) for column in zip(*table.times, strict=True)]))
+            print(TOTAL_SAYS, flush=True)
+    finally:
+        logger.removeHandler(table)
+        logger.setLevel(logging.NOTSET)
+        logger.propagate = True

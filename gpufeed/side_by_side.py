@@ -49,13 +49,8 @@ def block_of(experiment: Mapping, cell: Mapping) -> str | None:
     """Which of the blocks in `side_by_side` a cell is of; None for any other. experiment: of the config."""
     for block in experiment.get("side_by_side", []):
         axes = {**experiment.get("common", {}), **experiment["blocks"][block]}
-        told = {
-            axis: axes[axis] for axis in axes.keys() - {"dataset", "overrides"}
-        }  # these may be written as others
-        if all(
-            cell.get(axis) in (value, *(value if isinstance(value, list) else ()))
-            for axis, value in told.items()
-        ):
+        told = axes.keys() - {"dataset", "overrides"}  # these may stand there in another form
+        if all(cell.get(axis) in as_values(axes[axis]) for axis in told):
             return block
     return None
 

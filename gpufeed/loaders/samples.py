@@ -73,12 +73,8 @@ class Samples(Dataset):
 
         data: as in `made`.
         """
-        if self.maker is not None:
-            return (
-                self.maker(sample_id) if self.decoded is None else self.decoded[sample_id % len(self.decoded)]
-            )
         path = self.root / str(self.paths[sample_id])
-        if data is None:
+        if data is None and self.maker is None:
             try:
                 data = path.read_bytes()
             except OSError as error:

@@ -138,7 +138,7 @@ AUGMENTS = {
 
 MODELS = {
     "simple_cnn": ModelEntry("gpufeed.models.simple_cnn:SimpleCNN"),
-    "notebook_cnn": ModelEntry("gpufeed.models.notebook_cnn:NotebookCNN", sized=True),
+    "notebook_cnn": ModelEntry("gpufeed.models.notebook_cnn:notebook_cnn", sized=True),
     "resnet18": ModelEntry("gpufeed.models.resnet:resnet18"),
     "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),

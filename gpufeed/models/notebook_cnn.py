@@ -7,21 +7,21 @@ from gpufeed.errors import GpufeedError
 SIDE = 224
 
 
-class NotebookCNN(nn.Sequential):
-    """Input float (N, 3, 224, 224), output logits (N, num_classes)."""
+def notebook_cnn(num_classes: int, image_size: tuple[int, int], dropout: float = 0.5) -> nn.Sequential:
+    """The network over float (N, 3, 224, 224), giving logits (N, num_classes); 25,710,922 weights for ten.
 
-    def __init__(self, num_classes: int, image_size: tuple[int, int], dropout: float = 0.5):
-        """Raises GpufeedError for images of another size than 224 x 224."""
-        if tuple(image_size) != (SIDE, SIDE):
-            raise GpufeedError(
-                f"images of {image_size[0]} x {image_size[1]} pixels for model notebook_cnn",
-                f"{SIDE} x {SIDE}: its linear layer is made for that size",
-                f"give the source `resize: [{SIDE}, {SIDE}]`, or take another model",
-            )
-        super().__init__(
-            *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Flatten(),
-            *(nn.Linear(64 * (SIDE // 4) ** 2, 128), nn.ReLU(), nn.Dropout(dropout)),
-            nn.Linear(128, num_classes),
+    Raises GpufeedError for images of another size.
+    """
+    if tuple(image_size) != (SIDE, SIDE):
+        raise GpufeedError(
+            f"images of {image_size[0]} x {image_size[1]} pixels for model notebook_cnn",
+            f"{SIDE} x {SIDE}: its linear layer is made for that size",
+            f"give the source `resize: [{SIDE}, {SIDE}]`, or take another model",
         )
+    return nn.Sequential(
+        *(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        nn.Flatten(),
+        *(nn.Linear(64 * (SIDE // 4) ** 2, 128), nn.ReLU(), nn.Dropout(dropout)),
+        nn.Linear(128, num_classes),
+    )

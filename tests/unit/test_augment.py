@@ -6,6 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import MEAN, STD
+from PIL import Image
+from torchvision import transforms
 
 from gpufeed.augment import draws
 from gpufeed.augment.cpu import CpuAugment
@@ -38,6 +40,26 @@ def test_registered_augments_keep_the_contract(name):
     assert augment.output_size(9, 7) == (9, 7)
     with pytest.raises(GpufeedError, match="augment option"):
         type(augment)(MEAN, STD, 1, {"crop_paddin": 2})
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_the_cpu_augment_on_pil_images_is_the_notebooks_transform(flip):
+    chain = [transforms.Resize((9, 7)), transforms.RandomHorizontalFlip(flip), transforms.ToTensor()]
+    usual = transforms.Compose([*chain, transforms.Normalize(MEAN, STD)])
+    ours = CpuAugment(MEAN, STD, 5, {"crop_padding": 0, "flip_probability": flip, "pil": True})
+    for sample_id, image in enumerate(images(3)):
+        found = ours(image, sample_id, 1)
+        assert torch.equal(found, usual(Image.fromarray(image.numpy())))
+        assert found.is_contiguous()
+
+
+def test_the_cpu_augment_draws_alike_on_tensors_and_on_pil_images():
+    options = {"crop_padding": 3, "flip_probability": 0.5}
+    tensors, pil = (CpuAugment(MEAN, STD, 5, {**options, "pil": pil}) for pil in (False, True))
+    for sample_id, image in enumerate(images(8)):
+        torch.testing.assert_close(pil(image, sample_id, 2), tensors(image, sample_id, 2), atol=1e-5, rtol=0)
+    with pytest.raises(GpufeedError, match="pil"):
+        CpuAugment(MEAN, STD, 5, {**options, "pil": "no"})
 
 
 def test_normalise_against_float64():

@@ -206,6 +206,16 @@ def test_four_loaders_resize_nothing_and_the_others_do(loader):
     assert found == (right if loader in AS_THEY_ARE else None)
 
 
+@pytest.mark.parametrize("loader", LOADERS)
+def test_images_in_no_file_are_for_the_family_of_dataloader(loader):
+    entry = LOADERS[loader]
+    needs = {"workers": int(entry.workers == "required"), "persistent_workers": entry.stays}
+    found = impossible(Cell("e", "d", loader, **needs, source={"layout": "noise"}))
+    family = {"dataloader_sync", "dataloader_workers", "overlap", "fastai", "replay"}
+    assert (found is None) == (loader in family)
+    assert found is None or "made where they are loaded" in found
+
+
 def test_what_a_node_without_a_cuda_gpu_skips_is_known_from_the_config():
     cells = [
         Cell("e", "d", "resident", cuda_graphs="auto"),

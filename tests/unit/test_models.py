@@ -11,14 +11,15 @@ from gpufeed.models.make import make, portable
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.registry import MODELS
 
+SIZES = dict.fromkeys(MODELS, (32, 24)) | {"notebook_cnn": (224, 224)}
 SIZE = (32, 24)
 
 
 def made(name, classes=5, seed=3, **changes):
-    """A registered model with its defaults and a seed, for images of SIZE; skips what is not here."""
+    """A registered model with its defaults and a seed, for images of its size; skips what is not here."""
     torch.manual_seed(seed)
     try:
-        return make(name, classes, SIZE, {**read_hyper("model", name), **changes})
+        return make(name, classes, SIZES[name], {**read_hyper("model", name), **changes})
     except Skip as lacking:
         pytest.skip(str(lacking))
 
@@ -26,7 +27,7 @@ def made(name, classes=5, seed=3, **changes):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_a_finite_logit_a_class_and_a_gradient_to_every_weight(name):
     model = made(name)
-    logits = model(torch.rand(3, 3, *SIZE))
+    logits = model(torch.rand(3, 3, *SIZES[name]))
     assert logits.shape == (3, 5)
     assert logits.dtype == torch.float32
     torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 4])).backward()
@@ -45,7 +46,7 @@ def test_every_model_is_made_by_its_seed_alone(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(name):
-    model, images = made(name).eval(), torch.rand(4, 3, *SIZE)
+    model, images = made(name).eval(), torch.rand(4, 3, *SIZES[name])
     with torch.inference_mode():
         expected = model(images)
         laid_out = images.contiguous(memory_format=torch.channels_last)
@@ -56,9 +57,18 @@ def test_every_model_gives_the_same_in_either_layout_and_for_each_image_alone(na
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_runs_under_autocast(name):
     with torch.autocast("cpu", torch.bfloat16):
-        logits = made(name)(torch.rand(2, 3, *SIZE))
+        logits = made(name)(torch.rand(2, 3, *SIZES[name]))
     assert logits.dtype == torch.bfloat16
+
     assert torch.isfinite(logits).all()
+
+
+def test_the_notebooks_network_has_its_weights_and_no_other_size():
+    model = made("notebook_cnn", classes=10)
+    assert sum(weight.numel() for weight in model.parameters()) == 25_710_922
+    assert [type(layer).__name__ for layer in model][-3:] == ["ReLU", "Dropout", "Linear"]
+    with pytest.raises(GpufeedError, match="224 x 224"):
+        make("notebook_cnn", 10, SIZE, read_hyper("model", "notebook_cnn"))
 
 
 @pytest.mark.parametrize("name", MODELS)

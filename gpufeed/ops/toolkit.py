@@ -79,8 +79,8 @@ def cuda_toolkit() -> tuple[Toolkit | None, str | None]:
     debian = "; docs/containers.md has one for Debian" if major == 12 else ""
     return None, (
         f"The extension has no CUDA kernels: found {found}; torch {torch.__version__} needs an nvcc of CUDA "
-        f"{major}; set CUDA_HOME to a CUDA {major} toolkit (on a cluster: module load cuda/{major}{debian}){wheel}, "
-        "and build again."
+        f"{major}; set CUDA_HOME to a CUDA {major} toolkit (on a cluster: module load cuda/{major}{debian})"
+        f"{wheel}, and build again."
     )
 
 

@@ -107,7 +107,7 @@ def sentence(found: Saved) -> str:
         return f"{middle} ({values['min']:.{digits}f} to {values['max']:.{digits}f})"
 
     return (
-        f"{TOTALS[found.total]}: {told(found.speedup, 2)}x, {told(found.ms, 2)} ms saved a batch, "
+        f"{TOTALS[found.total]}: speed-up {told(found.speedup, 2)}, {told(found.ms, 2)} ms saved a batch, "
         f"{told(found.ms, 1)} s per 1,000 batches"
     )
 

@@ -136,7 +136,7 @@ def test_repeats_are_paired_and_judge_the_claim(tmp_path):
     assert side_by_side.saved(rows, OWN).answer == FAILS
     said = "\n".join(side_by_side.lines(means_of(paths, two)))
     middle, low, high = (found.speedup[end] for end in ("median", "min", "max"))
-    assert f"{middle:.2f}x ({low:.2f} to {high:.2f})" in said
+    assert f"speed-up {middle:.2f} ({low:.2f} to {high:.2f})" in said
     ms, low, high = (found.ms[end] for end in ("median", "min", "max"))
     assert ms == pytest.approx(50, abs=0.5)
     assert f"{ms:.2f} ({low:.2f} to {high:.2f}) ms saved a batch" in said

@@ -195,3 +195,24 @@ def test_every_shipped_experiment_plans_on_a_node_without_a_gpu(workflow):
     for experiment in experiments:
         assert f"results/report-{experiment}.html" in said
     assert "rule measure_cell" in said
+
+
+def test_the_notebook_prints_its_batches_as_they_come_and_what_two_workers_save(workflow):
+    common = {"steps": 4, "batch_size": 4}
+    small = {"noise_224": {"options": {"count": 16}}}
+    flow = workflow({"run": ["notebook"], "sources": small, "experiments": {"notebook": {"common": common}}})
+    said = flow.run("notebook")
+    printed = [line.split() for line in said.splitlines()]
+    batches = [words for words in printed if len(words) == 5 and words[0] in ("1", "2", "3", "4", "mean")]
+    assert [words[0] for words in batches] == ["1", "2", "3", "4", "mean"] * 2
+    for *rows, mean in (batches[:5], batches[5:]):
+        for column in range(1, 5):
+            expected = sum(float(row[column]) for row in rows) / 4
+            assert float(mean[column]) == pytest.approx(expected, abs=0.02)
+    assert said.count("Setup check: torch") == 2
+    assert "with pipelining over without pipelining" in said
+    assert said.count("s per 1,000 batches") == 2
+    table = (flow.folder / "results/tables/notebook/side_by_side.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in table[1:]] == ["without pipelining", "with pipelining"]
+    assert "<h3>Side by side</h3>" in (flow.folder / "results/report-notebook.html").read_text()
+    assert not list((flow.folder / "data/noise_224/images").iterdir())

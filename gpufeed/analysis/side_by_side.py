@@ -15,16 +15,15 @@ from gpufeed.analysis import side_by_side_figures, style, tables, wording
 from gpufeed.analysis.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
 from gpufeed.analysis.files import write_whole
 from gpufeed.analysis.statistics import overlap, summarise
-from gpufeed.side_by_side import TOTAL_SAYS, line, words
+from gpufeed.side_by_side import PARTS, TOTAL_SAYS, line, words
 
 MACHINE = ["device", "hardware", "stack", "torch"]
-PHASES = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
 OWN, WHOLE = "own_ms", "total_ms"
 TOTALS = {
     OWN: "by the notebook's own total (transfer and train, without the wait for data)",
     WHOLE: "by the whole total (with the wait for data)",
 }
-COLUMNS = ["pipeline", "cell_id", "repeat", *MACHINE, "batches", *PHASES.values(), OWN]
+COLUMNS = ["pipeline", "cell_id", "repeat", *MACHINE, "batches", *PARTS.values(), OWN]
 CAPTIONS = (
     "Mean milliseconds a batch of each phase, and of the whole batch; medians over the repeats.",
     "Mean milliseconds a batch, the wait for data included; medians over the repeats, whiskers: their range.",
@@ -63,7 +62,7 @@ def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -
     rows = tables.waited_for(records, steps, ["cell_id", "repeat", *MACHINE])
     rows = rows[rows["cell_id"].isin(of)]
     groups = rows.groupby(["cell_id", "repeat", *MACHINE], dropna=False, sort=False)
-    table = groups[list(PHASES.values())].mean()
+    table = groups[list(PARTS.values())].mean()
     table["batches"] = groups.size()
     table = table.reset_index()
     table["pipeline"] = table["cell_id"].map(of)
@@ -93,7 +92,7 @@ def saved(rows: pd.DataFrame, total: str) -> Saved:
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
     """Median over the repeats, with min and max, of each column of times: index pipeline, in their order."""
-    times = [*PHASES.values(), OWN]
+    times = [*PARTS.values(), OWN]
     return rows.groupby("pipeline", sort=False)[times].agg(["median", "min", "max"])
 
 
@@ -129,9 +128,9 @@ def lines(table: pd.DataFrame) -> list[str]:
     for rows in machines(table):
         said += ["", f"Means of {rows['batches'].iloc[0]} batches, milliseconds; {wording.machine(rows)}"]
         middle, wide = medians(rows), max(map(len, rows["pipeline"]))
-        said.append(" " * wide + line("", PHASES))
+        said.append(" " * wide + line("", PARTS))
         for name, row in middle.iterrows():
-            said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PHASES.values()]))
+            said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PARTS.values()]))
         found = {total: saved(rows, total) for total in TOTALS}
         second, first = middle.index[1], middle.index[0]
         said += [f"{second} over {first}"]
@@ -167,9 +166,9 @@ def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str],
                 "machine": wording.machine(rows),
                 "batches": int(rows["batches"].iloc[0]),
                 "n": int(by_total[WHOLE].speedup["n"]),
-                "columns": list(PHASES),
+                "columns": list(PARTS),
                 "rows": [
-                    (pipeline, [f"{row[part, 'median']:.2f}" for part in PHASES.values()])
+                    (pipeline, [f"{row[part, 'median']:.2f}" for part in PARTS.values()])
                     for pipeline, row in middle.iterrows()
                 ],
                 "saved": [sentence(one) for one in by_total.values()],

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gpufeed.analysis import style
+from gpufeed.side_by_side import PARTS
 
-PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
 COLOURS, HATCHES = (style.VERMILION, style.BLUE), ("//", "")
 NOTHING = "Nothing to draw: no machine has a finished repeat of both pipelines."
 

@@ -83,7 +83,8 @@ class Manifest:
         """The pixels of a sample of a `made` dataset, uint8 (H, W, 3), brought to `image_size`."""
         from gpufeed.data.noise import pixels  # which writes manifests itself
 
-        return resized(pixels(self.info, sample_id), self.image_size())
+        image = pixels(self.info, sample_id)
+        return resized(image, self.info.resize) if self.info.resize else image
 
     def files_root(self) -> Path:
         """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.

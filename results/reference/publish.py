@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+
 from gpufeed.analysis import ceilings_section, confusion, inference_section, publish, publish_sweeps
 from gpufeed.errors import GpufeedError
 
@@ -36,6 +38,10 @@ def parts(node: Path) -> None:
             publish.tabulate(records, folder / "cells.csv", folder / "batches.csv")
             kinds = ("throughput", "breakdown", "workers", "timeline")
             publish.plot(records, *(drawn / f"{kind}.svg" for kind in kinds))
+        if (table := folder / "side_by_side.csv").exists():
+            pair = pd.read_csv(table).drop_duplicates("pipeline").set_index("pipeline")["cell_id"].to_dict()
+            both = (drawn / f"side_by_side{kind}.svg" for kind in ("", "_totals"))
+            publish.side_by_side(sorted((node / "records" / name).glob("*/*.json")), pair, table, *both)
         if (folder / "ceilings.csv").exists():
             found = sorted((node / "ceilings" / name).glob("*.json"))
             ceilings_section.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")

@@ -29,7 +29,14 @@ SYNTHETIC = ["sources", "synthetic", "options"]
         ("config.yaml",),
         *(
             ("config.yaml", name)
-            for name in ("demo.yaml", "own.yaml", "h200.yaml", "h200_more.yaml", "accuracy.yaml")
+            for name in (
+                "demo.yaml",
+                "own.yaml",
+                "h200.yaml",
+                "h200_more.yaml",
+                "accuracy.yaml",
+                "notebook.yaml",
+            )
         ),
     ],
 )

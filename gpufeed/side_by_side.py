@@ -101,7 +101,7 @@ def printed(title: str) -> Iterator[None]:
     """Within it the batches of a training that waits for each phase are printed, and then their means."""
     logger, table = logging.getLogger(LOGGER), Printed()
     logger.addHandler(table)
-    logger.setLevel(logging.DEBUG)
+    logger.setLevel(logging.INFO)
     logger.propagate = False  # the job's log has the records of the run in any case
     print(f"\n{setup_check()}\n{title}, milliseconds a batch\n{line('Batch', PARTS)}", flush=True)
     try:

@@ -104,10 +104,10 @@ class Recorder:
         self.losses.append(loss)
         self.own_images += images
         self.previous = end
-        if self.waits and self.longer.planned and batches_log.isEnabledFor(logging.DEBUG):
+        if self.waits and self.longer.planned and batches_log.handlers:
             synchronise(self.job.device)
-            batches_log.debug("", extra={"batch": self.marks[-1].row(math.nan)})
-            self.previous = Mark(self.job.device)  # whoever listened took time of his own
+            batches_log.info("", extra={"batch": self.marks[-1].row(math.nan)})
+            self.previous = Mark(self.job.device)  # what the listener took is no part of a batch
 
     def settle(self) -> None:
         """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""

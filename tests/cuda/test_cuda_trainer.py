@@ -1,5 +1,6 @@
 """What only a GPU can show of the trainer: graphs, precisions, and that nothing waits inside an epoch."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from gpufeed.loaders.order import permutation
 from gpufeed.loaders.rows import Rows, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.registry import load
+from gpufeed.side_by_side import printed
 from gpufeed.timing import Mark, synchronise
 from gpufeed.trainers.base import TrainJob
 from gpufeed.trainers.evaluate import answers
@@ -321,3 +323,24 @@ def test_asking_between_epochs_changes_nothing_of_the_training(tmp_path, graphs)
     assert [one and one["images"] for one in told] == [IMAGES, IMAGES, IMAGES, None]  # the end comes later
     assert told[2]["loss"] < told[0]["loss"]
     assert job.model.training
+
+
+def test_torchs_own_defaults_are_those_of_a_script_that_sets_nothing(tmp_path):
+    need("tf32")
+    for usual in (True, False):
+        made = trainer(tmp_path, options={"torch_defaults": usual})
+        assert torch.backends.cudnn.benchmark is not usual
+        assert torch.backends.cudnn.allow_tf32 is usual
+        assert torch.backends.cuda.matmul.allow_tf32 is False
+        assert made.train_step.optimiser.defaults["fused"] is (None if usual else True)
+        assert all(map(math.isfinite, losses(made.run())))
+
+
+def test_the_batches_that_are_printed_have_the_times_of_the_device(tmp_path, capsys):
+    made = trainer(tmp_path, synchronise="step", epochs=1)
+    with printed("batches"):
+        rows = made.run().steps
+    said = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = [[float(time) for time in words[1:]] for words in said if words and words[0].isdigit()]
+    columns = ("load_ms", "transfer_ms", "train_ms", "total_ms")
+    assert found == [[pytest.approx(row[name], abs=0.006) for name in columns] for row in rows]

@@ -36,6 +36,13 @@ def test_learns_the_toy(tmp_path, optimiser):
     assert result.epochs[-1]["train_loss"] < 0.05
 
 
+def test_torchs_own_defaults_have_no_fused_optimiser():
+    options, weight = {**OPTIONS, "optimiser": "adam"}, nn.Parameter(torch.zeros(2))
+    for usual, fused in ((False, True), (True, None)):
+        asked = options | {"torch_defaults": usual}
+        assert make_optimiser([weight], asked, torch.device("cuda")).defaults["fused"] is fused
+
+
 def test_evaluation_counts_every_held_out_sample(tmp_path):
     trainer = toy_trainer(tmp_path, epochs=15)
     manifest = toy_manifest(tmp_path)

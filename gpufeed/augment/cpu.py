@@ -31,8 +31,7 @@ class CpuAugment(Augment):
         """image: uint8 (H, W, 3); returns float32 (3, H, W)."""
         padding, (height, width) = self.options["crop_padding"], image.shape[:2]
         state = draws.sample_state(self.seed, epoch, sample_id)
-        top = draws.below(draws.draw(state, 0), 2 * padding + 1)
-        left = draws.below(draws.draw(state, 1), 2 * padding + 1)
+        top, left = (draws.below(draws.draw(state, i), 2 * padding + 1) if padding else 0 for i in (0, 1))
         flip = draws.chance(draws.draw(state, 2), self.options["flip_probability"])
         if self.options["pil"]:
             return self._by_pil(Image.fromarray(image.numpy()), top, left, flip)

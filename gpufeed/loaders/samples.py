@@ -73,6 +73,8 @@ class Samples(Dataset):
 
         data: as in `made`.
         """
+        if self.maker is not None and self.decoded is None:
+            return self.maker(sample_id)
         path = self.root / str(self.paths[sample_id])
         if data is None and self.maker is None:
             try:
@@ -81,8 +83,6 @@ class Samples(Dataset):
                 raise bad_file(path, error.strerror or str(error)) from error
         if self.decoded is not None:
             return self.decoded[sample_id % len(self.decoded)]
-        if self.maker is not None:
-            return self.maker(sample_id)
         decoded = self.decoder.decode([data])
         image = decoded.images[0]
         if image is None:

@@ -58,7 +58,7 @@ class Tolerance:
         difference = np.abs(found.astype(np.int16) - expected)
         largest, mean = int(difference.max()), float(difference.mean())
         if largest > self.max or mean > self.mean:
-            return f"differs by {largest} (mean {mean:.2f}), allowed are {self.max} (mean {self.mean})"
+            return f"differs by {largest} (mean {mean:.4g}), allowed are {self.max} (mean {self.mean})"
         return None
 
     def then(self, other: Tolerance) -> Tolerance:

@@ -283,6 +283,6 @@ def check_pixels(
         hint = "; with red and blue exchanged they agree" if agree else ""
         raise Mismatch(
             f"found {len(beyond)} of {len(order)} images beyond the tolerance, the first "
-            f"{reference.name(order[first])} by {largest[first]} (mean {mean[first]:.2f}), "
+            f"{reference.name(order[first])} by {largest[first]} (mean {mean[first]:.4g}), "
             f"expected at most {tolerance.max} (mean {tolerance.mean:g}) from Pillow{hint}"
         )

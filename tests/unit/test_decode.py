@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from image_fixtures import encode, pixels
 from PIL import Image, ImageCms
 
+from gpufeed.decode.base import Tolerance
 from gpufeed.decode.dali_gpu import share_of_engines, size_for_engines
 from gpufeed.decode.files import mean_size
 from gpufeed.decode.pillow import PillowDecoder
@@ -253,3 +254,11 @@ def split_again(images):
         np.concatenate([np.empty(0, np.uint8), *(i.ravel() for i in present)]), [i.shape for i in present]
     )
     return (None if image is None else next(pieces) for image in images)
+
+
+def test_a_mean_just_beyond_the_tolerance_is_given_with_its_digits():
+    expected = np.zeros((32, 32, 3), np.uint8)
+    found = np.ones((32, 32, 3), np.uint8)
+    found[0, 0, 0] += 10  # a mean of 3082 / 3072
+    assert "1.003" in Tolerance(16, 1.0).exceeded(found, expected)
+    assert Tolerance(16, 1.5).exceeded(found, expected) is None

@@ -32,6 +32,8 @@ EVERY_RULE = {
             "blocks": {
                 "kept": {"loader": "resident"},
                 "workers": {"loader": "dataloader_workers", "workers": 12},
+                "first": {"loader": "dataloader_sync", "synchronise": "step"},
+                "second": {"loader": "dataloader_workers", "workers": 2, "synchronise": "step"},
                 "strips": {"loader": "strips"},
                 "shards": {"loader": "webdataset"},
                 "beton": {"loader": "ffcv"},
@@ -43,6 +45,7 @@ EVERY_RULE = {
                     "overrides": [["model.activation=bias_gelu"]],
                 },
             },
+            "side_by_side": ["first", "second"],
             "models": {"blocks": ["kept", "nodes"], "predict": ["photo.jpg"]},
             "inference": {"blocks": ["kept"]},
             "ceilings": {"blocks": ["kept"]},

@@ -222,15 +222,16 @@ def test_what_it_says_of_the_notebook_is_of_its_records():
     cells = published("pipelining")
     free = cells[cells["synchronise"] == "epoch"]
     waits = {workers: the(cells, workers=workers, synchronise="step", batch_size=32) for workers in (0, 2)}
-    assert said("with `simple_cnn`: N images/s (N to N)") == spread(waits[2])
-    assert said("N images/s (N to N), waits for data included") == spread(waits[0])
     swept = free[(free["prefetch_factor"].fillna(2) == 2) & free["pin_memory"]]
     none = the(swept, loader="dataloader_sync")
     workers = {
         count: the(swept, loader="dataloader_workers", workers=count, persistent_workers=True)
         for count in (2, 4, 8)
     }
-    assert said("at N workers over N: N (N to N) where the host waits after each phase, N (N to N) as") == [
+    assert said(
+        "at N workers over N. JPEG files (one H200, n = 3): N (N to N) where the host waits after each "
+        "phase, N (N to N) as"
+    ) == [
         *(2, 0),
         *times(waits[2], waits[0]),
         *times(workers[2], none),
@@ -238,18 +239,6 @@ def test_what_it_says_of_the_notebook_is_of_its_records():
     answers = [verdict.answer for verdict in notebook_claims(cells)]
     assert answers == ["cannot be judged", "holds", "does not hold"]
     assert len(answers) == len(CLAIMS)
-    own = []  # the notebook's total: transfer and train, its mean over the batches
-    for cell in waits.values():
-        files = (REFERENCE / "h200/records/pipelining" / cell["cell_id"]).glob("*.json")
-        steps = [
-            (json.loads(path.read_text()), pd.read_parquet(path.with_suffix(".steps.parquet")))
-            for path in files
-        ]
-        timed = [table[table["step"] >= record["warmup"]["steps"]] for record, table in steps]
-        own.append(median((table["transfer_ms"] + table["train_ms"]).mean() for table in timed))
-    assert said("transfer and train take N ms without workers and N ms with two") == [
-        round(ms, 1) for ms in own
-    ]
     assert said("is 8, N images/s (N to N) on N cores; 4 reach N") == [
         *spread(workers[8]),
         workers[8]["cores"],
@@ -284,6 +273,49 @@ def test_what_it_says_of_the_notebook_is_of_its_records():
         round(workers[8]["images_per_s"]),
         *(8, 224, 224),
     ]
+
+
+def test_what_it_says_of_the_notebooks_own_loop_is_of_its_records():
+    repeats = pd.read_csv(REFERENCE / "h100_cuda12/tables/notebook/side_by_side.csv")
+    records = sorted((REFERENCE / "h100_cuda12/records/notebook").glob("*/*.json"))
+    assert len(records) == len(repeats) == 12
+    phases = ["load_ms", "transfer_ms", "train_ms", "total_ms"]
+    without, with_ = (
+        repeats[repeats["pipeline"] == f"{how} pipelining"].set_index("repeat") for how in ("without", "with")
+    )
+    assert said("load N ms, transfer N, train N, all N (one H100, CUDA 12 stack, n = N") == [
+        *(round(with_[phase].median(), 2 if phase == "transfer_ms" else 1) for phase in phases),
+        6,
+    ]
+    assert said("of the same: load N ms, transfer N, train N, all N") == [
+        round(without[phase].median(), 1) for phase in phases
+    ]
+
+    def speed_up(column: str) -> list[float]:
+        found = without[column] / with_[column]
+        return [round(number, 2) for number in (found.median(), found.min(), found.max())]
+
+    assert said("Its own images and loop (one H100, CUDA 12 stack, n = 6): N (N to N)") == speed_up(
+        "total_ms"
+    )
+    assert said("it comes to N (N to N) on `notebook`'s cells") == speed_up("own_ms")
+
+    def phase_means(how: str, phase: str) -> tuple[list[float], list[float]]:
+        """Of batches 2 to 16: of each run of the notebook's own code, and of each repeat here."""
+        lines = (REFERENCE / "h100_cuda12/bench/notebook_own.jsonl").read_text().splitlines()
+        own = [json.loads(line)[how][phase][1:16] for line in lines]
+        cell = (without if how == "without" else with_)["cell_id"].iloc[0]
+        steps = sorted((REFERENCE / "h100_cuda12/records/notebook" / cell).glob("*.steps.parquet"))
+        ours = [pd.read_parquet(path)[f"{phase}_ms"][1:16] for path in steps]
+        return [sum(run) / 15 for run in own], [run.mean() for run in ours]
+
+    off = []
+    for how in ("with", "without"):
+        for phase in ("load", "transfer", "train"):
+            own, ours = phase_means(how, phase)
+            assert len(own) == len(ours) == 6
+            off.append(abs(median(ours) / median(own) - 1))
+    assert said("differ by N % at most in load, transfer and train") == [round(100 * max(off))]
 
 
 def hybrid(**axes) -> pd.Series:
@@ -381,7 +413,17 @@ def decoders(host: str) -> pd.DataFrame:
     return found[found["batch_size"] == 256]
 
 
+def records_of(cell: pd.Series) -> list[int]:
+    """Images/s of each repeat of a cell of the H100 with the CUDA 12 stack."""
+    files = (REFERENCE / "h100_cuda12/records" / cell["experiment"] / cell["cell_id"]).glob("*.json")
+    return [round(json.loads(path.read_text())["throughput"]["images_per_s"]) for path in sorted(files)]
+
+
 def test_what_it_says_of_decoders_is_of_their_records():
+    dali = published("gpu_decoding", "h100_cuda12")
+    gpu, cpu = (records_of(the(dali, loader=loader, augment="dali")) for loader in ("dali_gpu", "dali_cpu"))
+    assert said("`dali_gpu` N and N images/s, `dali_cpu` N and N (") == [*gpu, *cpu]
+
     def rate(decoder: str, side: int, cores: int = 16) -> pd.Series:
         return the(warm, decoder=decoder, side=side, cores=cores)
 
@@ -526,6 +568,12 @@ def test_what_it_says_of_the_transformers_is_of_their_records():
         2,
         1024,
     ]
+    forms = published("accelerated_vit", "h100_cuda12")
+    linear, conv = (
+        records_of(the(forms[forms["compile"]], overrides=overrides))
+        for overrides in sorted(set(forms[forms["compile"]]["overrides"]), key=len)
+    )
+    assert said("graphs: N and N images/s by it, N and N by the convolution") == [*linear, *conv]
     gpus = published("accelerated_vit", "h100")
     one, two, four = (the(gpus, devices=count, batch_size=512)["images_per_s"] for count in (1, 2, 4))
     assert said("N times on two and N times on four H100s") == [round(two / one, 2), round(four / one, 2)]

@@ -10,6 +10,11 @@ from gpufeed.analysis import style
 from gpufeed.side_by_side import PARTS
 
 COLOURS, HATCHES = (style.VERMILION, style.BLUE), ("//", "")
+WHISKERS = {
+    "ecolor": "black",
+    "capsize": 3,
+    "elinewidth": 1,
+}  # of the bars: values go beyond them
 NOTHING = "Nothing to draw: no machine has a finished repeat of both pipelines."
 
 
@@ -49,8 +54,7 @@ def _phases(axis, middle: pd.DataFrame) -> None:
         heights, reach = _ends(row, list(PARTS.values()))
         look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
         at = places + (number - 0.5) * wide
-        bars = axis.bar(at, heights, wide, label=name, zorder=2, **look)
-        axis.errorbar(at, heights, yerr=reach, fmt="none", ecolor="black", capsize=2, lw=1, zorder=3)
+        bars = axis.bar(at, heights, wide, label=name, zorder=2, yerr=reach, error_kw=WHISKERS, **look)
         axis.bar_label(bars, [f"{value:.2f}" for value in heights], padding=3, fontsize=8)
     axis.set_xticks(places, PARTS)
     axis.set_ylabel("milliseconds a batch")
@@ -63,8 +67,7 @@ def _totals(axis, middle: pd.DataFrame) -> None:
     for number, (_, row) in enumerate(middle.iterrows()):
         (value,), reach = _ends(row, ["total_ms"])
         look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
-        bar = axis.barh([number], [value], 0.6, zorder=2, **look)
-        axis.errorbar([value], [number], xerr=reach, fmt="none", ecolor="black", capsize=3, lw=1, zorder=3)
+        bar = axis.barh([number], [value], 0.6, zorder=2, xerr=reach, error_kw=WHISKERS, **look)
         axis.bar_label(bar, [f"{value:.2f} ms"], padding=6, fontsize=9)
     axis.set_yticks(range(len(middle)), middle.index)
     axis.invert_yaxis()

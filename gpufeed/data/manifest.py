@@ -83,7 +83,8 @@ class Manifest:
         """The pixels of a sample of a `made` dataset, uint8 (H, W, 3), brought to `image_size`."""
         from gpufeed.data.noise import pixels  # which writes manifests itself
 
-        image = pixels(self.info, sample_id)
+        number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own, in a part of a dataset too
+        image = pixels(self.info, int(number))
         return resized(image, self.info.resize) if self.info.resize else image
 
     def files_root(self) -> Path:

@@ -55,7 +55,7 @@ def parse_options(options: dict) -> Options:
     return Options(**choice)
 
 
-def pixels(info: DatasetInfo, sample_id: int) -> np.ndarray:
-    """The pixels of one sample of such a dataset, uint8 (H, W, 3): a function of (seed, sample id)."""
-    random, side = np.random.default_rng([info.source["seed"], sample_id]), info.source["size"]
+def pixels(info: DatasetInfo, number: int) -> np.ndarray:
+    """The pixels of the image of this number, uint8 (H, W, 3): a function of (seed, number)."""
+    random, side = np.random.default_rng([info.source["seed"], number]), info.source["size"]
     return random.integers(0, 256, (side, side, 3), dtype=np.uint8)

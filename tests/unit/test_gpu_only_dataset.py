@@ -566,3 +566,12 @@ def test_the_example_of_the_page(tmp_path, monkeypatch):
 def test_the_short_way_to_import_it():
     assert gpufeed.GPUOnlyDataset is GPUOnlyDataset
     assert not hasattr(gpufeed, "GPUOnlyDatasets")
+
+
+def test_of_images_in_no_file_a_part_has_its_own_pixels(tmp_path):
+    prepare("noise", [], tmp_path / "noise", "noise", {"count": 40, "size": 16, "classes": 4, "seed": 1})
+    whole = dataset(tmp_path / "noise")
+    some = dataset(tmp_path / "noise", max_samples=7, cache_folder=tmp_path / "elsewhere")
+    assert some.ids.tolist() != list(range(7))
+    assert torch.equal(some.images, whole.images[torch.from_numpy(some.ids)])
+    assert torch.equal(some.labels, torch.from_numpy(some.ids) % 4)

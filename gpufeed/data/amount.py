@@ -13,6 +13,7 @@ from pathlib import Path
 from gpufeed.config_sources import with_defaults
 from gpufeed.data.listing import is_image
 from gpufeed.experiment import source_options
+from gpufeed.registry import MADE
 
 # (images of both splits, side in pixels) of layouts that come in one size
 IMAGES = {"cifar10": (60_000, 32), "cifar10_jpeg": (60_000, 32), "fashion_mnist": (70_000, 28)}
@@ -64,6 +65,8 @@ def unresized(config: Mapping, dataset: str) -> Amount:
         side = options["size"]
         images = options["count"] if "count" in options else amount_of(config, options["of"]).images
     pixels = images * side**2
+    if layout in MADE:
+        return Amount(images, 0, pixels, pixels)
     return Amount(images, images * max(BLOCK, side**2 * 3 // (2 * LOSSY)), pixels, pixels)
 
 

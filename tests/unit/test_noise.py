@@ -10,6 +10,7 @@ from torchvision import transforms
 from gpufeed.augment.cpu import CpuAugment
 from gpufeed.cache import build, open_cache
 from gpufeed.config import planned
+from gpufeed.data.amount import amount_of
 from gpufeed.data.manifest import Manifest
 from gpufeed.data.noise import parse_options
 from gpufeed.data.prepare import prepare
@@ -134,3 +135,9 @@ def test_whole_epochs_on_them_have_nothing_to_be_judged_by(shipped):
     del shipped["experiments"]["notebook"]["common"]["steps"]
     with pytest.raises(GpufeedError, match="holds no image out"):
         planned(shipped)
+
+
+def test_they_take_no_room_on_the_disk(shipped):
+    shipped["sources"]["noise_224"]["options"]["count"] = 10_000_000
+    found = amount_of(shipped, "noise_224")
+    assert (found.images, found.files, found.kept) == (10_000_000, 0, 10_000_000 * 224**2)

@@ -3,6 +3,7 @@
 Standard library only: the workflow imports this while it plans.
 """
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.experiment import Plan
+from gpufeed.experiment import Plan, crossed
 
 LOGGER = "gpufeed.batches"  # a recorder tells it of each batch, where somebody listens
 PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
@@ -21,7 +22,7 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
     """Block -> id of its cell, of the two blocks in `side_by_side`; {} where there are none.
 
     Also {} where a cell is impossible under this config. Raises GpufeedError for a block that is not there,
-    and for one that is more than one cell, or free-running.
+    for one that is more than one cell, or free-running, and for two that are one cell.
     """
     found, where = {}, f"experiments.{experiment}.side_by_side"
     for block in (names := config["experiments"][experiment].get("side_by_side", [])):
@@ -37,6 +38,12 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
             )
         if cells:
             found[block] = cells[0]
+    if len(found) > len(set(found.values())):
+        raise GpufeedError(
+            f"blocks {' and '.join(map(repr, found))} in {where}, which are the same cell",
+            "two cells to compare",
+            "give one of the blocks another value of an axis, or name another block",
+        )
     return found if len(found) == len(names) else {}
 
 
@@ -45,19 +52,18 @@ def words(block: str) -> str:
     return block.replace("_", " ")
 
 
-def block_of(experiment: Mapping, cell: Mapping) -> str | None:
-    """Which of the blocks in `side_by_side` a cell is of; None for any other. experiment: of the config."""
-    for block in experiment.get("side_by_side", []):
-        axes = {**experiment.get("common", {}), **experiment["blocks"][block]}
-        told = axes.keys() - {"dataset", "overrides"}  # these may stand there in another form
-        if all(cell.get(axis) in as_values(axes[axis]) for axis in told):
+def block_of(config: Mapping, name: str, cell: Mapping) -> str | None:
+    """Which of the blocks in `side_by_side` of an experiment a cell (Cell.asdict) is; None for any other."""
+    asked = config["experiments"][name].get("side_by_side", [])
+    for block, made in crossed(config, name) if asked else ():
+        if block in asked and as_text(made.asdict()) == as_text(cell):
             return block
     return None
 
 
-def as_values(value: object) -> list:
-    """The values of an axis; a single one counts as a list of one."""
-    return value if isinstance(value, list) else [value]
+def as_text(cell: Mapping) -> str:
+    """A cell without its hyper-parameters, which follow from its overrides, as JSON: without tuples."""
+    return json.dumps({**cell, "hyper": None}, sort_keys=True)
 
 
 def setup_check() -> str:

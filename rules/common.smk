@@ -42,6 +42,7 @@ ANALYSIS_CODE = digest(
     "analysis/templates/*",
     "record.py",
     "repeats.py",
+    "side_by_side.py",
     "gate/verdict.py",
     "ceilings/verdict.py",
 )

@@ -40,12 +40,34 @@ def test_the_notebooks_two_cells_are_what_its_code_says(config):
 
 
 def test_a_jobs_cell_finds_the_name_of_its_block(config):
-    plan, experiment = planned(config), config["experiments"]["notebook"]
+    blocks = config["experiments"]["notebook"]["blocks"]
+    blocks["larger"] = {**blocks["without_pipelining"], "compile": True}
+    plan = planned(config)
+    cells = plan.cells["notebook"]
     for block, cell in pair(config, plan, "notebook").items():
-        assert block_of(experiment, plan.cells["notebook"][cell].asdict()) == block
-    other = plan.cells["notebook"][cell].asdict() | {"workers": 4}
-    assert block_of(experiment, other) is None
-    assert block_of(config["experiments"]["pipelining"], other) is None
+        assert block_of(config, "notebook", cells[cell].asdict()) == block
+    other = cells[cell].asdict() | {"workers": 4}
+    assert block_of(config, "notebook", other) is None
+    assert block_of(config, "pipelining", other) is None
+    (larger,) = plan.blocks["notebook"]["larger"]  # all axes of a block of the pair, and one more
+    assert block_of(config, "notebook", cells[larger].asdict()) is None
+
+
+def test_blocks_that_differ_in_an_override_alone_keep_their_names(config):
+    experiment = config["experiments"]["notebook"]
+    same = experiment["blocks"]["with_pipelining"]
+    own = [*experiment["common"]["overrides"][0], "model.dropout=0.25"]
+    experiment["blocks"]["without_pipelining"] = {**same, "overrides": [own]}
+    plan = planned(config)
+    for block, cell in pair(config, plan, "notebook").items():
+        assert block_of(config, "notebook", plan.cells["notebook"][cell].asdict()) == block
+
+
+def test_two_blocks_that_are_one_cell_are_no_pair(config):
+    blocks = config["experiments"]["notebook"]["blocks"]
+    blocks["without_pipelining"] = blocks["with_pipelining"]
+    with pytest.raises(GpufeedError, match="same cell"):
+        planned(config)
 
 
 @pytest.mark.parametrize(

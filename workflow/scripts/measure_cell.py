@@ -33,7 +33,7 @@ if __name__ == "__main__":  # where workers are spawned and not forked, they imp
         kept = results.joinpath("checkpoints", *place)
         # from the config and not from params: neither this nor telemetry changes what is timed
         experiment = job.config["experiments"][name.experiment]
-        goes_on, block = experiment.get("resume", False), block_of(experiment, cell)
+        goes_on, block = experiment.get("resume", False), block_of(job.config, name.experiment, cell)
         shown = printed(f"{words(block)}, repeat {job.params.repeat + 1}") if block else nullcontext()
         with resumable(kept, *place, job.params.code) if goes_on else nullcontext() as checkpoints, shown:
             record, steps = measure(

@@ -235,6 +235,11 @@ def impossible_as_composed(cell: Cell) -> str | None:
             f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
             "graph can hold, so cuda_graphs must be false"
         )
+    if cell.cuda_graphs and cell.hyper.get("trainer", {}).get("torch_defaults"):
+        return (
+            "trainer.torch_defaults takes optimisers that wait for the device, which no CUDA graph can hold, so "
+            "cuda_graphs must be false"
+        )
     if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
         return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
     if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:

@@ -86,6 +86,14 @@ def test_autotuning_without_compiling_is_refused_with_a_sentence():
     assert impossible_as_composed(replace(cell, compile=True)) is None
 
 
+@pytest.mark.parametrize("graphs", [True, "auto"])
+def test_torchs_own_optimisers_are_not_captured(graphs):
+    """SGD reads its learning rate, and a gradient scaler whether to step, on the host."""
+    cell = Cell("toys", "toy", "resident", cuda_graphs=graphs, hyper={"trainer": {"torch_defaults": True}})
+    assert "cuda_graphs must be false" in impossible_as_composed(cell)
+    assert impossible_as_composed(replace(cell, cuda_graphs=False)) is None
+
+
 def toy_vit(activation="gelu"):
     torch.manual_seed(0)
     options = {**OPTIONS_OF, "depth": 1, "activation": activation}

@@ -27,19 +27,23 @@ apt download nvidia-cuda-toolkit
 dpkg -x "$work"/nvidia-cuda-toolkit_*.deb "$work/deb"
 
 # as NVIDIA lays a toolkit out; without Debian's gcc and g++, which choose another compiler
-mkdir -p "$FOLDER/bin" "$FOLDER/include" "$FOLDER/lib64" "$FOLDER/nvvm/bin" "$FOLDER/nvvm/libdevice"
+made=$work/toolkit
+mkdir -p "$made/bin" "$made/include" "$made/lib64" "$made/nvvm/bin" "$made/nvvm/libdevice"
 own=$work/deb/usr/lib/nvidia-cuda-toolkit
-cp -R "$own/bin/nvcc" "$own/bin/crt" "$FOLDER/bin"
-cp "$own/bin/cicc" "$FOLDER/nvvm/bin"
-cp "$own"/libdevice/* "$FOLDER/nvvm/libdevice"
+cp -R "$own/bin/nvcc" "$own/bin/crt" "$made/bin"
+cp "$own/bin/cicc" "$made/nvvm/bin"
+cp "$own"/libdevice/* "$made/nvvm/libdevice"
 for program in bin2c cudafe++ fatbinary nvlink ptxas; do
-    cp "$work/deb/usr/bin/$program" "$FOLDER/bin"
+    cp "$work/deb/usr/bin/$program" "$made/bin"
 done
-cat >"$FOLDER/bin/nvcc.profile" <<'PROFILE'
+cat >"$made/bin/nvcc.profile" <<'PROFILE'
 TOP = $(_HERE_)/..
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
 PATH += $(TOP)/nvvm/bin:$(_HERE_):
 INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"
 PROFILE
-"$FOLDER/bin/nvcc" --version
+# last, and only if it runs: half a toolkit would be taken for one
+"$made/bin/nvcc" --version
+mkdir -p "$FOLDER"
+cp -R "$made/." "$FOLDER"

@@ -19,6 +19,7 @@ INSTALL = REPOSITORY / "containers/install.sh"
 ENTRYPOINT = REPOSITORY / "containers/entrypoint.sh"
 NVCC = REPOSITORY / "containers/nvcc12.sh"
 COMPOSE = yaml.safe_load((REPOSITORY / "compose.yaml").read_text())
+SOURCES_LISTS = [path for path in Path("/etc/apt").rglob("*sources*") if path.is_file()]
 STEP = re.compile(r"sh /opt/gpufeed/src/containers/install\.sh (\w+)")
 DOCKERS_OWN = {"HOME", "USER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
 
@@ -204,3 +205,36 @@ def test_results_of_another_user_in_a_checkout_of_ones_own(checkout):
 def test_a_container_without_a_checkout_says_so(checkout):
     (checkout / "Snakefile").unlink()
     assert "no Snakefile" in enter(checkout, "true").stderr
+
+
+def nvcc_of(tmp_path, programs) -> tuple[int, Path]:
+    """Runs nvcc12.sh where apt and dpkg are ours, and the package has these programs; (exit code, folder)."""
+    if not re.search(r"https?://\S+/debian/?(\s|$)", "".join(path.read_text() for path in SOURCES_LISTS)):
+        pytest.skip("no mirror of Debian in /etc/apt")
+    tools, folder = tmp_path / "tools", tmp_path / "a toolkit"
+    tools.mkdir()
+    own = "$3/usr/lib/nvidia-cuda-toolkit"
+    scripts = {
+        "apt-get": 'for last; do :; done; [ "$last" = update ] || touch nvidia-cuda-toolkit_12.4.deb',
+        "dpkg": f'mkdir -p "{own}/bin/crt" "{own}/libdevice" "$3/usr/bin"\n'
+        f'touch "{own}/bin/cicc" "{own}/libdevice/a.bc"\n'
+        f'printf "#!/bin/sh\\necho release 12.4\\n" >"{own}/bin/nvcc"; chmod +x "{own}/bin/nvcc"\n'
+        + "\n".join(f'touch "$3/usr/bin/{program}"' for program in programs),
+    }
+    for name, text in scripts.items():
+        (tools / name).write_text(f"#!/bin/sh\nset -eu\n{text}\n")
+        (tools / name).chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", NVCC, folder], env={**os.environ, "PATH": path, "TMPDIR": str(tmp_path)})
+    assert not list(tmp_path.glob("tmp.*"))
+    return done.returncode, folder
+
+
+def test_an_nvcc_is_put_there_whole_or_not_at_all(tmp_path):
+    programs = ["bin2c", "cudafe++", "fatbinary", "nvlink", "ptxas"]
+    code, folder = nvcc_of(tmp_path, programs[:-1])
+    assert (code != 0, folder.exists()) == (True, False)
+    shutil.rmtree(tmp_path / "tools")
+    code, folder = nvcc_of(tmp_path, programs)
+    assert code == 0
+    assert {path.name for path in (folder / "bin").iterdir()} == {*programs, "nvcc", "nvcc.profile", "crt"}

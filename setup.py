@@ -12,13 +12,13 @@ from pathlib import Path
 from setuptools import Distribution, __version__, setup
 from setuptools.command.build_py import build_py
 
-NEEDED = 77  # setuptools of this version on knows the licence field of pyproject.toml
-# pip brings a new one into its build; python setup.py install takes whatever is there
+NEEDED = 77  # the first setuptools that reads the licence field of pyproject.toml
+# pip downloads a new setuptools for its build; python setup.py install uses the installed one
 if int(__version__.partition(".")[0]) < NEEDED:
     sys.exit(
         f"found: setuptools {__version__}\nexpected: setuptools {NEEDED} or newer\n"
-        f"what to do: python -m pip install --upgrade 'setuptools>={NEEDED}', and run the command again; or "
-        "python -m pip install . which brings its own"
+        "what to do: run `python -m pip install .`, which downloads its own; or upgrade with "
+        f"`python -m pip install --upgrade 'setuptools>={NEEDED}'` and run this command again"
     )
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""The command python -m gpufeed.train, by the name that many guides have for it."""
+"""Run python -m gpufeed.train under the name that many guides use."""
 
 import sys
 

@@ -2,7 +2,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str):
-    if name == "GPUOnlyDataset":  # not before it is asked for: it imports torch, and the plan does without
+    if name == "GPUOnlyDataset":  # on first access: it imports torch, which planning does not need
         from gpufeed.gpu_only_dataset import GPUOnlyDataset
 
         return GPUOnlyDataset

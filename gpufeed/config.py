@@ -155,7 +155,7 @@ def check_resized(config: Mapping, found: Plan) -> None:
 
 
 def check_made(config: Mapping) -> None:
-    """Raises GpufeedError where a dataset that no file holds is to be decoded: by a sweep or timed builds."""
+    """Raise GpufeedError if a sweep or timed builds are to decode a dataset that no file holds."""
     for name in config["experiments"]:
         builds, sweep = planned_builds(config, name), sweep_settings(config, name) or {}
         of = {"builds": [builds.dataset] if builds else [], "sweep": sweep.get("datasets", [])}
@@ -163,8 +163,8 @@ def check_made(config: Mapping) -> None:
             for dataset in datasets:
                 if config["sources"][dataset]["layout"] in MADE:
                     raise GpufeedError(
-                        f"dataset {dataset!r} in experiments.{name}.{part}, whose images no file holds",
-                        "a dataset of image files, which decoders read",
+                        f"dataset {dataset!r} in experiments.{name}.{part}, which has no image files",
+                        "a dataset of image files, since decoders read files",
                         f"name another dataset in experiments.{name}.{part}",
                     )
 

@@ -181,10 +181,7 @@ def impossible(cell: Cell) -> str | None:
     if loader.workers == "required" and not cell.workers:
         return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
     if cell.source.get("layout") in MADE and not loader.makes:
-        return (
-            f"{cell.loader} reads files, or what is built of them, and the images of {cell.dataset} are made "
-            "where they are loaded"
-        )
+        return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
     if cell.source.get("resize") and not loader.resizes:

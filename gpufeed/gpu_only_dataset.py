@@ -1,4 +1,4 @@
-"""A dataset that lives on the device, a thin front of the cache and of what `resident` does.
+"""A dataset that is decoded once and stays on the device, built on the decoded cache and loader `resident`.
 
 data = GPUOnlyDataset("photos", max_samples=10_000, image_size=(224, 224), dtype=torch.float16)
 for images, labels in data.batches(256, seed=epoch):
@@ -30,11 +30,11 @@ from gpufeed.loaders.order import permutation
 from gpufeed.loaders.resident import SHARE_OF_FREE, copy_rows, free_bytes
 
 GPU_DECODER, CPU_DECODER = "dali_gpu", "simplejpeg"
-DRAW = 0  # seed of the samples that max_samples leaves
+DRAW = 0  # seed for the draw of max_samples
 QUARANTINED_SHARE = 0.001  # as max_quarantined_share in config/config.yaml
 DTYPES = (torch.uint8, torch.float16, torch.bfloat16, torch.float32)
-# Of the GPU while dali_gpu decodes: 434 MiB were measured with small files (docs/performance.md), and a call
-# of gpufeed.cache.fill decodes up to 256 MiB of large ones.
+# GPU memory for dali_gpu while it decodes: 434 MiB were measured with small files (docs/performance.md), and
+# a call of gpufeed.cache.fill decodes up to 256 MiB of large ones.
 DECODING_BYTES = 2**30
 
 log = logging.getLogger("gpufeed")
@@ -43,11 +43,11 @@ log = logging.getLogger("gpufeed")
 class GPUOnlyDataset(Dataset):
     """One split of a dataset, decoded once and held on the device as uint8.
 
-    Items and batches are (C, H, W) and (N, C, H, W) of `dtype`, made from that when they are asked for.
+    Items (C, H, W) and batches (N, C, H, W) are converted to `dtype` on access.
 
     images: uint8 (n, C, H, W) in channels-last memory; labels: int64 (n,); ids: the samples' ids in the
-    manifest, int64 (n,) on the host, ascending; cache: the file that the pixels come from, named after the
-    decoder that built it; quarantined: [{"path", "reason"}] of the files that nobody could decode.
+    manifest, int64 (n,) on the host, ascending; cache: the file that holds the pixels, named after the
+    decoder that built it; quarantined: [{"path", "reason"}] of the files that could not be decoded.
     """
 
     def __init__(
@@ -65,24 +65,23 @@ class GPUOnlyDataset(Dataset):
         max_quarantined_share: float = QUARANTINED_SHARE,
         cache_folder: str | Path | None = None,
     ):
-        """Opens the cache, or decodes into one first; then copies the samples to the device.
+        """Open the cache, or build it first; then copy the samples to the device.
 
-        source: a manifest, its path or its folder, or a folder of images that nobody prepared
-        (gpufeed.data.plain_folder). use_gpu_decode: which decoder builds a cache that is missing or of
-        another manifest, dali_gpu or simplejpeg; where the node cannot run it, the log says who builds
-        instead. Of several processes that lack a cache, one builds. max_samples: a random draw of the split,
-        always the same one, instead of all of it; no other image is decoded. Without it the cache holds all
-        splits. device: None takes the GPU, and without one the CPU, which the log says. workers: cores that
-        may decode; None takes all.
+        source: a manifest, its path or its folder, or a plain folder of images (gpufeed.data.plain_folder).
+        use_gpu_decode: build a missing or outdated cache with dali_gpu (True) or simplejpeg (False). If the
+        node cannot run that decoder, another one builds, and the log names it. Of several processes that lack
+        a cache, one builds. max_samples: use a random draw of the split, always the same one; no other image
+        is decoded. Without it the cache holds all splits. device: None takes the GPU, and without one the
+        CPU, which is logged. workers: cores that may decode; None takes all.
 
-        image_size: (height, width) to which images are stretched; None leaves them. dtype: of what is handed
-        out. normalise: by the dataset's mean and standard deviation (ImageNet's for a plain folder); without
-        it floats are 0 to 1; uint8 is 0 to 255 either way. max_quarantined_share: of the decoded files of a
-        plain folder that may be broken; they are left out, and no others take their place. cache_folder: None
-        takes `cache` beside a manifest, and for a plain folder NAME-cache beside that.
+        image_size: (height, width) to which images are stretched; None keeps their size. dtype: of items and
+        batches. normalise: by the dataset's mean and standard deviation (ImageNet's for a plain folder);
+        False gives floats from 0 to 1; uint8 is 0 to 255 either way. max_quarantined_share: share of the
+        decoded files of a plain folder that may be broken; these are left out and not replaced.
+        cache_folder: None takes `cache` beside a manifest, and NAME-cache beside a plain folder.
 
-        Raises GpufeedError for options that cannot be, an unknown split, a device that the node lacks, a set
-        that does not fit into its memory (before anything is decoded), and as gpufeed.cache.build does.
+        Raises GpufeedError for impossible options, an unknown split, a device that the node lacks, a set that
+        does not fit into memory (before anything is decoded), and as gpufeed.cache.build does.
         """
         check_options(max_samples, image_size, dtype, max_quarantined_share)
         self.manifest = manifest_of(source)
@@ -121,16 +120,16 @@ class GPUOnlyDataset(Dataset):
 
     @property
     def classes(self) -> list[str]:
-        """The name of each label."""
+        """Return the name of each label."""
         return self.manifest.info.classes
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """(C, H, W) and int64 () on the device; (N, C, H, W) and int64 (N,) for a slice or several numbers.
+        """Return (C, H, W) and int64 () on the device, or (N, C, H, W) and int64 (N,) for a slice or a list.
 
-        uint8 of a number or a slice are views, so that they cost no copy.
+        With dtype uint8 a number or a slice returns views, without a copy.
         """
         self._no_worker()
         if isinstance(index, slice) and (index.step is None or index.step > 0):
@@ -143,16 +142,17 @@ class GPUOnlyDataset(Dataset):
         return self._gathered(self._places(index))
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The samples of a DataLoader's batch, gathered and normalised together."""
+        """Return the samples of a DataLoader's batch, gathered and normalised together."""
         images, labels = self[indices]
         return list(zip(images.unbind(), labels.unbind(), strict=True))
 
     def batches(
         self, batch_size: int, shuffle: bool = True, seed: int = 0
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """One epoch of (N, C, H, W) and int64 (N,), gathered on the device; the last may be smaller.
+        """Yield the batches of one epoch, (N, C, H, W) and int64 (N,), gathered on the device.
 
-        seed: give each epoch its own. Raises GpufeedError for a batch size below 1.
+        The last batch may be smaller. seed: give each epoch its own. Raises GpufeedError for a batch size
+        below 1.
         """
         if batch_size < 1:
             raise GpufeedError(f"batch size {batch_size}", "1 or more", "ask for at least one image a batch")
@@ -165,18 +165,18 @@ class GPUOnlyDataset(Dataset):
         return self._made(self._rows.index_select(0, places)), self.labels.index_select(0, places)
 
     def _made(self, rows: torch.Tensor) -> torch.Tensor:
-        """uint8 (N, H, W, C) as what is handed out, (N, C, H, W)."""
+        """Convert uint8 (N, H, W, C) to (N, C, H, W) of `dtype`."""
         return rows.permute(0, 3, 1, 2) if self.dtype == torch.uint8 else self._normalise(rows).to(self.dtype)
 
     def _places(self, indices: Sequence[int]) -> torch.Tensor:
-        """Numbers as rows on the device: one out of range there would end the process's use of the GPU."""
+        """Check indices on the host, and copy them: one out of range on the GPU would break its context."""
         places, count = torch.as_tensor(indices), len(self)
         if not places.numel():
             return torch.zeros(0, dtype=torch.int64, device=self.device)
         if places.is_floating_point() or places.dtype == torch.bool:
-            raise TypeError(f"{places.dtype} as numbers of samples: whole numbers are expected")
+            raise TypeError(f"indices of type {places.dtype}: whole numbers are expected")
         if places.min() < -count or places.max() >= count:
-            raise IndexError(f"numbers from {places.min()} to {places.max()} of {count} samples")
+            raise IndexError(f"indices from {places.min()} to {places.max()} of {count} samples")
         return (places.to(torch.int64) % count).to(self.device)
 
     def _no_worker(self) -> None:
@@ -189,7 +189,7 @@ class GPUOnlyDataset(Dataset):
 
 
 class Found(NamedTuple):
-    """A cache: its file, its pixels, and the rows of the samples that are asked for."""
+    """A cache: its file, its pixels, and the rows of the wanted samples."""
 
     path: Path
     rows: np.ndarray  # uint8 (N, H, W, 3)
@@ -197,10 +197,10 @@ class Found(NamedTuple):
 
 
 class Pixels:
-    """Where the pixels of some samples are, or will be: in a cache of the whole set, or one of their own.
+    """The cache of some samples' pixels, present or to be built: of the whole set, or of these samples alone.
 
-    Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy: the size if it is not the manifest's own, and the
-    digest over the samples, their files and the size if they are not all samples.
+    Its files are DECODER[-HEIGHTxWIDTH][-COUNT-DIGEST].npy. The size is there if it is not the manifest's
+    own. Count and digest (of the samples, their files and the size) are there if samples are left out.
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Pixels:
         cut: bool,
         image_size: tuple[int, int] | None,
     ):
-        """cut: whether the ids are fewer than those of their split, so that they alone are decoded."""
+        """cut: whether the ids are only a part of their split; then only they are decoded."""
         self.folder, self.manifest, self.ids, self.cut = folder, manifest, ids, cut
         some = manifest.table.iloc[ids].reset_index(drop=True)
         part = Manifest(manifest.root, manifest.info, some) if cut else manifest
@@ -224,7 +224,7 @@ class Pixels:
         return self.folder / f"{decoder_name}{self.suffix}{own}.npy"
 
     def find(self, decoder_name: str) -> Found | None:
-        """A finished cache under a decoder's name, preferably of the whole set."""
+        """Return a finished cache under a decoder's name, preferably of the whole set."""
         whole = self.folder / f"{decoder_name}{self.suffix}.npy"
         if self.cut and info_path(whole).exists():
             rows = opened(sized(self.manifest, self.size), whole)
@@ -235,9 +235,9 @@ class Pixels:
         return None if rows is None else Found(path, rows, np.arange(len(self.ids)) if self.cut else self.ids)
 
     def build(self, asked: str, workers: int, share: float | None) -> Found:
-        """Decodes into a cache that is named after who decodes, or finds that; share: as `build` takes it.
+        """Build the cache, named after the decoder that runs, or find it. share: as `build` takes it.
 
-        Of several processes that find none, as those of torchrun do, one builds and the others wait for it.
+        Of several processes that find none, such as those of torchrun, one builds and the others wait.
         """
         name, because = able(asked, workers, self.chosen.info.resize)
         path = self.path(name)
@@ -258,7 +258,7 @@ class Pixels:
 def check_options(
     max_samples: int | None, image_size: tuple[int, int] | None, dtype: torch.dtype, share: float
 ) -> None:
-    """Raises GpufeedError for an option that cannot be."""
+    """Raise GpufeedError for an impossible option."""
     if max_samples is not None and (not isinstance(max_samples, int | np.integer) or max_samples < 1):
         raise GpufeedError(f"max_samples {max_samples}", "1 or more, or None", "leave it out to take all")
     if image_size is not None and not (
@@ -278,7 +278,7 @@ def check_options(
 
 
 def manifest_of(source: Manifest | str | Path) -> Manifest:
-    """The manifest itself, the one at a path or in a folder, or one of a folder that nobody prepared."""
+    """Return the manifest itself, the one at a path or in a folder, or a new one for a plain folder."""
     if isinstance(source, Manifest):
         return source
     path = Path(source).expanduser()
@@ -291,9 +291,9 @@ def manifest_of(source: Manifest | str | Path) -> Manifest:
 
 
 def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
-    """The manifest with images of one size: `image_size`, or for None the one that they have.
+    """Return the manifest with images of one size: `image_size`, or for None their own.
 
-    Raises GpufeedError where they have several.
+    Raises GpufeedError if they have several.
     """
     if plain := manifest.info.layout == plain_folder.LAYOUT:
         manifest = plain_folder.looked_at(manifest)
@@ -313,7 +313,7 @@ def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
 
 
 def check_room(count: int, size: tuple[int, int], device: torch.device, buffers: int) -> None:
-    """Raises GpufeedError unless so many images and the decoder's buffers fit, with some memory to spare."""
+    """Raise GpufeedError unless the images and the decoder's buffers fit, with some memory to spare."""
     free, each = free_bytes(device), size[0] * size[1] * 3 + 8  # and an int64 label
     needed, most = count * each + buffers, int(SHARE_OF_FREE * free)
     if needed <= most:
@@ -330,7 +330,7 @@ def check_room(count: int, size: tuple[int, int], device: torch.device, buffers:
 
 
 def check_writable(folder: Path) -> None:
-    """Makes a folder; raises GpufeedError if it cannot be made or written to."""
+    """Make a folder; raise GpufeedError if it cannot be made or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         why = None if os.access(folder, os.W_OK) else "you may not write to it"
@@ -345,7 +345,7 @@ def check_writable(folder: Path) -> None:
 
 
 def pick_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or for None the GPU or else the CPU; raises GpufeedError if there is none."""
+    """Return the given device, or for None the GPU or else the CPU; raise GpufeedError if there is none."""
     if device is None:
         found = resolve_device("cuda" if torch.cuda.is_available() else "cpu")
         if found.type == "cpu":
@@ -366,14 +366,14 @@ def pick_device(device: torch.device | str | None) -> torch.device:
 
 
 def draw(ids: np.ndarray, most: int | None) -> np.ndarray:
-    """At most `most` of the ids, drawn at random but always the same ones, ascending."""
+    """Draw at most `most` of the ids, always the same ones; return them ascending."""
     if most is None or most >= len(ids):
         return ids
     return np.sort(np.random.default_rng(DRAW).choice(ids, most, replace=False))
 
 
 def opened(manifest: Manifest, path: Path) -> np.memmap | None:
-    """The cache's pixels if there is a finished cache of this manifest."""
+    """Return the cache's pixels if there is a finished cache of this manifest."""
     if not info_path(path).exists():
         return None
     try:

@@ -1,4 +1,4 @@
-"""The datasets as LightningDataModules for a training script of one's own, with any loader of this project.
+"""LightningDataModules of the datasets for your own training script, with any loader of this project.
 
 dm = TinyImageNetDataModule("data", batch_size=128, num_workers=4, loader="resident")
 Trainer(max_epochs=10).fit(module, datamodule=dm)
@@ -28,24 +28,24 @@ from gpufeed.registry import LOADERS, fetch
 from gpufeed.trainers.ranks import steps_in_epoch
 
 PICTURE = tuple[torch.Tensor, torch.Tensor]
-SAME = ("seed", "batch_size", "ranks", "images")  # must be as they were, to go on in mid-epoch
+SAME = ("seed", "batch_size", "ranks", "images")  # must be unchanged to resume in mid-epoch
 
 
 class Batches:
     """(images, labels) of each batch of an open loader, on its device; iterating once is an epoch.
 
-    images: normalised float (N, 3, H, W); labels: int64 (N,). Both are the caller's to keep. Every rank has
-    as many: one whose share makes a batch less than that of rank 0 gets its last batch in two parts. Of a
-    batch of one image both parts are that image. An epoch that was ended early is not gone on with, unless
-    its state was loaded.
+    images: normalised float (N, 3, H, W); labels: int64 (N,). The caller may keep both. Every rank yields
+    as many batches: a rank with one batch less than rank 0 splits its last batch in two. If that batch has
+    one image, both parts are that image. An epoch that ended early is not resumed unless its state was
+    loaded.
     """
 
     def __init__(self, loader: Loader, augment: Callable | None):
-        """augment: of whole batches, on the device; None where the loader has done it."""
+        """augment: for whole batches on the device; None if the loader has done it."""
         self.loader, self.augment, self.steps = loader, augment, steps_in_epoch(loader)
         self.running: Iterator[PICTURE] | None = None
-        self.begun = False  # whether a batch of the epoch was asked for
-        self.second_part = False  # whether that of the last batch is all that is left of the epoch
+        self.begun = False  # whether a batch of the epoch was requested
+        self.second_part = False  # whether only the second part of the last batch is left of the epoch
 
     def __len__(self) -> int:
         return self.steps
@@ -74,52 +74,52 @@ class Batches:
 
     @torch.no_grad()
     def _finished(self, batch: Batch, epoch: int) -> PICTURE:
-        """Clones what would stay the loader's, which uses its memory again."""
+        """Augment the batch, and clone what lies in the loader's memory, which it uses again."""
         if self.augment is None:
             return batch.images.clone(), batch.labels.clone()
         return self.augment(batch.images, batch.ids, epoch), batch.labels.clone()
 
     def state_dict(self) -> dict[str, int]:
-        """Where the epoch is. Lightning saves that of rank 0, whose last batch is whole, for all ranks."""
+        """Return the position in the epoch. Lightning saves rank 0's, whose last batch is whole, for all."""
         loader, request = self.loader, self.loader.request
         place = {"epoch": loader.epoch, "next_batch": loader.next_batch}
         sizes = {"batch_size": request.batch_size, "ranks": request.world_size}
         return {**place, "seed": request.seed, **sizes, "images": len(loader.split_ids)}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Raises GpufeedError for a state from within an epoch whose batches are not those of this loader."""
+        """Resume. Raises GpufeedError for a state in mid-epoch whose batches differ from this loader's."""
         self.end()
         own, step, last = self.state_dict(), state["next_batch"], len(self.loader) - 1
         differ = [key for key in SAME if state[key] != own[key]] if step else []
         if differ:
             found, wanted = (", ".join(f"{key} {one[key]}" for key in differ) for one in (state, own))
             raise GpufeedError(
-                f"a checkpoint from within an epoch with {found}",
-                f"{wanted}, as the data module has it",
-                "give the data module what it had, or resume from a checkpoint of the end of an epoch",
+                f"a checkpoint from the middle of an epoch with {found}",
+                f"{wanted}, as in the data module",
+                "give the data module the checkpoint's settings, or resume from the end of an epoch",
             )
         self.second_part = step > last
         place = {"epoch": state["epoch"], "next_batch": min(step, last)}
         self.loader.load_state_dict({**self.loader.state_dict(), **place})
 
     def end(self) -> None:
-        """Ends an epoch before its end; safe to call twice."""
+        """Stop the running epoch early; safe to call twice."""
         if self.running is not None:
             self.running.close()
         self.running, self.begun = None, False
 
 
 def whole(state: dict[str, int]) -> dict[str, int]:
-    """The state at the beginning of an epoch: of the next one, where this one has begun."""
+    """Return the state at the start of an epoch: the next one if this one has begun."""
     return {**state, "epoch": state["epoch"] + (state["next_batch"] > 0), "next_batch": 0}
 
 
 class ImageDataModule(LightningDataModule):
     """A source of config/config.yaml, downloaded, checked and prepared, behind a loader of this project.
 
-    A subclass names it as `dataset`; one with data of its own also has a row of `sources` as `source`. Each
-    process of a trainer gets its share of the training and evaluation images; nothing has to be injected.
-    Epochs count on for as long as the data module is used, and a checkpoint keeps where they are.
+    A subclass names the source as `dataset`; for your own data, `source` holds a row of `sources`. Each
+    process of a Trainer gets its share of the training and evaluation images, without a sampler. Epochs are
+    counted for as long as the data module is used, and a checkpoint keeps the position.
     """
 
     dataset: ClassVar[str]
@@ -139,12 +139,12 @@ class ImageDataModule(LightningDataModule):
         seed: int = 0,
         archives: tuple[str | Path, ...] = (),
     ):
-        """data_dir: of all datasets; this one has a folder of its name in it. num_workers: 0 decodes in the
-        process itself; ignored by loaders without workers. augment: of training images, with
-        augment_options in place of those of config/hydra/augment. archives: folders that are searched for
-        the dataset's files before a download, beside data_dir, its parent and those of the config.
+        """data_dir: folder of all datasets, with a subfolder for this one. num_workers: 0 decodes in the
+        training process; loaders without workers ignore it. augment: for training images; augment_options
+        override config/hydra/augment. archives: folders that are searched for the dataset's files before a
+        download, beside data_dir, its parent and those of the config.
 
-        Raises GpufeedError for what cannot be meant.
+        Raises GpufeedError for impossible options.
         """
         super().__init__()
         self.data_dir, self.batch_size, self.num_workers = (
@@ -159,13 +159,13 @@ class ImageDataModule(LightningDataModule):
         self.manifest: Manifest | None = None
         self.device, self.share = torch.device("cpu"), {"rank": 0, "num_replicas": 1}
         self._opened: dict[str, Batches] = {}
-        self._state, self._resumed = None, False  # of the training batches; whether they go on in mid-epoch
+        self._state, self._resumed = None, False  # of the training batches; whether to resume in mid-epoch
         if self.source is not None:
             check_source(self.source, type(self).__name__)
         self.cell("auto")
 
     def cell(self, device: str) -> Cell:
-        """The settings, checked for a kind of device; raises GpufeedError for what it cannot do."""
+        """Return the settings, checked for a kind of device; raise GpufeedError if it cannot run them."""
         where, config = type(self).__name__, self._config()
         in_process = self.loader == "dataloader_workers" and self.num_workers == 0
         axes = {"dataset": self.dataset, "loader": "dataloader_sync" if in_process else self.loader}
@@ -205,18 +205,18 @@ class ImageDataModule(LightningDataModule):
         return {**shipped(), "sources": {**shipped()["sources"], **own}}
 
     def _provided(self) -> tuple[Manifest, Stores]:
-        """What the loader reads, made where it is not there yet."""
+        """Return what the loader reads; make what is missing."""
         archives = [*self.archives, *shipped()["archives"]]
         shelf = shelf_of({**shipped(), "data_folder": self.data_dir, "archives": archives})
         path = dataset(self.dataset, self._config(), shipped(), shelf)
         return Manifest.read(path), stores(self.cell("auto"), path, shelf)
 
     def prepare_data(self) -> None:
-        """Downloads, checks and prepares the dataset, and builds what the loader reads, if it is missing."""
+        """Download, check and prepare the dataset, and build what the loader reads, if it is missing."""
         self._provided()
 
     def setup(self, stage: str | None = None) -> None:
-        """Finds the dataset, and the device and the share of this process; without a trainer `auto`, all."""
+        """Find the dataset, the device and this process's share; without a Trainer: device `auto`, all."""
         self._close()
         self.manifest, self.stores = self._provided()
         self._resumed = False
@@ -229,7 +229,7 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def classes(self) -> list[str]:
-        """Names of the classes, by label."""
+        """Return the names of the classes, by label."""
         return self._prepared().info.classes
 
     @property
@@ -238,15 +238,15 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def dims(self) -> tuple[int, int, int]:
-        """(3, height, width) of an image."""
+        """Return (3, height, width) of an image."""
         return (3, *self._prepared().image_size())
 
     def _prepared(self) -> Manifest:
         if self.manifest is None:
             raise GpufeedError(
-                f"{type(self).__name__} before its dataset is known",
-                "prepare_data() and setup() before that, as a Trainer calls them",
-                "call both first: they do nothing twice",
+                f"{type(self).__name__} before setup()",
+                "prepare_data() and setup() first, as a Trainer calls them",
+                "call both first; a second call repeats no work",
             )
         return self.manifest
 
@@ -254,11 +254,11 @@ class ImageDataModule(LightningDataModule):
         return self._open("train")
 
     def val_dataloader(self) -> Batches:
-        """The images held out, not augmented and in their order."""
+        """Return the images held out, in order and not augmented."""
         return self._open("val")
 
     def test_dataloader(self) -> Batches:
-        """The same images: no dataset here has labels for a third split."""
+        """Return the same images as val_dataloader: no dataset here has labels for a third split."""
         return self._open("test")
 
     def _open(self, name: str) -> Batches:
@@ -276,7 +276,7 @@ class ImageDataModule(LightningDataModule):
         )
         loader = fetch("loader", cell.loader)(request)
         batches = Batches(loader, augment if augment.where == "device" else None)
-        self._opened[name] = batches  # so that it is closed if it does not open
+        self._opened[name] = batches  # before open(), so that it is closed if that fails
         loader.open()
         if training and self._state is not None:
             batches.load_state_dict(self._state if self._resumed else whole(self._state))
@@ -284,7 +284,7 @@ class ImageDataModule(LightningDataModule):
         return batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Lightning hands a loader its state in mid-epoch alone; the number of the epoch is kept here."""
+        """Keep the number of the epoch: Lightning restores a loader's own state only in mid-epoch."""
         training = self._opened.get("train")
         return {"train": self._state if training is None else training.state_dict()}
 
@@ -298,7 +298,7 @@ class ImageDataModule(LightningDataModule):
         self._close()
 
     def _close(self, *names: str) -> None:
-        """Closes the loaders of these names that are open; all of them without a name."""
+        """Close the open loaders of these names; without a name, all."""
         for name in names or tuple(self._opened):
             if (batches := self._opened.pop(name, None)) is not None:
                 if name == "train":
@@ -308,18 +308,18 @@ class ImageDataModule(LightningDataModule):
 
 
 class TinyImageNetDataModule(ImageDataModule):
-    """64 x 64 pixels; labels in the order of wnids.txt. `val` is held out: its labels are published."""
+    """Tiny ImageNet: 64 x 64 pixels, labels in the order of wnids.txt, `val` held out."""
 
     dataset = "tiny_imagenet"
 
 
 class CIFAR10DataModule(ImageDataModule):
-    """32 x 32 pixels, 10 classes."""
+    """CIFAR-10: 32 x 32 pixels, 10 classes."""
 
     dataset = "cifar10"
 
 
 class FashionMNISTDataModule(ImageDataModule):
-    """28 x 28 pixels, 10 classes; gray values in three equal channels."""
+    """Fashion-MNIST: 28 x 28 pixels, 10 classes; gray values in three equal channels."""
 
     dataset = "fashion_mnist"

@@ -55,7 +55,7 @@ class LoaderEntry(Entry):
     extension: bool = False  # decodes by gpufeed.ops, which its jobs wait for
     resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
-    makes: bool = False  # reads samples that no file holds, too (MADE)
+    makes: bool = False  # also loads samples that no file holds (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
 
@@ -70,7 +70,7 @@ LAYOUTS = {
     "image_folder": Entry("gpufeed.data.image_folder:reorganise"),
     "noise": Entry("gpufeed.data.noise:reorganise"),
 }
-MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes one from its sample id
+MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
 DECODERS = {

@@ -1,4 +1,4 @@
-"""Two pipelines side by side: which cells they are, and their batches in the terminal as they are trained.
+"""Two pipelines side by side: find their cells, and print their batches during training.
 
 Standard library only: the workflow imports this while it plans.
 """
@@ -13,16 +13,16 @@ from typing import Any
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import Plan, crossed
 
-LOGGER = "gpufeed.batches"  # a recorder tells it of each batch, where somebody listens
+LOGGER = "gpufeed.batches"  # a recorder logs each batch here if a handler is attached
 PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
-TOTAL_SAYS = "Total runs from the end of the batch before, so it includes the wait for data."
+TOTAL_SAYS = "Total is measured from the end of the previous batch, so it includes the wait for data."
 
 
 def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
-    """Block -> id of its cell, of the two blocks in `side_by_side`; {} where there are none.
+    """Return block -> id of its cell for the two blocks in `side_by_side`; {} without that key.
 
-    Also {} where a cell is impossible under this config. Raises GpufeedError for a block that is not there,
-    for one that is more than one cell, or free-running, and for two that are one cell.
+    Also {} if a cell is impossible under this config. Raises GpufeedError for an unknown block, a block of
+    several cells, a cell without `synchronise: step`, and two blocks that are one cell.
     """
     found, where = {}, f"experiments.{experiment}.side_by_side"
     for block in (names := config["experiments"][experiment].get("side_by_side", [])):
@@ -48,12 +48,12 @@ def pair(config: Mapping, plan: Plan, experiment: str) -> dict[str, str]:
 
 
 def words(block: str) -> str:
-    """A block's name as words."""
+    """Return a block's name as words."""
     return block.replace("_", " ")
 
 
 def block_of(config: Mapping, name: str, cell: Mapping) -> str | None:
-    """Which of the blocks in `side_by_side` of an experiment a cell (Cell.asdict) is; None for any other."""
+    """Return the block in `side_by_side` of an experiment that is this cell (Cell.asdict), or None."""
     asked = config["experiments"][name].get("side_by_side", [])
     for block, made in crossed(config, name) if asked else ():
         if block in asked and as_text(made.asdict()) == as_text(cell):
@@ -62,36 +62,36 @@ def block_of(config: Mapping, name: str, cell: Mapping) -> str | None:
 
 
 def as_text(cell: Mapping) -> str:
-    """A cell without its hyper-parameters, which follow from its overrides, as JSON: without tuples."""
+    """Return a cell as JSON, without its hyper-parameters, which follow from its overrides."""
     return json.dumps({**cell, "hyper": None}, sort_keys=True)
 
 
 def setup_check() -> str:
-    """Torch, CUDA, the device that `auto` would take, and its memory, in a line."""
+    """Describe torch, CUDA, the device that `auto` would take and its memory, in one line."""
     import psutil
     import torch
 
     from gpufeed.environment import cores_allowed
 
     built = torch.version.cuda or "none"
-    said = f"torch {torch.__version__}, CUDA built with: {built}"
+    said = f"torch {torch.__version__}, built for CUDA: {built}"
     if torch.cuda.is_available():
         card = torch.cuda.get_device_properties(torch.cuda.current_device())
-        said += f", available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
+        said += f", CUDA available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
     else:
         memory = psutil.virtual_memory().total / 2**30
-        said += f", available: no, GPU: none, host memory {memory:.1f} GiB"
+        said += f", CUDA available: no, GPU: none, host memory: {memory:.1f} GiB"
     return f"Setup check: {said}, {cores_allowed()} CPU cores"
 
 
 def line(name: object, values: Any) -> str:
-    """A line of the table: a name and four times in milliseconds, or their headings."""
+    """Return a line of the table: a name and four times in milliseconds, or the headings."""
     cells = [f"{value:>12.2f}" if isinstance(value, float) else f"{value:>12}" for value in values]
     return f"{name:>6}" + "".join(cells)
 
 
 class Printed(logging.Handler):
-    """Prints each batch that a recorder tells of, and keeps its times."""
+    """Print each batch that a recorder logs, and keep its times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,12 +104,12 @@ class Printed(logging.Handler):
 
 @contextmanager
 def printed(title: str) -> Iterator[None]:
-    """Within it the batches of a training that waits for each phase are printed, and then their means."""
+    """Print each batch of a training with `synchronise: step` in this context, and at its end the means."""
     logger, table = logging.getLogger(LOGGER), Printed()
     logger.addHandler(table)
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # the job's log has the records of the run in any case
-    print(f"\n{setup_check()}\n{title}, milliseconds a batch\n{line('Batch', PARTS)}", flush=True)
+    logger.propagate = False  # the batches are in the cell's record and need not be in the job's log
+    print(f"\n{setup_check()}\n{title}, milliseconds per batch\n{line('Batch', PARTS)}", flush=True)
     try:
         yield
         if table.times:

@@ -1,4 +1,4 @@
-"""python -m gpufeed.train: trains one model by hand, with Hydra. Alone it says what there is to train."""
+"""python -m gpufeed.train: train one model by hand, with Hydra. Without arguments, list the choices."""
 
 import errno
 import os
@@ -20,8 +20,8 @@ from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
 EXAMPLES = """For example:
   python -m gpufeed.train trainer.accelerator=gpu trainer.devices=auto model=vit_tiny data=tiny_imagenet
-  python -m gpufeed.train data=synthetic model=simple_cnn       (nothing is downloaded, and no GPU is needed)
---help names all keys; docs/training.md explains them. In a clone, python train.py is the same command."""
+  python -m gpufeed.train data=synthetic model=simple_cnn       (no download, no GPU)
+--help lists all keys; docs/training.md explains them. In a clone, python train.py is the same command."""
 FULL_ERROR = "HYDRA_FULL_ERROR"  # with it Hydra raises its errors instead of printing them and exiting with 1
 
 
@@ -33,7 +33,7 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
     if "--version" in sys.argv[1:]:  # Hydra would tell its own
         print(f"gpufeed {__version__}")
         return DONE
-    if not sys.argv[1:]:  # a training of the defaults would help nobody
+    if not sys.argv[1:]:  # list the choices: training the defaults is hardly what anyone wants
         return offered()
     wanted, failures, begun = os.environ.get(FULL_ERROR), [], []
 
@@ -66,14 +66,14 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
 
 
 def offered() -> int:
-    """Prints what can be trained; returns the exit code."""
+    """Print what can be trained; return the exit code."""
     try:
         groups = {"data": shipped()["sources"], "model": MODELS, "trainer": TRAINERS, "augment": AUGMENTS}
     except GpufeedError as error:
         say(error)
         return REFUSED
     groups["loader"] = [name for name, loader in LOADERS.items() if not loader.ceiling]
-    print("Trains one model. What there is, each chosen as key=name:")
+    print("Trains one model. Choose one name per key and write it as key=name:")
     for key, names in groups.items():
         print(f"  {key:8} {', '.join(names)}")
     print(EXAMPLES)

@@ -43,7 +43,7 @@ LEGEND = (
 class Across:
     """shares: COLUMNS, a row a pipeline and machine. ceilings: CEILING_COLUMNS, a row a ceiling.
 
-    without: machine -> how many of its pipelines have no ceiling of the same work there.
+    without: machine -> number of its pipelines that have no ceiling measured on the same work there.
     """
 
     shares: pd.DataFrame
@@ -92,9 +92,9 @@ def markdown(found: Across) -> str:
 
 
 def _notes(found: Across) -> list[str]:
-    """What the table of shares means, and how many pipelines are not in it."""
-    told = [f"{number} on {machine}" for machine, number in found.without.items()]
-    return [LEGEND, *([f"Pipelines without a ceiling of the same work: {'; '.join(told)}."] if told else [])]
+    """Explain the table of shares, and count the pipelines that are not in it."""
+    counts = "; ".join(f"{number} on {machine}" for machine, number in found.without.items())
+    return [LEGEND, *([f"Left out, because no ceiling was measured: {counts}."] if counts else [])]
 
 
 def _names(found: Across) -> dict[str, str]:

@@ -18,8 +18,8 @@ from gpufeed.errors import GpufeedError
 from gpufeed.trained.record import EVALUATION
 
 NAMED = 3  # pairs in a sentence
-PREDICTED = 100  # images of which the page shows the predictions
-BEST = 2  # classes of each
+PREDICTED = 100  # images whose predictions the page shows
+BEST = 2  # classes shown for each image
 CAPTION = (
     "Rows are true classes, columns predicted ones. The colour is the share of the images of the true class, "
     "on a scale that shows small shares; grey rows have no image. Below, the pairs confused most often."
@@ -144,9 +144,9 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
 
 
 def model(found: Mapping, path: Path) -> dict:
-    """Title, sentences and picture of one evaluation; `file`: the model beside it, if it is there.
+    """Return title, sentences and picture of one evaluation; `file`: the model beside it, if it is there.
 
-    `predictions`: those beside it, PREDICTED at most.
+    `predictions`: at most PREDICTED of those beside it.
     """
     caption = f"{title(found)}: {CAPTION}"
     environment = found["environment"]
@@ -164,9 +164,9 @@ def model(found: Mapping, path: Path) -> dict:
 
 
 def predictions(path: Path) -> list[dict]:
-    """The first rows of a CSV of predictions: `file` with its folder, `classes` [(name, share)], `reason`.
+    """Read the first rows of a CSV of predictions: `file` in its folder, `classes` [(name, share)], `reason`.
 
-    Raises GpufeedError if it is damaged.
+    Raises GpufeedError if the CSV is damaged.
     """
     if not path.exists():
         return []
@@ -175,12 +175,12 @@ def predictions(path: Path) -> list[dict]:
             return [prediction(row) for row in islice(csv.DictReader(file), PREDICTED)]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
         raise GpufeedError(
-            f"{path}: no predictions ({type(error).__name__}: {error})", "the rule predict's CSV", MAKE_AGAIN
+            f"{path}: damaged ({type(error).__name__}: {error})", "a CSV of the rule predict", MAKE_AGAIN
         ) from error
 
 
 def prediction(row: Mapping[str, str]) -> dict:
-    """A row of such a CSV."""
+    """Convert one row of such a CSV."""
     pairs = [(row.get(f"class_{place}"), row.get(f"probability_{place}")) for place in range(1, BEST + 1)]
     classes = [(name, wording.percent(float(share))) for name, share in pairs if name]
     return {

@@ -49,7 +49,7 @@ def side_by_side(
     out_phases: str | Path,
     out_totals: str | Path,
 ) -> list[str]:
-    """Writes table and figures of two pipelines (pair: as side_by_side.means); returns the comparison."""
+    """Write table and figures of two pipelines; return the comparison. pair: as side_by_side.means."""
     return both.publish(*_read(record_paths), pair, out_table, out_phases, out_totals)
 
 

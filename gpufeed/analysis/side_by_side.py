@@ -1,7 +1,7 @@
-"""Two pipelines side by side: the means of their phases, and what the second saves, by two kinds of total.
+"""Compare two pipelines: mean time of each phase, and the time that the second saves, by two totals.
 
-The notebook on pipelining compares means of totals that begin when the batch has arrived, so that the wait
-for data, which is what workers save, is in none of them. Both totals stand here.
+The notebook on pipelining starts its total when the batch has arrived. That leaves out the wait for data,
+which is what workers save. So this module reports both: the notebook's total and the whole one.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from gpufeed.side_by_side import PARTS, TOTAL_SAYS, line, words
 MACHINE = ["device", "hardware", "stack", "torch"]
 OWN, WHOLE = "own_ms", "total_ms"
 TOTALS = {
-    OWN: "by the notebook's own total (transfer and train, without the wait for data)",
-    WHOLE: "by the whole total (with the wait for data)",
+    OWN: "notebook's own total (transfer and train, without the wait for data)",
+    WHOLE: "whole total (with the wait for data)",
 }
 COLUMNS = ["pipeline", "cell_id", "repeat", *MACHINE, "batches", *PARTS.values(), OWN]
 CAPTIONS = (
@@ -29,22 +29,22 @@ CAPTIONS = (
     "Mean milliseconds a batch, the wait for data included; medians over the repeats, whiskers: their range.",
 )
 REST = (
-    "Its other claims, that 4 to 8 workers are best and that the GPU never waits, need a sweep of workers: "
-    "experiment pipelining has it."
+    "Its other claims (4 to 8 workers are best; the GPU never waits) need a sweep of workers: "
+    "see experiment pipelining."
 )
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What the second pipeline saves by one kind of total; each from `summarise`, over pairs of repeats."""
+    """Time that the second pipeline saves by one total. speedup, ms: `summarise` over pairs of repeats."""
 
     total: str
     speedup: Mapping[str, float]
-    ms: Mapping[str, float]  # a batch, which is seconds per 1,000 batches too
+    ms: Mapping[str, float]  # per batch; the same number is seconds per 1,000 batches
 
     @property
     def answer(self) -> str:
-        """Whether the notebook's claim, 1.5 to 3 times as fast, holds by this total."""
+        """Judge the notebook's claim, 1.5 to 3 times as fast, by this total."""
         low, high = self.speedup["min"], self.speedup["max"]
         if self.speedup["n"] < 2:
             return OPEN
@@ -54,9 +54,9 @@ class Saved:
 
 
 def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -> pd.DataFrame:
-    """A row a repeat (COLUMNS): means over its batches, from the first one on.
+    """Return one row per repeat (COLUMNS): means over its batches, the first one included.
 
-    pair: block -> id of its cell. The first batch has the start of the workers in its wait.
+    pair: block -> id of its cell. The wait of the first batch includes the start of the workers.
     """
     of = {cell: words(block) for block, cell in pair.items()}
     rows = tables.waited_for(records, steps, ["cell_id", "repeat", *MACHINE])
@@ -72,15 +72,15 @@ def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -
 
 
 def machines(table: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each machine that has repeats of both pipelines."""
+    """Return the rows of each machine that has repeats of both pipelines."""
     groups = (rows for _, rows in table.groupby(MACHINE, dropna=False, sort=False))
     return [rows for rows in groups if rows["pipeline"].nunique() == 2]
 
 
 def saved(rows: pd.DataFrame, total: str) -> Saved:
-    """What the second pipeline saves over the first on one machine. Repeats of one number are a pair.
+    """Compare the second pipeline with the first on one machine, in pairs of repeats of the same number.
 
-    Where none have the same number, each side's median stands for it.
+    Without such a pair, compare the medians of both.
     """
     first, second = rows["pipeline"].unique()
     before, after = (rows[rows["pipeline"] == name].set_index("repeat")[total] for name in (first, second))
@@ -91,49 +91,49 @@ def saved(rows: pd.DataFrame, total: str) -> Saved:
 
 
 def medians(rows: pd.DataFrame) -> pd.DataFrame:
-    """Median over the repeats, with min and max, of each column of times: index pipeline, in their order."""
+    """Return median, min and max over the repeats of each column of times; index: pipeline, in order."""
     times = [*PARTS.values(), OWN]
     return rows.groupby("pipeline", sort=False)[times].agg(["median", "min", "max"])
 
 
 def sentence(found: Saved) -> str:
-    """Speed-up, milliseconds saved a batch, and seconds per 1,000 batches, with ranges, in a sentence."""
+    """Write speed-up, milliseconds saved per batch and seconds saved per 1,000 batches, with ranges."""
 
-    def told(values: Mapping[str, float], digits: int) -> str:
+    def ranged(values: Mapping[str, float], digits: int) -> str:
         middle = f"{values['median']:.{digits}f}"
         if values["n"] < 2:
             return middle
         return f"{middle} ({values['min']:.{digits}f} to {values['max']:.{digits}f})"
 
     return (
-        f"{TOTALS[found.total]}: speed-up {told(found.speedup, 2)}, {told(found.ms, 2)} ms saved a batch, "
-        f"{told(found.ms, 1)} s per 1,000 batches"
+        f"{TOTALS[found.total]}: speed-up {ranged(found.speedup, 2)}, {ranged(found.ms, 2)} ms saved "
+        f"per batch, {ranged(found.ms, 1)} s per 1,000 batches"
     )
 
 
 def claim(found: Mapping[str, Saved]) -> str:
-    """The sentence on the notebook's claims."""
+    """Write the verdict on the notebook's claims."""
     own, whole = found[OWN].answer, found[WHOLE].answer
     n = found[WHOLE].speedup["n"]
-    few = " One repeat gives no range to judge it by." if n < 2 else ""
+    few = " A verdict needs at least two repeats." if n < 2 else ""
     return (
-        f"The notebook's claim of {FASTER_FROM:g}x to {FASTER_TO:g}x {whole} with the wait for data "
-        f"(n = {n}); by its own total it {own}.{few} {REST}"
+        f"The notebook claims a speed-up of {FASTER_FROM:g}x to {FASTER_TO:g}x. By the whole total the claim "
+        f"{whole}; by the notebook's own total it {own} (n = {n}).{few} {REST}"
     )
 
 
 def lines(table: pd.DataFrame) -> list[str]:
-    """The comparison for a terminal: of each machine the means of both, what is saved, and the claims."""
+    """Return the comparison for a terminal: for each machine both means, the time saved, and the claims."""
     said = []
     for rows in machines(table):
-        said += ["", f"Means of {rows['batches'].iloc[0]} batches, milliseconds; {wording.machine(rows)}"]
+        said += ["", f"Mean milliseconds of {rows['batches'].iloc[0]} batches; {wording.machine(rows)}"]
         middle, wide = medians(rows), max(map(len, rows["pipeline"]))
         said.append(" " * wide + line("", PARTS))
         for name, row in middle.iterrows():
             said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PARTS.values()]))
         found = {total: saved(rows, total) for total in TOTALS}
         second, first = middle.index[1], middle.index[0]
-        said += [f"{second} over {first}"]
+        said += [f'From "{first}" to "{second}":']
         said += [f"  {sentence(one)}" for one in found.values()]
         said += [TOTAL_SAYS, claim(found)]
     return said or ["No comparison: no machine has a finished repeat of both pipelines."]
@@ -142,7 +142,7 @@ def lines(table: pd.DataFrame) -> list[str]:
 def publish(
     records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], out_table, out_phases, out_totals
 ) -> list[str]:
-    """Writes the means as CSV and the two figures as SVG; returns the comparison, line by line."""
+    """Write the means as CSV and the two figures as SVG; return the comparison, line by line."""
     table = means(records, steps, pair)
     write_whole(out_table, table.to_csv(index=False, lineterminator="\n"))
     for path, draw in zip((out_phases, out_totals), side_by_side_figures.BOTH, strict=True):
@@ -151,7 +151,7 @@ def publish(
 
 
 def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], name: str) -> list[dict]:
-    """What the page says, a machine each; [] where no machine has both pipelines."""
+    """Return the content of the report's section, one dict per machine that has both pipelines."""
     found = []
     for number, rows in enumerate(machines(means(records, steps, pair)) if pair else []):
         by_total, middle = {total: saved(rows, total) for total in TOTALS}, medians(rows)

@@ -1,4 +1,4 @@
-"""The two figures of two pipelines side by side: their phases as grouped bars, and their totals."""
+"""Draw two pipelines side by side: their phases as grouped bars, and their totals."""
 
 from collections.abc import Sequence
 
@@ -19,12 +19,15 @@ NOTHING = "Nothing to draw: no machine has a finished repeat of both pipelines."
 
 
 def phases(machines: Sequence[pd.DataFrame]) -> Figure:
-    """A panel a machine of what side_by_side.medians returns: Load, Transfer, Train and Total of both."""
+    """Draw one panel per machine: Load, Transfer, Train and Total of both.
+
+    machines: tables as side_by_side.medians returns them.
+    """
     return _panels(machines, 3.6, _phases)
 
 
 def totals(machines: Sequence[pd.DataFrame]) -> Figure:
-    """Two horizontal bars a machine: the mean total of each pipeline."""
+    """Draw two horizontal bars per machine: the mean total of each pipeline."""
     return _panels(machines, 1.7, _totals)
 
 
@@ -43,7 +46,7 @@ def _panels(machines: Sequence[pd.DataFrame], height: float, draw) -> Figure:
 
 
 def _ends(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Medians of the columns, and how far their range reaches below and above."""
+    """Return the medians of the columns, and how far their range reaches below and above."""
     middle, low, high = (np.array([row[c, end] for c in columns]) for end in ("median", "min", "max"))
     return middle, np.array([middle - low, high - middle])
 

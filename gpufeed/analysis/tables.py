@@ -250,14 +250,14 @@ def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
 
 
 def waited_for(records: pd.DataFrame, steps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The steps of cells in which every phase was waited for, up to their step limit.
+    """Return the steps of the cells with `synchronise: step`, up to their step limit.
 
-    keys: columns of their records that each step gets.
+    keys: columns of the records that each step gets.
     """
     synchronised = timed(records[records["synchronise"] == "step"])
     phases = steps[["path", *STEP_COLUMNS[3:]]]
     rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
-    # a short cell goes on for its times beyond the steps that were asked for, which are the ones of the table
+    # a short cell runs more steps than `steps` to be timed long enough; the table has only the first `steps`
     place = rows.sort_values(["epoch", "step"]).groupby("path").cumcount()
     limit = rows["step_limit"].astype("float64")  # NaN without one
     return rows[~(place.reindex(rows.index) >= limit)]

@@ -43,7 +43,7 @@ class CpuAugment(Augment):
         return F.normalize(F.to_dtype(image, torch.float32, scale=True), list(self.mean), list(self.std))
 
     def _by_pil(self, image: Image.Image, top: int, left: int, flip: bool) -> torch.Tensor:
-        """The same with torchvision's transforms of PIL images, ToTensor and Normalize."""
+        """Do the same with torchvision's transforms of PIL images, ToTensor and Normalize."""
         if padding := self.options["crop_padding"]:
             image = v1.crop(v1.pad(image, [padding]), top, left, image.height, image.width)
         if flip:

@@ -44,7 +44,7 @@ def build_or_fall_back(
 
 
 def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
-    """Who decodes on this node: the decoder and None, or the first of FALLBACKS that runs, and why."""
+    """Choose the decoder for this node: the given one and None, or the first of FALLBACKS and the reason."""
     try:
         decoder(decoder_name, threads_of(decoder_name, workers), resize)
     except Skip as skip:
@@ -82,9 +82,9 @@ def build(
 
     workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
     decodes in this process. asked_for, because: see CacheInfo. durable: waits, once at the end, until the
-    disk has the pixels. max_quarantined_share: of all images that may be undecodable and are then listed in
-    the sidecar; None is for a prepared dataset, where each is an error. Where another process builds the same
-    cache at this moment, its cache is taken.
+    disk has the pixels. max_quarantined_share: share of the images that may be undecodable; the sidecar
+    lists them. None is for a prepared dataset, where each is an error. If another process is building the
+    same cache, its cache is taken.
 
     Raises GpufeedError for images of several sizes, images that cannot be decoded (all are listed in the
     log), a full disk, a dead worker and a decoder that this node lacks.
@@ -163,7 +163,7 @@ def store(
     """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
 
     `fill` returns the images that it could not decode, for CacheInfo.quarantined.
-    Of several processes that want it at once, one builds and the others take what that built.
+    Of several processes that want the cache at once, one builds it and the others use it.
     """
     shape = (len(manifest), *manifest.image_size(), 3)
     with enough_disk(path.parent), one_builder(path) as waited:
@@ -209,7 +209,7 @@ def sync(path: Path) -> None:
 
 
 def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:
-    """Raises GpufeedError if the quarantined images are more than their share of `count`."""
+    """Raise GpufeedError if more than this share of the images is quarantined. count: all images."""
     if len(quarantined) > max_share * count:
         for image in quarantined:
             log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
@@ -217,7 +217,7 @@ def check_share(quarantined: list[dict[str, str]], count: int, max_share: float)
             quarantined,
             count,
             max_share,
-            "mend these files or move them away, or raise max_quarantined_share to go on without them",
+            "repair these files or move them away, or raise max_quarantined_share to leave them out",
         )
 
 

@@ -41,8 +41,8 @@ class Undecodable:
 def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> Decoder:
     """This process's decoder, made once, as some take longer to set up than to decode a task.
 
-    resize: (height, width) to which a decoder whose library can do so brings the images itself. Raises Skip
-    with the decoder's own sentence if this node lacks what it needs.
+    resize: (height, width) to which the decoder itself resizes, if its library can. Raises Skip with the
+    decoder's reason if this node lacks what it needs.
     """
     kind = load("decoder", name)
     return kind(threads, resize) if resize and issubclass(kind, ResizingDecoder) else kind(threads)
@@ -64,7 +64,7 @@ def fill_in_processes(
 
 
 def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
-    """As `fill_in_processes`, of images that no file holds: nothing is decoded, and nothing fails."""
+    """Fill the rows as `fill_in_processes` does, with images that no file holds; no decoding, no failure."""
     rows = Rows(target)
     for row in tqdm(range(len(manifest)), unit="image", desc=f"making {manifest.info.dataset}"):
         rows.write([row], manifest.pixels(row)[None])
@@ -77,7 +77,7 @@ def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Un
     A thread reads the files of the next call while this one decodes.
     """
     files, rows = manifest.paths(), Rows(target)
-    # by the size of the files, as they are decoded before they are resized
+    # by the size of the files' images: they are decoded before they are resized
     pixels = manifest.table["height"].to_numpy(np.int64) * manifest.table["width"].to_numpy(np.int64)
     chunks = list(calls(pixels.tolist()))
     with (
@@ -99,7 +99,7 @@ def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undec
 
 
 def calls(pixels: list[int]) -> Iterator[slice]:
-    """The rows of each call, for the pixels of each file: up to BATCH images, fewer where they are large."""
+    """Yield the rows of each call: up to BATCH images, fewer if they are large. pixels: of each file."""
     start = total = 0
     for row, count in enumerate(pixels):
         total += 3 * count
@@ -124,10 +124,10 @@ def read_files(files: list[Path]) -> list[bytes | str]:
 def read_file(file: Path) -> bytes | str:
     try:
         found = file.stat()
-        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
             return "not a regular file"
         if found.st_size > MOST_BYTES:
-            return f"{found.st_size} bytes, at most {MOST_BYTES} are read"
+            return f"{found.st_size} bytes; at most {MOST_BYTES} are read"
         return file.read_bytes()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
@@ -138,7 +138,7 @@ def decode_rows(
 ) -> list[tuple[int, str]]:
     """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures.
 
-    resize: the size of the rows, to which other images are brought; None counts them as failed.
+    resize: the size of the rows, to which other images are resized; None counts them as failed.
     """
     failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
     readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]

@@ -30,7 +30,7 @@ class CacheInfo:
     asked_for, because: the decoder that should have built it and the sentence that says why it could
     not, None where the one that was asked for did.
 
-    quarantined: [{"path", "reason"}] of the files that nobody can decode, whose rows are black; empty for a
+    quarantined: [{"path", "reason"}] of the files that cannot be decoded; their rows are black. Empty for a
     prepared dataset, whose manifest has no such files.
     """
 

@@ -43,7 +43,7 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def read_images(archive: Path) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Class names, and by name of SPLITS uint8 images (N, 32, 32, 3) with int64 labels (N,).
+    """Read the class names, and for each name in SPLITS uint8 images (N, 32, 32, 3) and int64 labels (N,).
 
     Raises GpufeedError as `reorganise` does.
     """

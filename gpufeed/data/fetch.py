@@ -14,7 +14,7 @@ from gpufeed.data.disk import NO_ROOM, enough_disk
 from gpufeed.data.http_transfer import LEAST_KB_S, TooSlow, TransferFailed, Wanted, discard, held, transfer
 from gpufeed.errors import GpufeedError
 
-STAND_INS = ("cifar10-jpeg.npz", "tiny-imagenet-40.zip")  # nobody hosts them
+STAND_INS = ("cifar10-jpeg.npz", "tiny-imagenet-40.zip")  # no download exists
 
 log = logging.getLogger("gpufeed")
 

@@ -115,8 +115,11 @@ def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, 
 
 @dataclass(frozen=True)
 class Found:
-    """Where the images of a source lie. places: name -> split, and the rest of the way to it; classes: of
-    the images to train on; held_out: the folder of the evaluation split, None without one."""
+    """Where the images of a source lie.
+
+    places: name -> split and the rest of its path; classes: of the training images; held_out: the folder of
+    the evaluation split, None without one.
+    """
 
     places: dict[str, tuple[str, list[str]]]
     classes: list[str]
@@ -125,7 +128,7 @@ class Found:
 
 
 def found_in(names: list[str], source: Path) -> Found:
-    """Where the images among some files lie; source: for messages."""
+    """Find the images among some files; source: for messages."""
     images = [name for name in names if is_image(name)]
     left_out = Counter({NO_IMAGE: sum(not name.endswith("/") for name in names) - len(images)})
     parts = {name: name.split("/") for name in images}
@@ -152,7 +155,7 @@ def found_in(names: list[str], source: Path) -> Found:
 
 
 def placed(names: list[str], choice: Options, source: Path) -> Placed:
-    """Where the images among some files go; source: for messages."""
+    """Return where the images among some files go; source: for messages."""
     found = found_in(names, source)
     places, classes, held_out, left_out = found.places, found.classes, found.held_out, found.left_out
     if len(classes) < 2:
@@ -196,7 +199,7 @@ def drawn(places: Mapping[str, tuple[str, list[str]]], classes: list[str], choic
 
 
 def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], source: Path) -> None:
-    """Raises GpufeedError for classes to evaluate that nothing trains, and names that cannot be kept."""
+    """Raise GpufeedError for evaluation classes without training images, and names that cannot be kept."""
     if strange := sorted({rest[0] for _, rest in places.values()} - set(classes)):
         raise GpufeedError(
             f"{len(strange)} classes to evaluate that nothing trains, the first {strange[0]!r}, in {source}",

@@ -76,12 +76,12 @@ class Manifest:
 
     @property
     def made(self) -> bool:
-        """Whether no file holds the images, so that whoever loads a sample makes its pixels."""
+        """Return whether no file holds the images, so that the loading process makes the pixels."""
         return self.info.layout in MADE
 
     def pixels(self, sample_id: int) -> np.ndarray:
-        """The pixels of a sample of a `made` dataset, uint8 (H, W, 3), brought to `image_size`."""
-        from gpufeed.data.noise import pixels  # which writes manifests itself
+        """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`."""
+        from gpufeed.data.noise import pixels  # here because noise imports this module
 
         number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own, in a part of a dataset too
         image = pixels(self.info, int(number))

@@ -1,7 +1,7 @@
-"""Images of random bytes that no file holds: whoever loads a sample makes its pixels from the sample's id.
+"""Images of random bytes that no file holds: the loading process makes them from the sample's id.
 
-What a lesson takes for data whose content does not matter: the notebook on pipelining makes each image so, in
-its Dataset's `__getitem__`. Here a sample has the same pixels whenever it is made.
+The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
+does not matter. Here a sample always has the same pixels.
 """
 
 from dataclasses import asdict, dataclass, fields
@@ -19,7 +19,7 @@ LEAST = {"count": 2, "size": 8, "classes": 2, "seed": 0}
 
 @dataclass(frozen=True)
 class Options:
-    """count: images, all of them to train on; size: side in pixels."""
+    """count: number of images, all for training; size: side in pixels."""
 
     count: int = 500
     size: int = 224
@@ -28,7 +28,7 @@ class Options:
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
-    """Write a manifest without an image; sample i has the label i modulo `classes`; needs no archive.
+    """Write a manifest without image files or archives; sample i has the label i modulo `classes`.
 
     Mean and standard deviation are ImageNet's. Raises GpufeedError for options that are unknown or
     impossible.
@@ -42,20 +42,20 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
 
 
 def parse_options(options: dict) -> Options:
-    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
     check_keys(options, {field.name for field in fields(Options)}, "noise")
     choice = asdict(Options(**options))
     for name, least in LEAST.items():
         if type(choice[name]) is not int or choice[name] < least:
             raise GpufeedError(
                 f"{name}: {choice[name]!r} in the options of layout noise",
-                f"a whole number from {least} on",
+                f"a whole number, {least} or more",
                 f"change {name} in the config",
             )
     return Options(**choice)
 
 
 def pixels(info: DatasetInfo, number: int) -> np.ndarray:
-    """The pixels of the image of this number, uint8 (H, W, 3): a function of (seed, number)."""
+    """Make the pixels of the image with this number, uint8 (H, W, 3): a function of (seed, number)."""
     random, side = np.random.default_rng([info.source["seed"], number]), info.source["size"]
     return random.integers(0, 256, (side, side, 3), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""A folder of images that nobody prepared, as a manifest: nothing is copied, and nothing is held out."""
+"""Read a plain folder of images, not prepared by the workflow, as a manifest; copy and hold out nothing."""
 
 import hashlib
 import logging
@@ -23,11 +23,11 @@ log = logging.getLogger("gpufeed")
 
 
 def listed(folder: Path) -> Manifest:
-    """The images below a folder, by their names alone, in the order of a prepared one; sizes are 0 as yet.
+    """List the images below a folder by their names, in the order of a prepared dataset; sizes are still 0.
 
-    Classes and splits are those of gpufeed.data.image_folder, but that one class is enough. Images that lie
-    in no folder of a class are a class of the folder's name if there are no others. What is left out is
-    counted in the log. Raises GpufeedError for a folder without images, and as names_below and check do.
+    Classes and splits are those of gpufeed.data.image_folder, except that one class is enough. If no image
+    lies in a class folder, all images are one class, named after the folder. The log counts what is left
+    out. Raises GpufeedError for a folder without images, and as names_below and check do.
     """
     names = names_below(folder)
     found, alone = found_in(names, folder), Path(os.path.abspath(folder)).name
@@ -39,25 +39,25 @@ def listed(folder: Path) -> Manifest:
     if not places:
         raise GpufeedError(
             f"{folder} without an image",
-            f"manifest.parquet, or images ({', '.join(SUFFIXES)}), in folders of their classes or in none",
+            f"manifest.parquet, or images ({', '.join(SUFFIXES)}), with or without class folders",
             "name the folder of the images, or the manifest.parquet of a prepared dataset",
         )
     check(places, classes, folder)
-    told = {why: count for why, count in left_out.items() if count}
-    for why in told.keys() - {EMPTY}:  # those are named in the log already
-        log.warning("%d %s, in %s", told[why], why, folder)
+    counted = {why: count for why, count in left_out.items() if count}
+    for why in counted.keys() - {EMPTY}:  # the log names those already
+        log.warning("%d %s, in %s", counted[why], why, folder)
     labels = {name: label for label, name in enumerate(classes)}
     rows = [(name, labels[rest[0]], split, *NO_SHAPE) for name, (split, rest) in places.items()]
     rows.sort(key=lambda row: (row[2] != TRAIN, row[1], row[0]))
-    info = DatasetInfo(alone, LAYOUT, classes, found.held_out or TRAIN, MEAN, STD, told)
+    info = DatasetInfo(alone, LAYOUT, classes, found.held_out or TRAIN, MEAN, STD, counted)
     return Manifest(folder, info, pd.DataFrame(rows, columns=list(COLUMNS)))
 
 
 def looked_at(manifest: Manifest) -> Manifest:
-    """The same with the sizes that the headers say, 0 where there is none, and what tells changed files.
+    """Return the manifest with the sizes from the file headers (0 without one) and a digest of the files.
 
-    That is a digest over their lengths and times, in `info.source`. What was left out is forgotten: a cache
-    does not depend on it.
+    The digest, in `info.source`, covers lengths and times, so that a changed file is noticed. `left_out` is
+    dropped: a cache does not depend on it.
     """
     paths = manifest.paths()
     with ThreadPoolExecutor(THREADS) as readers:
@@ -70,7 +70,7 @@ def looked_at(manifest: Manifest) -> Manifest:
 
 
 def look_at(path: Path) -> tuple[tuple[int, int], tuple[int, int, int]]:
-    """(length, time of the last change in ns) and (H, W, C) of a file; zeros for what is none."""
+    """Return (length, time of the last change in ns) and (H, W, C) of a file; zeros if it is no file."""
     try:
         found = path.stat()
         if not path.is_file():

@@ -70,7 +70,7 @@ def laid_out(
     reorganised = load("layout", layout)(archives, out, dataset, options)
     # a manifest on disk is one whose images have been looked at
     (reorganised.root / "manifest.parquet").unlink()
-    made = reorganised.made  # there is nothing to decode then
+    made = reorganised.made  # then there is nothing to decode
     manifest = reorganised if made else quarantine(reorganised, max_quarantined_share, workers)
     manifest.info = replace(manifest.info, resize=resize)
     manifest.write()

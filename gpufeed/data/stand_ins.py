@@ -1,8 +1,8 @@
-"""python -m gpufeed.data.stand_ins: makes the files of two sources that nobody hosts, from public archives.
+"""python -m gpufeed.data.stand_ins: make two datasets that cannot be downloaded, from public archives.
 
-`tiny_imagenet_40` is 40 of Tiny ImageNet's classes; its file has the bytes that the published results were
-measured on. `cifar10_jpeg` is CIFAR-10 encoded as JPEGs of quality 75. The copy that the published results
-were measured on has the same settings; whether its bytes are the same, its sha256 in the config tells.
+The published results were measured on both. `tiny_imagenet_40` has 40 classes of Tiny ImageNet; its file has
+the same bytes as the measured one. `cifar10_jpeg` has the images of CIFAR-10 as JPEGs of quality 75. Its
+settings are those of the measured file; the sha256 in the config shows whether its bytes are too.
 """
 
 import argparse
@@ -32,12 +32,12 @@ WNIDS = """
     n07747607 n01698640 n01784675 n03042490 n02999410 n01742172 n01644900 n02909870 n12267677 n02841315
 """.split()  # noqa: SIM905 - a list of them has a line each
 TEST_IMAGES = 200  # the first ones by name
-WRITTEN = (2026, 11, 20, 0, 0, 0)  # a zip holds a date for each file: that of the copy, so that bytes agree
+WRITTEN = (2026, 11, 20, 0, 0, 0)  # the date of each file in the measured zip, so that the bytes agree
 JPEG = {"format": "JPEG", "quality": 75, "subsampling": "4:2:0", "optimize": False}
 
 
 def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
-    """Writes 40 classes of tiny-imagenet-200.zip in its own layout, not compressed.
+    """Write 40 classes of tiny-imagenet-200.zip in its own layout, not compressed.
 
     Raises GpufeedError for a damaged archive and for one without these classes.
     """
@@ -58,7 +58,7 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
     names += sorted(name for name in files if name.startswith("test/images/"))[:TEST_IMAGES]
     if absent := [name for name in names if name not in files]:
         raise GpufeedError(
-            f"no {TOP}{absent[0]} in {archive}", "the files of tiny-imagenet-200.zip", "fetch it anew"
+            f"no {TOP}{absent[0]} in {archive}", "the files of tiny-imagenet-200.zip", "download it again"
         )
     with whole(out) as partial, zipfile.ZipFile(partial, "w") as made:
         for name in names:
@@ -66,7 +66,7 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
 
 
 def is_wanted(name: str) -> bool:
-    """Whether a file of the whole archive is needed. name: without the top folder."""
+    """Return whether a file of the whole archive is needed. name: without the top folder."""
     first, _, rest = name.partition("/")
     if first == "train":
         return rest.partition("/")[0] in WNIDS
@@ -74,14 +74,14 @@ def is_wanted(name: str) -> bool:
 
 
 def write_cifar10_jpeg(archive: Path, out: Path) -> None:
-    """Writes the images of cifar-10-python.tar.gz as JPEGs in one file, by split and class.
+    """Write the images of cifar-10-python.tar.gz as JPEGs in one file, by split and class.
 
     Raises GpufeedError for a damaged archive and for one of other classes.
     """
     classes, batches = cifar10.read_images(archive)
     if classes != cifar10_jpeg.CLASSES:
         raise GpufeedError(
-            f"classes {', '.join(classes)} in {archive}", ", ".join(cifar10_jpeg.CLASSES), "fetch it anew"
+            f"classes {', '.join(classes)} in {archive}", ", ".join(cifar10_jpeg.CLASSES), "download it again"
         )
     images = np.concatenate([images for images, _ in batches.values()])
     labels = np.concatenate([labels for _, labels in batches.values()])
@@ -104,7 +104,7 @@ def write_cifar10_jpeg(archive: Path, out: Path) -> None:
 
 
 def as_jpeg(image: np.ndarray) -> bytes:
-    """uint8 (H, W, 3) as the bytes of a JPEG."""
+    """Encode uint8 (H, W, 3) as a JPEG."""
     data = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image)).save(data, **JPEG)
     return data.getvalue()
@@ -117,43 +117,43 @@ MADE_OF: dict[str, tuple[str, Callable[[Path, Path], None]]] = {
 
 
 def make(name: str, archives: Path, data: Path) -> Path:
-    """The file of the stand-in in `archives`, made of the fetched public archive if it is not there."""
+    """Return the stand-in's file in `archives`; if it is missing, make it from the public archive."""
     of, write = MADE_OF[name]
     (row,), (public,) = (shipped()["sources"][source]["files"] for source in (name, of))
     out = archives / row["name"]
     if not out.exists():
-        archive = data / of / "archives" / public["name"]  # where the workflow has it, too
+        archive = data / of / "archives" / public["name"]  # the workflow's own place for it
         if not archive.exists():
             fetch(SourceFile(**{**public, "urls": tuple(public["urls"])}), archive, [archives])
         write(archive, out)
     return out
 
 
-def told(name: str, file: Path) -> str:
-    """Whether the file is the published results' own, and what to add to the config if it is not."""
+def verdict(name: str, file: Path) -> str:
+    """Say whether the file is the measured one, and what to add to the config if it is not."""
     (row,) = shipped()["sources"][name]["files"]
     made = {"name": file.name, "sha256": sha256_of(file), "size": file.stat().st_size}
     if made["sha256"] == row["sha256"]:
         return f"{file}: the file that the published results were measured on, sha256 {made['sha256']}."
     lines = yaml.safe_dump({"sources": {name: {"files": [made]}}}, sort_keys=False)
     return (
-        f"{file}: not the bytes that the published results were measured on, so compare no accuracy with "
-        f"theirs. Put this into a file and run snakemake with --configfile FILE:\n{lines}"
+        f"{file}: not the file that the published results were measured on, so do not compare accuracies "
+        f"with theirs. To use it, save these lines as FILE and run snakemake --configfile FILE:\n{lines}"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
+    """Run the command line and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m gpufeed.data.stand_ins", description=__doc__)
     parser.add_argument("names", metavar="NAME", nargs="*", help=f"{' or '.join(MADE_OF)}; default: both")
-    parser.add_argument("--archives", type=Path, default=Path("archives"), help="where they are put")
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where public archives are kept")
+    parser.add_argument("--archives", type=Path, default=Path("archives"), help="folder for the files made")
+    parser.add_argument("--data", type=Path, default=Path("data"), help="folder for the public archives")
     asked = parser.parse_args(arguments)
     if wrong := [name for name in asked.names if name not in MADE_OF]:
         parser.error(f"found: {wrong[0]}; expected: {' or '.join(MADE_OF)}")
     try:
         for name in asked.names or MADE_OF:
-            print(told(name, make(name, asked.archives, asked.data)))
+            print(verdict(name, make(name, asked.archives, asked.data)))
     except (GpufeedError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """A kept model as files that run without gpufeed: a program of torch.export, and ONNX made from it.
 
-Networks of TensorRT are typed as their file is, so each ONNX file has one in half precision beside it.
+TensorRT computes in the types of its file, so each ONNX file also gets a version in half precision.
 
 Models are exported in the form that runs on any device (models.make.portable): activations that are
 kernels of ours become torch's own in the same form of GELU, which is the same function of the same weights.
@@ -31,7 +31,7 @@ OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX 
 EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
 CHECKED = 5  # images that a file is compared on, another number than it was traced with
 TOLERANCE = 1e-3  # of the largest logit: the same float32 products, summed in another order
-# The same of a half file and the file it is made of: a value rounded the other way is a whole step of INT8.
+# The same for a float16 file against its source: a value rounded the other way is a whole step of INT8.
 HALF_TOLERANCES = {"onnx": 0.02, "onnx_int8": 0.1}
 MOST_IMAGES = 65536  # a call
 SEED = 1
@@ -45,7 +45,7 @@ def export_model(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Writes the files of the cell's model.pt into a folder, but those in INT8, and returns the list of them.
+    """Write the files of the cell's model.pt, except those in INT8, into a folder, and return their list.
 
     A file that cannot be made is a row with a sentence, and the others are made all the same. Runs on the
     CPU: what it writes does not depend on the node.
@@ -109,9 +109,10 @@ def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
 
 
 def half_row(source: dict[str, Any], folder: Path, outcome: Callable) -> dict[str, Any]:
-    """Makes the half file of the file that this row is about, and gives its row.
+    """Make the float16 version of the file of this row, and return its own row.
 
-    Without that file it says what this row says. outcome: as for gpufeed.inference.files.row.
+    If that file was not made, the new row has the same status and reason. outcome: as for
+    gpufeed.inference.files.row.
     """
     format = f"{source['format']}_fp16"
     if source["status"] != "done":
@@ -125,13 +126,13 @@ def half_row(source: dict[str, Any], folder: Path, outcome: Callable) -> dict[st
 
 
 def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
-    """Writes the half file of an ONNX file, compares both, and returns fields of its row.
+    """Write the float16 version of an ONNX file, compare both, and return fields of its row.
 
-    By ONNX Runtime as it stands in the file: what its optimiser makes of float16 scales says something else.
+    ONNX Runtime compares them without its optimiser, which changes the results of float16 scales.
     """
     onnx, onnxruntime = packages("onnx", "onnxruntime")
     model = onnx.load(source)
-    with quiet():  # of values that are too large for float16 the comparison says enough
+    with quiet():  # no warning of values too large for float16: the comparison finds what matters
         halve(model.graph)
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)
@@ -149,7 +150,7 @@ def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
 
 
 def halve(graph: Any) -> None:
-    """Makes every float32 value of an ONNX graph float16 but its input and output, which are cast."""
+    """Make every float32 value of an ONNX graph float16, except its input and output, which are cast."""
     from onnx import TensorProto, helper, numpy_helper
 
     single, half = TensorProto.FLOAT, TensorProto.FLOAT16
@@ -174,7 +175,7 @@ def halve(graph: Any) -> None:
 
 
 def is_dynamic(model: Any) -> bool:
-    """Whether an ONNX model takes any number of images."""
+    """Return whether an ONNX model takes any number of images."""
     return bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
 
 

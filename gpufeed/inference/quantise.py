@@ -47,7 +47,7 @@ def quantise_model(
     attempt: int = 1,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Writes both INT8 files into a folder and returns the list of them, as export_model does.
+    """Write both INT8 files into a folder and return their list, as export_model does.
 
     files: those that export_model made. calibration: images, method and seed (gpufeed.inference.plan).
     """

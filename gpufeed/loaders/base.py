@@ -177,7 +177,7 @@ class Loader(ABC):
         return []
 
     def files_of_split(self) -> list[str]:
-        """The image files of its split, those of other ranks too; none where no file holds the images."""
+        """Return the image files of its split, those of other ranks too; [] if no file holds the images."""
         if self.request.manifest.made:
             return []
         paths = self.request.manifest.paths()

@@ -8,14 +8,14 @@ SIDE = 224
 
 
 def notebook_cnn(num_classes: int, image_size: tuple[int, int], dropout: float = 0.5) -> nn.Sequential:
-    """The network over float (N, 3, 224, 224), giving logits (N, num_classes); 25,710,922 weights for ten.
+    """Build the network: float (N, 3, 224, 224) to logits (N, num_classes).
 
-    Raises GpufeedError for images of another size.
+    It has 25,710,922 weights for ten classes. Raises GpufeedError for images of another size.
     """
     if tuple(image_size) != (SIDE, SIDE):
         raise GpufeedError(
             f"images of {image_size[0]} x {image_size[1]} pixels for model notebook_cnn",
-            f"{SIDE} x {SIDE}: its linear layer is made for that size",
+            f"{SIDE} x {SIDE}: its linear layer has that size",
             f"give the source `resize: [{SIDE}, {SIDE}]`, or take another model",
         )
     return nn.Sequential(

@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
     a search of convolutions to try before a CUDA graph. The weight is (width, patch * patch * 3), its columns
     ordered by row, column and channel, which for channels_last images makes runs of patch * 3 values. `conv`
     is the convolution itself: its kernel is that weight, seen as (width, 3, patch, patch) in channels_last
-    memory, so that nothing is copied and both forms load each other's weights.
+    memory. So nothing is copied, and each form can load the other's weights.
     """
 
     def __init__(self, patch: int, width: int, form: str = "linear"):
@@ -142,7 +142,7 @@ class VisionTransformer(nn.Module):
         activation: str,
         residual: str,
         sdpa: str,
-        patches: str = "linear",  # models that were kept before there was a choice do not name it
+        patches: str = "linear",  # older saved models do not have this option
     ):
         super().__init__()
         check(

@@ -22,7 +22,7 @@ def compile_and_load(job: dict) -> Path:
     folder = Path(job["folder"])
     (folder / "lock").unlink(missing_ok=True)  # torch's own, which a killed build leaves; ours is around this
     openmp = ["-fopenmp"] if sys.platform == "linux" else []  # Apple's clang has none; one thread there
-    # after the toolkit's own headers, for those that a bare nvcc lacks: cuBLAS, in CUDA 12 the runtime, too
+    # after the toolkit's own headers: these add what a bare nvcc lacks (cuBLAS; in CUDA 12 the runtime too)
     includes = [f"-isystem {include}" for include in job["includes"]]
     links = [*openmp, *(linked_to_torchs(folder / "link") if job["cuda"] else [])]
     cpp_extension.load(

@@ -138,7 +138,7 @@ def served(capability: str, architectures: tuple[str, ...]) -> bool:
 
 
 def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
-    """Whether this Python's torch has code for the GPUs; that of conda and of the image has, by CUDA 12."""
+    """Check that this Python's torch has code for the GPUs; conda and the image have CUDA 12, which does."""
     asked = sorted({model for ask in plan.first if ask.gpus for model in ask.models} & set(site.gpus))
     if deployment != "none" or node.cuda is None or not asked:
         return

@@ -70,7 +70,7 @@ def find(paths: Iterable[str]) -> Iterator[Found]:
 
 
 def samples(manifest: str | Path, count: int) -> list[str]:
-    """`count` files of a dataset's evaluation split, or all where there are fewer, evenly over classes."""
+    """Return `count` files of a dataset's evaluation split, evenly over classes; all if there are fewer."""
     of = Manifest.read(manifest)
     ids = of.ids(of.info.evaluation_split)
     ids = ids[np.argsort(of.labels()[ids], kind="stable")]

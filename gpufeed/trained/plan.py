@@ -38,5 +38,5 @@ def files_to_predict(config: Mapping, experiment: str) -> list[str]:
 
 
 def samples_to_predict(config: Mapping, experiment: str) -> int:
-    """How many images of its dataset's evaluation split each kept model of an experiment is asked about."""
+    """Return how many images of its evaluation split each kept model of an experiment predicts."""
     return config["experiments"][experiment].get("models", {}).get("samples", 0)

@@ -21,8 +21,8 @@ def make_optimiser(
     """The optimiser that `options` names; raises GpufeedError for an unknown one.
 
     With `decay_matrices_only` parameters of one dimension, biases and normalisation, are not decayed.
-    On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler; with
-    `torch_defaults` the one that torch takes by itself.
+    On CUDA it is torch's fused one, which never waits for the device, not even with a gradient scaler. With
+    `torch_defaults` torch chooses.
     capturable: for a CUDA graph; the learning rate is then a tensor that a captured step reads anew.
     """
     name, fused = options["optimiser"], (True if device.type == "cuda" else None)

@@ -107,7 +107,7 @@ class Recorder:
         if self.waits and self.longer.planned and batches_log.handlers:
             synchronise(self.job.device)
             batches_log.info("", extra={"batch": self.marks[-1].row(math.nan)})
-            self.previous = Mark(self.job.device)  # what the listener took is no part of a batch
+            self.previous = Mark(self.job.device)  # the handler's time belongs to no batch
 
     def settle(self) -> None:
         """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""

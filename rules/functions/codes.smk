@@ -98,7 +98,7 @@ def code_of_model(wildcards):
 
 
 def code_of_quantisation(wildcards):
-    """A digest of the modules that decide what the INT8 files hold; the ONNX file is an input."""
+    """Return a digest of the modules that decide what the INT8 files hold; the ONNX file is an input."""
     own = (f"inference/{name}.py" for name in ("quantise", "export", "images", "files"))
     return digest(*own, *code_of_loader(cell_of(wildcards).loader))
 

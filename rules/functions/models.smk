@@ -11,12 +11,12 @@ def models_path(wildcards):
 
 
 def is_asked(experiment):
-    """Whether the kept models of an experiment are asked about any image."""
+    """Return whether the kept models of an experiment predict any image."""
     return bool(files_to_predict(config, experiment) or samples_to_predict(config, experiment))
 
 
 def asked_about(wildcards):
-    """What a model is asked about; in an experiment that names nothing, its predictions are an error."""
+    """Return the images that a model predicts; raise WorkflowError if its experiment names none."""
     if not is_asked(wildcards.experiment):
         raise WorkflowError(
             f"found: no files to predict in experiment {wildcards.experiment}\n"

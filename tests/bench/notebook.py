@@ -1,12 +1,12 @@
 """The notebook's loop beside `snakemake notebook`: python tests/bench/notebook.py FOLDER [--repeats 5]
 
-Runs by turns, each in a process of its own: a bare PyTorch script that does what the notebook on pipelining
-does (a plain Dataset, a DataLoader, a loop that waits after each phase), without and with pipelining, and the
-same two cells of experiment `notebook` as the workflow measures them. One repeat of each cell before them,
-for the dataset and the verdicts on the loaders, does not count. Prints the means of each phase and the ratios
-of the cell's to the bare script's, pair by pair as median and range: over all 20 batches, and without the
-first one. FOLDER/notebook.json has all times. `--bare 0` or `--bare 2` runs the bare script alone, with so
-many workers, and prints its times as JSON.
+Alternates two programs, each run in its own process. One is a bare PyTorch script that does what the notebook
+on pipelining does: a plain Dataset, a DataLoader, a loop that waits after each phase. The other is the cell
+of experiment `notebook` that does the same, as the workflow measures it. Both run without and with
+pipelining. One repeat of each cell runs first and does not count: it prepares the dataset and checks the
+loaders. Prints the mean of each phase, and the ratio of cell to bare script, pair by pair, as median and
+range: over all 20 batches, and without the first one. FOLDER/notebook.json has all times. `--bare 0` or
+`--bare 2` runs the bare script alone, with that many workers, and prints its times as JSON.
 """
 
 import argparse

@@ -65,7 +65,7 @@ def made(request, tmp_path):
 def test_each_format_is_organised_and_comes_with_its_labels(made):
     module, folder, (classes, dims, train, held_out) = made
     dm = module(folder, batch_size=3, num_workers=0)
-    with pytest.raises(GpufeedError, match="before its dataset is known"):
+    with pytest.raises(GpufeedError, match=r"before setup\(\)"):
         dm.num_classes  # noqa: B018
     dm.prepare_data()
     dm.setup()

@@ -1,4 +1,4 @@
-"""Images in no file: prepared without one, made by whoever loads them, and the same for all who do."""
+"""Images in no file: prepared without files, made by each loader, and the same in all of them."""
 
 import numpy as np
 import pytest

@@ -45,7 +45,8 @@ def test_the_40_classes_come_out_of_the_whole_archive_byte_by_byte(tmp_path, rea
     stand_ins.write_tiny_imagenet_40(public, out)
     wanted = of_config("tiny_imagenet_40")
     assert (sha256_of(out), out.stat().st_size) == (wanted["sha256"], wanted["size"])
-    assert "the file that the published results were measured on" in stand_ins.told("tiny_imagenet_40", out)
+    said = stand_ins.verdict("tiny_imagenet_40", out)
+    assert "the file that the published results were measured on" in said
 
 
 def test_an_archive_without_the_classes_leaves_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""Records of two pipelines -> the means of each, what the second saves, and two figures; printed too."""
+"""Records of two pipelines -> a table of means and two figures; print the comparison."""
 
 from gpufeed import orphan
 

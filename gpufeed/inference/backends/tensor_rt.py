@@ -1,7 +1,7 @@
-"""TensorRT and TensorRT for RTX, where their packages are: engines of our ONNX files.
+"""Engines of TensorRT and TensorRT for RTX, built from our ONNX files if the packages are installed.
 
-Networks are strongly typed: an engine computes in the precisions of its file. TensorRT for RTX builds without
-a GPU too, for the compute capabilities that it knows. No engine of either has run yet.
+Networks are strongly typed: an engine computes in the precisions of its file. TensorRT for RTX also builds
+without a GPU, for the compute capabilities that it knows. No engine of either has run yet.
 """
 
 import logging
@@ -21,7 +21,7 @@ TURING = (7, 5)
 
 
 def prepare(setting: Setting) -> Ready:
-    """As `gpufeed.inference.base` says; by TensorRT."""
+    """Prepare TensorRT, as `gpufeed.inference.base` defines it."""
     path = setting.files.path(FILES[setting.precision])
     trt = library(
         "TensorRT", "tensorrt", "it comes from NVIDIA's own package index, as docs/inference.md says"
@@ -31,7 +31,7 @@ def prepare(setting: Setting) -> Ready:
 
 
 def prepare_rtx(setting: Setting) -> Ready:
-    """As `gpufeed.inference.base` says; by TensorRT for RTX, what is not quantised in fp16."""
+    """Prepare TensorRT for RTX, as `gpufeed.inference.base` defines it; INT8 has the rest in fp16."""
     name, quantised = "TensorRT for RTX", setting.precision == "int8"
     path = setting.files.path("onnx_int8_fp16" if quantised else FILES[setting.precision])
     trt = library(name, "tensorrt_rtx_bindings", "pip install 'gpufeed[rtx]' brings it")
@@ -42,7 +42,7 @@ def prepare_rtx(setting: Setting) -> Ready:
 
 
 def library(name: str, module: str, way: str) -> Any:
-    """The package; raises Skip with the way to it."""
+    """Import the package; raise Skip with the way to install it."""
     try:
         return import_module(module)
     except ImportError as error:  # also for a library that the package does not find
@@ -50,13 +50,13 @@ def library(name: str, module: str, way: str) -> Any:
 
 
 def require_cuda(name: str, setting: Setting) -> None:
-    """Raises Skip without a CUDA GPU."""
+    """Raise Skip without a CUDA GPU."""
     if setting.device.type != "cuda":
         raise Skip(f"{name} needs a CUDA GPU, and this cell's device is {setting.device.type}.")
 
 
 def target_of(trt: Any, capability: tuple[int, int], gpu: str, precision: str) -> Any:
-    """What TensorRT for RTX calls a GPU's compute capability; raises Skip where it builds nothing for it."""
+    """Return TensorRT for RTX's name of a compute capability; raise Skip if it cannot build for it."""
     targets = {int(target): target for target in trt.ComputeCapability.__members__.values()}
     number = capability[0] * 10 + capability[1]
     if number not in targets:
@@ -68,28 +68,28 @@ def target_of(trt: Any, capability: tuple[int, int], gpu: str, precision: str) -
     if capability == TURING and precision == "fp32":
         raise Skip(
             f"TensorRT for RTX has no float32 products for compute capability 7.5, which {gpu} has: "
-            "take fp16 or int8."
+            "use fp16 or int8."
         )
     return targets[number]
 
 
 def ready(name: str, trt: Any, setting: Setting, path: Path, target: Any = None) -> Ready:
-    """The engine built for this size of batch; raises Skip where it cannot be loaded."""
+    """Build the engine for this batch size; raise Skip if it cannot be loaded."""
     log = listener(trt)
     plan = built(trt, log, path, tuple(setting.images.shape), target)
     runtime = trt.Runtime(log)
     engine = runtime.deserialize_cuda_engine(plan)
     if engine is None:
         raise Skip(
-            f"{name} {trt.__version__} built an engine that does not load here, as with a driver that is too "
-            f"old for it: {reason(log)}."
+            f"{name} {trt.__version__} built an engine that does not load here, perhaps because the driver "
+            f"is too old: {reason(log)}."
         )
     note = f"{name} {trt.__version__}, from {path.name}."
     return Ready(runner(runtime, engine, setting), plan.nbytes, note)
 
 
 def listener(trt: Any) -> Any:
-    """A logger that keeps what the library calls errors; gpufeed's own log gets everything else at debug."""
+    """Return a logger that keeps the library's errors; everything else goes to gpufeed's log at debug."""
 
     class Log(trt.ILogger):
         def __init__(self):
@@ -106,10 +106,10 @@ def listener(trt: Any) -> Any:
 
 
 def built(trt: Any, log: Any, path: Path, shape: tuple[int, ...], target: Any = None) -> Any:
-    """The serialised engine of an ONNX file, for this target or the GPU that is here.
+    """Build the serialised engine of an ONNX file, for this target or the GPU of this node.
 
-    Raises GpufeedError with what the library says against the file, and for one whose input or output is not
-    float32, which engines here are run with.
+    Raises GpufeedError with the library's reason if it refuses the file, and if input or output are not
+    float32, which the runner needs.
     """
     builder = trt.Builder(log)
     strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)  # of 10; later the only way
@@ -141,16 +141,16 @@ def built(trt: Any, log: Any, path: Path, shape: tuple[int, ...], target: Any = 
 
 
 def reason(log: Any) -> str:
-    """The first error that the library told, on one line."""
+    """Return the library's first error, on one line."""
     return " ".join(log.errors[0].split()) if log.errors else "it gives no reason"
 
 
 def refused(path: Path, trt: Any, log: Any, verb: str) -> GpufeedError:
-    """The error for a file that the library does not read or build."""
+    """Return the error for a file that the library does not read or build."""
     return GpufeedError(
         f"{path.name}, which {trt.__name__} {trt.__version__} does not {verb} ({reason(log)})",
         "an ONNX file as gpufeed writes it, with operators that this version knows",
-        "export and quantise the model again; else use another backend",
+        "export and quantise the model again, or use another backend",
     )
 
 

@@ -31,12 +31,12 @@ install_system() {
 install_python() {
     python3 -m venv "$PREFIX/venv"
     "$PREFIX/venv/bin/python" -m pip install --no-cache-dir "uv==$(sed -n 's/^UV_VERSION := //p' "$SOURCES/Makefile")"
-    # CUDA 13 has an nvcc as Python package, in the version that torch's toolkit pins; CUDA 12 has Debian's
+    # nvcc: for CUDA 13 a Python package, in the version that torch's toolkit pins; for CUDA 12 Debian's package
     set --
     if [ "$CUDA" = 13 ]; then
         set -- 'cuda-toolkit[nvcc,crt,nvvm,cccl]'
     elif ! sh "$SOURCES/containers/nvcc12.sh" /usr/local/cuda-12.4; then
-        echo "no nvcc of CUDA 12 could be loaded: the extension gets the CPU's kernels alone" >&2
+        echo "no nvcc of CUDA 12 could be downloaded: the extension is built with CPU kernels only" >&2
     fi
     # compiled: an image is read-only, and each job would compile all that it imports
     "$PREFIX/venv/bin/uv" pip install --no-cache --compile-bytecode --python "$PREFIX/venv/bin/python" \

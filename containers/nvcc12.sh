@@ -3,11 +3,11 @@
 #   sh containers/nvcc12.sh FOLDER && export CUDA_HOME=FOLDER
 # The headers that it needs come with the CUDA 12 stack, as Python packages.
 set -eu
-FOLDER=${1:?names no folder: sh containers/nvcc12.sh FOLDER}
+FOLDER=${1:?no folder given; usage: sh containers/nvcc12.sh FOLDER}
 SUITE=trixie # CUDA 12.4; Debian 12 has 11.8
 KEYS=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# the mirror that this machine uses, with Debian's non-free packages; apt's own state stays as it is
+# this machine's mirror, with Debian's non-free packages added; apt's own state is not changed
 mirror=$(grep -rhoE '^(URIs:|deb .*) *https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null |
     grep -oE 'https?://[^ ]+' | head -n 1)
 if [ -z "$mirror" ]; then
@@ -26,7 +26,7 @@ apt update
 apt download nvidia-cuda-toolkit
 dpkg -x "$work"/nvidia-cuda-toolkit_*.deb "$work/deb"
 
-# as NVIDIA lays a toolkit out; without Debian's gcc and g++, which choose another compiler
+# the layout of NVIDIA's toolkit, without Debian's gcc and g++ wrappers, which choose another compiler
 made=$work/toolkit
 mkdir -p "$made/bin" "$made/include" "$made/lib64" "$made/nvvm/bin" "$made/nvvm/libdevice"
 own=$work/deb/usr/lib/nvidia-cuda-toolkit

@@ -538,7 +538,7 @@ def test_a_cache_that_cannot_be_written_says_what_to_name(manifest, tmp_path):
 
 @NO_GPU
 def test_a_cache_under_the_gpu_decoder_s_name_is_reused(manifest, decoded):
-    """The workflow's job builds under the name that is asked for, whoever decodes."""
+    """The workflow's job keeps the requested decoder's name for a cache, even if another decoder built it."""
     path = manifest.root / "cache/dali_gpu.npy"
     build(manifest, "pillow", path, asked_for="dali_gpu", because="There is none here.")
     data = GPUOnlyDataset(manifest, device="cpu", workers=1, max_samples=9)

@@ -1,4 +1,4 @@
-"""The data modules for a user's own script: three formats, Lightning's fit, resuming, the shares of ranks."""
+"""The data modules for a user's own script: three formats, Lightning's fit, resume, the shares of ranks."""
 
 import hashlib
 from typing import ClassVar
@@ -105,7 +105,7 @@ class Tiny(ImageDataModule):
 
 
 class Net(LightningModule):
-    """A user's own module, of which nothing knows gpufeed."""
+    """A user's own module, which does not use gpufeed."""
 
     def __init__(self, classes=3):
         super().__init__()

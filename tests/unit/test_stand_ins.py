@@ -1,4 +1,4 @@
-"""The two sources that nobody hosts, made from public archives: same bytes where that can be shown."""
+"""The two stand-ins, made from public archives: same bytes where that can be shown."""
 
 import hashlib
 import io
@@ -32,7 +32,7 @@ def test_the_40_classes_come_out_of_the_whole_archive_byte_by_byte(tmp_path, rea
         files = {name: copy.read(name) for name in copy.namelist()}
     annotations = files[TOP + "val/val_annotations.txt"].decode().splitlines(keepends=True)
     files[TOP + "wnids.txt"] = b"n00000001\n" + files[TOP + "wnids.txt"] + b"n00000002\n"
-    for number, wnid in enumerate(("n00000001", "n00000002")):  # what the other 160 classes are like
+    for number, wnid in enumerate(("n00000001", "n00000002")):  # in place of the other 160 classes
         files[f"{TOP}train/{wnid}/{wnid}_boxes.txt"] = b"boxes"
         files[f"{TOP}train/{wnid}/images/{wnid}_0.JPEG"] = b"image"
         files[f"{TOP}val/images/val_{number}.JPEG"] = b"image"

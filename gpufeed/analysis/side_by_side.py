@@ -133,8 +133,9 @@ def lines(table: pd.DataFrame) -> list[str]:
             said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PARTS.values()]))
         found = {total: saved(rows, total) for total in TOTALS}
         second, first = middle.index[1], middle.index[0]
-        said += [f'From "{first}" to "{second}":']
-        said += [f"  {sentence(one)}" for one in found.values()]
+        n = found[WHOLE].speedup["n"]
+        said += [f'From "{first}" to "{second}", median (range) over n = {n}:']
+        said += ["  " + sentence(one).replace(": ", ":\n    ", 1) for one in found.values()]
         said += [TOTAL_SAYS, claim(found)]
     return said or ["No comparison: no machine has a finished repeat of both pipelines."]
 

@@ -21,11 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 PHASES = ("load_ms", "transfer_ms", "train_ms")
-BATCHES, FEW = 20, 10.0  # per cent that means may differ
+BATCHES, FEW = 20, 10.0  # FEW: per cent by which the means may differ
 
 
 def bare(workers: int) -> list[dict[str, float]]:
-    """The times of each batch in milliseconds, of a script that knows nothing of this project."""
+    """Train as the notebook does, without this project's code; return the milliseconds of each batch."""
     import numpy as np
     import torch
     from PIL import Image
@@ -115,9 +115,9 @@ def cell_run(folder: Path, cell: str, repeat: int, cores: int, config: Path) -> 
 
     record = folder / f"results/records/notebook/{cell}/{repeat}.json"
     workflow_run(folder, str(record), cores, config)
-    told = json.loads(record.read_text())
-    if told["status"] != "done":
-        raise SystemExit(f"{record}: {told['status']}: {told['sentence']}")
+    found = json.loads(record.read_text())
+    if found["status"] != "done":
+        raise SystemExit(f"{record}: {found['status']}: {found['sentence']}")
     steps = pd.read_parquet(record.with_suffix(".steps.parquet")).head(BATCHES)
     return steps[list(PHASES)].to_dict("records")
 
@@ -126,7 +126,7 @@ def means(rows: list[dict[str, float]], skip: int) -> dict[str, float]:
     return {name: statistics.fmean(row[name] for row in rows[skip:]) for name in PHASES}
 
 
-def told(values: list[float], digits: int) -> str:
+def ranged(values: list[float], digits: int) -> str:
     """`1.02 (0.97 to 1.05)`: median and range."""
     low, high = min(values), max(values)
     return f"{statistics.median(values):.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
@@ -142,8 +142,10 @@ def report(runs: dict[str, dict[str, list]]) -> None:
                 ours, theirs = ([one[name] for one in found[side]] for side in ("cell", "bare"))
                 ratios = [a / b for a, b in zip(ours, theirs, strict=True) if b > 0.01]
                 off = abs(statistics.median(ratios) - 1) * 100 > FEW if ratios and max(ours) > 0 else False
-                said = (told(ratios, 3) + f"  MORE THAN {FEW:g} %" * off) if ratios and max(ours) > 0 else "-"
-                print(f"{pipeline:20} {name:12} bare {told(theirs, 2):28} cell {told(ours, 2):28} {said}")
+                said = (
+                    (ranged(ratios, 3) + f"  MORE THAN {FEW:g} %" * off) if ratios and max(ours) > 0 else "-"
+                )
+                print(f"{pipeline:20} {name:12} bare {ranged(theirs, 2):28} cell {ranged(ours, 2):28} {said}")
 
 
 def main() -> None:

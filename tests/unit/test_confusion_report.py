@@ -155,7 +155,7 @@ def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(
     )
     publish.report(tmp_path / "results", list(ids), made.plan_info(ids), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "What it sees in 2 images" in page
+    assert "Predictions for 2 images" in page
     assert "<code>red/7.png</code></td><td>red (91 %)</td><td>blue (5.0 %)</td>" in page
     assert "no &lt;i&gt;image&lt;/i&gt;" in page
     assert "<b>" not in page

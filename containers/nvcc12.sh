@@ -43,7 +43,7 @@ PATH += $(TOP)/nvvm/bin:$(_HERE_):
 INCLUDES += "-I$(TOP)/include" $(_SPACE_)
 LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib64"
 PROFILE
-# last, and only if it runs: half a toolkit would be taken for one
+# copied last, and only if nvcc runs: a build would use an incomplete toolkit
 "$made/bin/nvcc" --version
 mkdir -p "$FOLDER"
 cp -R "$made/." "$FOLDER"

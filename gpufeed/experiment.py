@@ -234,8 +234,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
         )
     if cell.cuda_graphs and cell.hyper.get("trainer", {}).get("torch_defaults"):
         return (
-            "trainer.torch_defaults takes optimisers that wait for the device, which no CUDA graph can hold, "
-            "so cuda_graphs must be false"
+            "trainer.torch_defaults uses optimisers that wait for the device, which a CUDA graph cannot "
+            "capture, so cuda_graphs must be false"
         )
     if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
         return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"

@@ -83,7 +83,7 @@ class Manifest:
         """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`."""
         from gpufeed.data.noise import pixels  # here because noise imports this module
 
-        number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own, in a part of a dataset too
+        number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own number, in a part too
         image = pixels(self.info, int(number))
         return resized(image, self.info.resize) if self.info.resize else image
 

@@ -165,6 +165,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "pictures": _pictures(name, ours, own_records, steps),
         "batches": _batch_tables(own_records, steps),
         "side_by_side": side_by_side.section(own_records, steps, plan.get("side_by_side", {}), name),
+        "not_compared": side_by_side.NOTHING if plan.get("side_by_side") else "",
         "builds": builds.table(found.builds, name, plan.get("builds", [])),
         "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),

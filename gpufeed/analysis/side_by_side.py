@@ -28,6 +28,7 @@ CAPTIONS = (
     "Mean milliseconds a batch of each phase, and of the whole batch; medians over the repeats.",
     "Mean milliseconds a batch, the wait for data included; medians over the repeats, whiskers: their range.",
 )
+NOTHING = "No comparison: no machine has a finished repeat of both pipelines."
 REST = (
     "Its other claims (4 to 8 workers are best; the GPU never waits) need a sweep of workers: "
     "see experiment pipelining."
@@ -137,7 +138,7 @@ def lines(table: pd.DataFrame) -> list[str]:
         said += [f'From "{first}" to "{second}", median (range) over n = {n}:']
         said += ["  " + sentence(one).replace(": ", ":\n    ", 1) for one in found.values()]
         said += [TOTAL_SAYS, claim(found)]
-    return said or ["No comparison: no machine has a finished repeat of both pipelines."]
+    return said or [NOTHING]
 
 
 def publish(

@@ -189,3 +189,21 @@ def test_table_figures_and_page_have_the_numbers(tmp_path):
     assert [name for name, _ in machine["rows"]] == ["without pipelining", "with pipelining"]
     assert "whole total the claim holds" in machine["claim"]
     assert side_by_side.section(records.read_records(paths), steps, {}, "notebook") == []
+
+
+@pytest.mark.parametrize("status", ["skipped", "failed"])
+def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path, status):
+    results, axes = tmp_path / "results", {"experiment": "notebook", "synchronise": "step", "steps": 20}
+    done, stopped = made.cell("dataloader_sync", **axes), made.cell("overlap", **axes)
+    made.write(results, made.record(done))
+    made.write(results, made.unfinished(stopped, status, "why it was not"))
+    two = dict(zip(NAMES, (done.id, stopped.id), strict=True))
+    plan = made.plan_info({"notebook": list(two.values())})
+    for planned_pair, times in (({}, 0), (two, 1)):
+        plan["experiments"]["notebook"]["side_by_side"] = planned_pair
+        publish.report(results, ["notebook"], plan, results / "report.html")
+        assert (results / "report.html").read_text().count(side_by_side.NOTHING) == times
+    paths = sorted(results.glob("records/notebook/*/*.json"))
+    outs = [tmp_path / name for name in ("table.csv", "phases.svg", "totals.svg")]
+    assert publish.side_by_side(paths, two, *outs) == [side_by_side.NOTHING]
+    assert "Nothing to draw" in outs[1].read_text()

@@ -6,7 +6,7 @@ Standard library only: the workflow imports this while it plans.
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from statistics import fmean
 from typing import Any
 
@@ -75,8 +75,11 @@ def setup_check() -> str:
 
     built = torch.version.cuda or "none"
     said = f"torch {torch.__version__}, built for CUDA: {built}"
+    card = None
     if torch.cuda.is_available():
-        card = torch.cuda.get_device_properties(torch.cuda.current_device())
+        with suppress(RuntimeError):  # a GPU that cannot be used: the cell's record says why
+            card = torch.cuda.get_device_properties(torch.cuda.current_device())
+    if card:
         said += f", CUDA available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
     else:
         memory = psutil.virtual_memory().total / 2**30

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 import record_fixtures as made
+import torch
 from config_fixtures import merged
 from measure_fixtures import toy_trainer
 
@@ -11,7 +12,7 @@ from gpufeed.analysis.claims import FAILS, HOLDS, OPEN
 from gpufeed.analysis.side_by_side import OWN, WHOLE
 from gpufeed.config import planned
 from gpufeed.errors import GpufeedError
-from gpufeed.side_by_side import block_of, pair, printed
+from gpufeed.side_by_side import block_of, pair, printed, setup_check
 
 NAMES = ("without_pipelining", "with_pipelining")
 
@@ -110,6 +111,14 @@ def test_batches_are_printed_as_they_are_trained(tmp_path, capsys, synchronise):
     assert float(said[-2].split()[3]) == pytest.approx(mean, abs=0.01)
     trainer.run()
     assert capsys.readouterr().out == ""  # the handler is gone
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or not torch.version.cuda, reason="needs torch with CUDA, and no GPU"
+)
+def test_a_gpu_that_is_seen_and_cannot_be_used_stops_nothing(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert "GPU: none" in setup_check()
 
 
 def measured(folder, *repeats, gpu=made.H200):

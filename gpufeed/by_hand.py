@@ -14,7 +14,7 @@ from gpufeed.ddp.slurm import nodes_of_job
 from gpufeed.ddp.tasks import check_one_task
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, unknown
-from gpufeed.experiment import Cell
+from gpufeed.experiment import Cell, copied, without_later
 from gpufeed.node import node_name
 from gpufeed.parts import Place
 from gpufeed.provide import Shelf, dataset, stores
@@ -94,7 +94,9 @@ def check_resumable(cell: Cell, folder: Path) -> None:
         )
     before, ours = cell_file.read(folder / "cell.yaml"), cell.asdict()
     for key, value in ours.items():
-        if before[key] != value and key != "overrides":
+        # a choice that came after it was written is as things were before
+        old, new = (without_later({key: copied(one[key])}) for one in (before, ours))
+        if old != new and key != "overrides":
             raise GpufeedError(
                 f"{key} {value!r}, to go on with a training in {folder} that has {before[key]!r}",
                 "the same cell",

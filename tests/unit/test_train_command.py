@@ -9,6 +9,7 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
@@ -19,7 +20,7 @@ from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
 from gpufeed import cell_file
-from gpufeed.by_hand import checkpoints_of, shelf_of
+from gpufeed.by_hand import check_resumable, checkpoints_of, shelf_of
 from gpufeed.compose import cell_from, composed, offer, row, shipped
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
@@ -106,6 +107,22 @@ def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(t
     assert kept == [True, False, True]
     losses = {rows(tmp_path / f"more/{run}/metrics.csv")[0]["train_loss"] for run in (0, 2)}
     assert len(losses) == 2
+
+
+def test_a_training_from_before_a_choice_came_can_be_gone_on_with(tmp_path):
+    hyper = {"trainer": {"torch_defaults": False, "momentum": 0.9}, "model": {"patches": "linear"}}
+    cell, old = Cell("train", "toy", "resident", hyper=hyper), {"trainer": {"momentum": 0.9}, "model": {}}
+    (tmp_path / "checkpoint.pt").touch()
+    cell_file.write(tmp_path / "cell.yaml", replace(cell, hyper=old), "")
+    check_resumable(cell, tmp_path)
+    cell_file.write(tmp_path / "cell.yaml", cell, "")
+    check_resumable(cell, tmp_path)
+    other = {**hyper, "trainer": {"torch_defaults": True, "momentum": 0.9}}
+    with pytest.raises(GpufeedError, match="found: hyper"):
+        check_resumable(replace(cell, hyper=other), tmp_path)
+    cell_file.write(tmp_path / "cell.yaml", replace(cell, nodes=2), "")
+    with pytest.raises(GpufeedError, match="nodes 1, to go on"):
+        check_resumable(cell, tmp_path)
 
 
 def epochs_of(path):

@@ -1,7 +1,9 @@
 """The two tables of every experiment: one row a cell, and one row a batch."""
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 import pandas as pd
 
@@ -11,6 +13,7 @@ from gpufeed.analysis.records import PHASES, STEP_COLUMNS, timed
 from gpufeed.analysis.standing import standing
 from gpufeed.analysis.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 from gpufeed.analysis.taken import TAKEN, accompanied, disturbed, taken
+from gpufeed.experiment import without_later
 from gpufeed.registry import LOADERS
 
 # Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
@@ -157,9 +160,10 @@ def is_ceiling(loader: object) -> bool:
 
 
 def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
-    replays = table[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
+    alike = table.assign(hyper=table["hyper"].map(_as_in_names))
+    replays = alike[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
     bounds = {key: _ceiling(rows) for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
-    keys = list(table[SAME_CEILING].itertuples(index=False, name=None))
+    keys = list(alike[SAME_CEILING].itertuples(index=False, name=None))
     found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
     table[CEILING] = found.astype(float)
     table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
@@ -169,6 +173,14 @@ def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
         for key, (_, row) in zip(keys, table.iterrows(), strict=True)
     ]
     return table
+
+
+@cache
+def _as_in_names(hyper: object) -> object:
+    """Hyper-parameters (JSON) as the digest in a name has them: records of older versions lack some."""
+    if not isinstance(hyper, str):
+        return hyper
+    return json.dumps(without_later({"hyper": json.loads(hyper)}), sort_keys=True)
 
 
 def _ceiling(replays: pd.DataFrame) -> dict:

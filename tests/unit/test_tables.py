@@ -279,3 +279,12 @@ def test_a_repeat_that_was_taken_up_again_counts_for_accuracy_and_not_for_rates(
     assert (row["images_per_s"], row["images_per_s_min"], row["top1"]) == (1001.0, 1000.0, 0.7)
     assert pd.isna(row["images_per_s_ci95_low"])
     assert row["epoch_s"] == pytest.approx(20 * of.batch_size / 1001.0)
+
+
+def test_a_ceiling_from_before_a_hyper_parameter_came_bounds_what_came_later(tmp_path):
+    now = {"trainer": {"momentum": 0.9, "torch_defaults": False}}
+    for number, old in enumerate(({"trainer": {"momentum": 0.9}}, {"trainer": {"momentum": 0.8}}, now)):
+        cells = replace(made.cell("replay"), hyper=old), replace(made.cell("resident"), hyper=now)
+        paths = [path for cell in cells for path in made.write(tmp_path / str(number), made.record(cell))]
+        table = tables.cells(records.read_records(paths)).set_index("loader")
+        assert (table.loc["resident", "ceiling_share"] == 1) == (number != 1)

@@ -46,10 +46,16 @@ def write_tiny_imagenet_40(archive: Path, out: Path) -> None:
         for member in members(archive, tiny_imagenet.MOST_BYTES)
         if is_wanted(member.name.removeprefix(TOP))
     }
-    lines = files.get(tiny_imagenet.ANNOTATIONS, b"").decode().splitlines(keepends=True)
-    rows = [line for line in lines if line.split("\t")[1] in WNIDS]
+    lines = files.get(tiny_imagenet.ANNOTATIONS, b"").decode("latin-1").splitlines(keepends=True)
+    if malformed := [line for line in lines if "\t" not in line]:
+        raise GpufeedError(
+            f"line {malformed[0]!r} of {tiny_imagenet.ANNOTATIONS} in {archive}",
+            "a file name, a tab and a class",
+            "download it again",
+        )
+    rows = [line for line in lines if line.split("\t")[1].strip() in WNIDS]
     texts = {"wnids.txt": "".join(f"{wnid}\n" for wnid in WNIDS), tiny_imagenet.ANNOTATIONS: "".join(rows)}
-    files |= {name: text.encode() for name, text in texts.items()}
+    files |= {name: text.encode("latin-1") for name, text in texts.items()}
     names = ["wnids.txt", "words.txt"]
     for wnid in WNIDS:
         images = sorted(name for name in files if name.startswith(f"train/{wnid}/images/"))

@@ -56,6 +56,13 @@ def test_an_archive_without_the_classes_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["public.zip"]
 
 
+def test_a_line_that_names_no_class_is_an_error(tmp_path):
+    files = {**tiny_files(TOP), TOP + "val/val_annotations.txt": b"val_0.JPEG\tn03970156\n\xff\xfe\n"}
+    public = write_zip(tmp_path / "public.zip", files)
+    with pytest.raises(GpufeedError, match="a file name, a tab and a class"):
+        stand_ins.write_tiny_imagenet_40(public, tmp_path / "made.zip")
+
+
 @pytest.fixture
 def cifar(tmp_path):
     """An archive of 24 noisy images, whose labels go down from 9 in each batch."""

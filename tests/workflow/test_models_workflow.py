@@ -55,6 +55,6 @@ def test_from_a_measured_cell_to_the_page_then_nothing_to_do(measured):
     page = (flow.folder / "results/report.html").read_text()
     assert "Kept models" in page
     assert f"of the {evaluation['n']} images of split test" in page
-    assert "What it sees in 8 images" in page
+    assert "Predictions for 8 images" in page
     assert f"gpufeed.predict results/models/tiny/{model.parent.name}/model.pt" in page
     assert "Nothing to be done" in flow.run()

@@ -7,7 +7,7 @@ import yaml
 from gpufeed.config_schema import read_yaml
 from gpufeed.data.disk import whole
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import LATER, Cell
+from gpufeed.experiment import LATER, Cell, copied
 
 WIDTH = 110
 
@@ -28,7 +28,7 @@ def read(path: str | Path) -> dict:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise unreadable(path, str(error)) from error
     if isinstance(cell, dict):  # a choice that came after it was written is as things were before
-        cell = {name: before for name, before, *deeper in LATER if not deeper} | cell
+        cell = copied({name: before for name, before, *deeper in LATER if not deeper}) | cell
     if not isinstance(cell, dict) or set(cell) != set(fields):
         raise unreadable(path, "other keys than a cell has")
     return cell

@@ -29,6 +29,7 @@ LATER = (
     ("devices", 1),
     ("nodes", 1),
     ("smallest_batch_size", None),
+    ("source", {}),
     ("hyper", "augment", "pil", False),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),

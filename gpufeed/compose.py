@@ -1,7 +1,7 @@
-"""One cell, composed by Hydra from the groups and the axes of config/hydra.
+"""The cell behind a command line of `python -m gpufeed.train`, which Hydra composes, and the reverse.
 
-The workflow composes while it plans, without Hydra (gpufeed.config.Composer). Here the same cell comes from
-what a person would type after `python -m gpufeed.train`, so that the one is held against the other.
+The workflow composes while it plans, without Hydra (gpufeed.config.Composer). Its jobs take the planned cell
+as it is and write into their log what a person would type for it.
 """
 
 import json
@@ -16,14 +16,16 @@ from typing import Any
 
 import yaml
 
-from gpufeed.config import CONFIG, GROUPS, HYPER, check_batches, check_evaluation, check_hyper
+from gpufeed.config import CONFIG, GROUPS, HYPER, check_batches, check_evaluation, check_hyper, read_hyper
 from gpufeed.config_schema import explain, first_error, read_yaml
 from gpufeed.config_sources import check_of, check_source
 from gpufeed.errors import GpufeedError, unknown
 from gpufeed.experiment import (
     AXES,
+    LATER,
     Cell,
     check_names,
+    copied,
     crossed,
     impossible,
     impossible_as_composed,
@@ -134,7 +136,6 @@ def namesakes(key: str, root: Mapping) -> set[str]:
 def cell_from(
     found: Composed,
     config: Mapping,
-    experiment: str = BY_HAND,
     count: Callable[[str], int] = lambda device: 1,
 ) -> Cell:
     """The checked cell behind a composed command line.
@@ -159,8 +160,8 @@ def cell_from(
     axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
     axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
     axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train it")
-    trial = trial_of(config, experiment, dataset, values, axes, device)
-    ((_, cell),) = crossed(trial, experiment)
+    trial = trial_of(config, dataset, values, axes, device)
+    ((_, cell),) = crossed(trial, BY_HAND)
     for group in GROUPS:
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
     if "heads" in hyper["model"]:  # a vision transformer of ours
@@ -173,15 +174,13 @@ def cell_from(
     return cell
 
 
-def trial_of(
-    config: Mapping, experiment: str, dataset: str, values: Mapping, axes: dict, device: str
-) -> dict:
+def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device: str) -> dict:
     """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
     source = {key: value for key, value in values["data"].items() if value not in (None, {}, [])}
-    blocks = {"title": experiment, "question": "", "blocks": {"hand": axes}}
-    trial = {**config, "device": device, "run": [experiment], "use_instead": {}}
+    blocks = {"title": BY_HAND, "question": "", "blocks": {"hand": axes}}
+    trial = {**config, "device": device, "run": [BY_HAND], "use_instead": {}}
     trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
-    trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {experiment: blocks}}
+    trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {BY_HAND: blocks}}
     for axis, value in axes.items():
         if isinstance(value, list):  # a block of the config may have several
             raise GpufeedError(
@@ -275,45 +274,31 @@ def parted(source: Mapping) -> tuple[dict, dict]:
 
 
 def planned_cell(job: Any) -> dict:
-    """The cell of a job (Cell.asdict), as Hydra composes it; the job's log tells how to train it by hand.
+    """Return the cell of a job (Cell.asdict); the job's log tells how to train it by hand.
 
     job: the `snakemake` of a script; its param `cell` is the planned one (Cell.identity).
-    Raises as compose_cell does.
     """
-    cell, words = compose_cell(job.params.cell, job.config)
-    log.info("%s", words)
+    cell = restored(job.params.cell)
+    log.info("%s", by_hand(cell, job.config))
     return cell.asdict()
 
 
-def compose_cell(planned: Mapping, config: Mapping) -> tuple[Cell, str]:
-    """The planned cell (Cell.identity) as Hydra composes it, and in words the command that trains it by hand.
-
-    config: of the run that planned it. Raises GpufeedError if Hydra makes another cell of it.
-    """
-    wanted = Cell(**{**planned, "overrides": tuple(planned["overrides"])})
-    known, source = shipped(), row(config, wanted.dataset)
-    rows = {name: row(known, name) for name in known["sources"]}
-    changes = made_of(source, rows.get(wanted.dataset))
-    if changes is None:
-        rows[wanted.dataset] = source
-    offer(rows)
-    arguments = [*arguments_of(wanted), *(changes or [])]
-    sources = {**known["sources"], **config["sources"]}
-    cell = cell_from(composed(arguments), {**config, "sources": sources}, wanted.experiment)
-    check_same(wanted, cell)
-    return cell, in_words(wanted, arguments, source if changes is None else None)
+def restored(identity: Mapping) -> Cell:
+    """Return the cell with this identity, with the LATER choices that were taken out of it."""
+    cell = Cell(**{**copied(dict(identity)), "overrides": tuple(identity["overrides"])})
+    for *path, name, before in LATER:
+        if path:  # a hyper-parameter, of the models, trainers and augments that have it
+            _, group = path
+            if name in read_hyper(group, getattr(cell, group)):
+                cell.hyper[group].setdefault(name, before)
+    return cell
 
 
-def check_same(planned: Cell, cell: Cell) -> None:
-    """Raises GpufeedError at the first field in which Hydra's cell differs from the planned one."""
-    ours, theirs = (json.loads(json.dumps(made.identity())) for made in (planned, cell))
-    for key in ours | theirs:
-        if theirs.get(key) != ours.get(key):
-            raise GpufeedError(
-                f"{key} {theirs.get(key)!r} in the cell as Hydra composes it",
-                f"{ours.get(key)!r}, as the workflow planned it",
-                "write the override so that YAML, JSON and Hydra read it alike, such as 0.001 or [8, 16]",
-            )
+def by_hand(cell: Cell, config: Mapping) -> str:
+    """Return in words the command that trains a planned cell by hand. config: of the run that planned it."""
+    known, source = shipped(), row(config, cell.dataset)
+    changes = made_of(source, row(known, cell.dataset) if cell.dataset in known["sources"] else None)
+    return in_words(cell, [*arguments_of(cell), *(changes or [])], source if changes is None else None)
 
 
 def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:

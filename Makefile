@@ -63,7 +63,7 @@ test-all: setup lint
 	@$(BIN)/python tests/cuda/ledger.py stale
 
 lint: setup
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules && $(BIN)/snakemake --lint
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/snakefmt --check Snakefile rules workflow/Snakefile && $(BIN)/snakemake --lint
 
 lock: | $(BIN)/uv
 	$(LOCK) --extra cuda12 -o envs/constraints-cuda12.txt

@@ -11,7 +11,7 @@ CONFIG = "config/config.yaml"
 
 
 # where the folder of the run has none (-s CLONE/Snakefile), that of the clone
-configfile: CONFIG if Path(CONFIG).exists() else f"{workflow.basedir}/{CONFIG}"
+configfile: CONFIG if Path(CONFIG).exists() else f"{workflow.current_basedir}/{CONFIG}"
 
 
 # the image of containers/gpufeed.def, used with --sdm apptainer
@@ -22,37 +22,11 @@ report: "workflow/report/workflow.rst"
 
 
 include: "rules/common.smk"
-include: "rules/functions/resources.smk"
-include: "rules/functions/codes.smk"
-include: "rules/functions/data.smk"
-include: "rules/functions/inputs.smk"
-include: "rules/functions/cache.smk"
-include: "rules/functions/extension.smk"
-include: "rules/functions/repeats.smk"
-include: "rules/functions/gate.smk"
-include: "rules/functions/measure.smk"
-include: "rules/functions/ceilings.smk"
-include: "rules/functions/sweep.smk"
-include: "rules/functions/builds.smk"
-include: "rules/functions/kernels.smk"
-include: "rules/functions/models.smk"
-include: "rules/functions/inference.smk"
-include: "rules/functions/report.smk"
-include: "rules/functions/compare.smk"
-include: "rules/functions/expected.smk"
 include: "rules/data.smk"
-include: "rules/cache.smk"
-include: "rules/strips.smk"
-include: "rules/shards.smk"
-include: "rules/beton.smk"
-include: "rules/extension.smk"
+include: "rules/stores.smk"
 include: "rules/gate.smk"
 include: "rules/measure.smk"
-include: "rules/repeats.smk"
-include: "rules/ceilings.smk"
-include: "rules/sweep.smk"
-include: "rules/builds.smk"
-include: "rules/kernels.smk"
+include: "rules/benchmarks.smk"
 include: "rules/models.smk"
 include: "rules/inference.smk"
 include: "rules/report.smk"
@@ -64,8 +38,8 @@ rule all:
     input:
         f"{RESULTS}/report.html",
         # the page alone says nothing of them: `snakemake report` writes it before they are there
-        lambda wildcards: parts_of(config["run"]),
-        COMPARISONS,
+        lambda wildcards: REPORT.parts_of(config["run"]),
+        REPORT.comparisons(),
 
 
 onstart:

@@ -1,29 +1,41 @@
-# The plan, and the constraints on wildcards that follow from it.
+# The plan, the objects whose methods the rules ask, and the constraints on wildcards.
 
 import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-sys.path.insert(0, str(Path(workflow.basedir)))  # gpufeed stands beside the Snakefile
+ROOT = Path(str(workflow.current_basedir)).parent
+sys.path.insert(0, str(ROOT))  # gpufeed is beside the Snakefile
 
-from gpufeed.attempts import attempt
+from snakemake.logging import logger
+
+from gpufeed.again import options
 from gpufeed.code import digest
 from gpufeed.config import planned
 from gpufeed.config_schema import check_files
 from gpufeed.errors import GpufeedError
 from gpufeed.folders import check_run_folder, settle_folders, unwritable
-from gpufeed.node import announce, node_name
+from gpufeed.node import announce
 from gpufeed.order import Order
 from gpufeed.orphan import handed_down
-from gpufeed.registry import DECODERS, LOADERS
+from gpufeed.registry import DECODERS, LOADERS, takes_gpu
 from gpufeed.repeats import AGAIN, number_of
 from gpufeed.sweep.plan import STRIP_SETS
+from gpufeed.workflow.benchmarks import Benchmarks, Models
+from gpufeed.workflow.codes import Codes, code_of_decoder, code_of_loader
+from gpufeed.workflow.datasets import Datasets
+from gpufeed.workflow.estimate import Estimate
+from gpufeed.workflow.gates import Gates
+from gpufeed.workflow.repeats import Repeats
+from gpufeed.workflow.report import Report
+from gpufeed.workflow.resources import JobResources
+from gpufeed.workflow.run import Run
 
 try:
     if workflow.is_main_process:
         check_files(workflow.configfiles)  # of two keys Snakemake keeps the last
-        check_run_folder(Path.cwd(), Path(workflow.basedir))
+        check_run_folder(Path.cwd(), ROOT)
     PLAN = planned(config)
     settle_folders(config)
 except GpufeedError as error:
@@ -36,7 +48,20 @@ shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 RESULTS = config["results"]
 DATA = config["data"]
 ORDER = Order(PLAN.cells, config["seed"], PLAN.most_repeats)
-GPU_JOBS = int(config["device"] in ("auto", "cuda"))
+AGAIN_BY = options(
+    workflow.overwrite_configfiles, workflow.config_settings.config, ".", workflow.main_snakefile
+)
+
+RUN = Run(config, PLAN)
+GATES = Gates(RUN)
+REPEATS = Repeats(RUN, checkpoints)
+BENCHMARKS = Benchmarks(RUN)
+MODELS = Models(RUN)
+RESOURCES = JobResources(RUN, GATES, workflow)
+CODES = Codes(RUN, BENCHMARKS)
+REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
+ESTIMATE = Estimate(RUN, GATES, REPEATS, BENCHMARKS, MODELS, workflow)
+DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
 ANALYSIS_CODE = digest(
     "analysis/*.py",
     "analysis/templates/*",
@@ -46,6 +71,10 @@ ANALYSIS_CODE = digest(
     "gate/verdict.py",
     "ceilings/verdict.py",
 )
+
+if workflow.is_main_process:
+    for line in ESTIMATE.lines():
+        logger.info(line)
 
 
 wildcard_constraints:
@@ -57,25 +86,3 @@ wildcard_constraints:
     cell="[A-Za-z0-9_.-]+",
     repeat=f"[0-9]+({AGAIN})?",
     repeats="[0-9]+",
-
-
-def cell_of(wildcards):
-    """The planned cell behind a path; a path of a cell that the config no longer has is an error."""
-    try:
-        return PLAN.cells[wildcards.experiment][wildcards.cell]
-    except KeyError:
-        raise WorkflowError(
-            f"found: no cell {wildcards.cell} in experiment {wildcards.experiment}\n"
-            "expected: a cell of the present config\n"
-            "what to do: name the experiment as target, and snakemake finds its cells"
-        )
-
-
-def identity_of(wildcards):
-    """The planned cell, as its digest is made of it: what jobs are given of it never changes under its name."""
-    return cell_of(wildcards).identity()
-
-
-def attempt_at(path, device=config["device"]):
-    """Which attempt a document comes from. Takes no `output`: Snakemake would not compare it then."""
-    return attempt(path, node_name(), device)

@@ -3,8 +3,8 @@
 
 rule compare:
     input:
-        records=lambda wildcards: records_of(wildcards.experiment),
-        baseline=baseline_of,
+        records=REPEATS.records_of,
+        baseline=REPORT.baseline_of,
     output:
         table=report(
             f"{RESULTS}/comparison/{{experiment}}.csv",
@@ -22,7 +22,3 @@ rule compare:
         code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/compare.py"
-
-
-# what plain `snakemake` compares: nothing, unless the config names a baseline
-COMPARISONS = [f"{RESULTS}/comparison/{name}.csv" for name in config["run"] if config["baseline"]]

@@ -11,32 +11,32 @@ rule download:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        file=content_of,
+        file=DATASETS.content_of,
     script:
         "../workflow/scripts/download.py"
 
 
 rule prepare_dataset:
     input:
-        archives=archives_of,
-        files=files_made_of,
+        archives=DATASETS.archives_of,
+        files=DATASETS.files_made_of,
     output:
-        **files_written(),
+        **DATASETS.files_written(directory),
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
     log:
         f"{RESULTS}/logs/prepare_dataset/{{dataset}}.log",
     priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_job  # every image is decoded once, to find the broken ones
+    threads: RESOURCES.cores_of_job  # every image is decoded once, to find the broken ones
     resources:
-        cpus_per_task=cores_of_job,
+        cpus_per_task=RESOURCES.cores_of_job,
     params:
         dataset=lambda wildcards: wildcards.dataset,
-        layout=lambda wildcards: config["sources"][wildcards.dataset]["layout"],
-        options=lambda wildcards: source_options(config, wildcards.dataset),
-        folder=folder_of,
-        resize=lambda wildcards: config["sources"][wildcards.dataset].get("resize"),
-        code=lambda wildcards: digest(*code_of_layout(wildcards)),
+        layout=lambda wildcards: DATASETS.source_of(wildcards)["layout"],
+        options=DATASETS.options_of,
+        folder=DATASETS.folder_of,
+        resize=lambda wildcards: DATASETS.source_of(wildcards).get("resize"),
+        code=lambda wildcards: digest(*CODES.code_of_layout(wildcards)),
     script:
         "../workflow/scripts/prepare_dataset.py"

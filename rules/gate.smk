@@ -3,7 +3,7 @@
 
 rule gate:
     input:
-        unpack(data_of),
+        unpack(DATASETS.read_of),
         reference=f"{DATA}/{{dataset}}/cache/pillow.npy",
     output:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
@@ -12,15 +12,15 @@ rule gate:
     priority: ORDER.before_all
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_gate
+    threads: RESOURCES.cores_of_gate
     resources:
-        **of_gpu_jobs(),
-        cpus_per_task=cores_of_gate,
-        gpu=GPU_JOBS,
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_gate,
+        gpu=RUN.gpu_jobs,
     params:
-        settings=settings_judged,
+        settings=GATES.settings_judged,
         device=config["device"],
-        attempt=attempt_at_gate,
+        attempt=GATES.attempt_of,
         code=lambda wildcards: digest("gate/*.py", *code_of_loader(wildcards.loader)),
     script:
         "../workflow/scripts/gate.py"

@@ -11,21 +11,23 @@ rule export_model:
         f"{RESULTS}/logs/export_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_prediction
+    threads: RESOURCES.cores_of_prediction
     resources:
-        cpus_per_task=cores_of_prediction,
+        cpus_per_task=RESOURCES.cores_of_prediction,
     params:
-        cell=identity_of,
+        cell=RUN.identity_of,
         # what is exported does not depend on the device
-        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/exported.json", "cpu"),
-        code=lambda wildcards: digest("inference/export.py", "inference/files.py", *code_of_model(wildcards)),
+        attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/exported.json", "cpu"),
+        code=lambda wildcards: digest(
+            "inference/export.py", "inference/files.py", *CODES.code_of_model(wildcards)
+        ),
     script:
         "../workflow/scripts/export_model.py"
 
 
 rule quantise_model:
     input:
-        unpack(data_of),
+        unpack(DATASETS.read_of),
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
     output:
@@ -35,23 +37,23 @@ rule quantise_model:
         f"{RESULTS}/logs/quantise_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_evaluation
+    threads: RESOURCES.cores_of_evaluation
     resources:
-        **of_gpu_jobs(),
-        cpus_per_task=cores_of_evaluation,
-        gpu=GPU_JOBS,
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_evaluation,
+        gpu=RUN.gpu_jobs,
     params:
-        cell=identity_of,
-        calibration=lambda wildcards: inference_plan.calibration(config, wildcards.experiment),
-        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/quantised.json", "cpu"),
-        code=code_of_quantisation,
+        cell=RUN.identity_of,
+        calibration=MODELS.calibration_of,
+        attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/quantised.json", "cpu"),
+        code=CODES.code_of_quantisation,
     script:
         "../workflow/scripts/quantise_model.py"
 
 
 rule measure_inference:
     input:
-        unpack(data_of),
+        unpack(DATASETS.read_of),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         exported=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported.json",
         exported_files=f"{RESULTS}/models/{{experiment}}/{{cell}}/exported",
@@ -63,25 +65,25 @@ rule measure_inference:
         f"{RESULTS}/logs/measure_inference/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_cell
+    threads: RESOURCES.cores_of_cell
     resources:
-        **of_gpu_jobs(),
-        cpus_per_task=cores_of_cell,
-        gpu=GPU_JOBS,
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_cell,
+        gpu=RUN.gpu_jobs,
     params:
-        cell=identity_of,
-        settings=inference_of,
-        attempt=lambda wildcards: attempt_at(
+        cell=RUN.identity_of,
+        settings=MODELS.inference_of,
+        attempt=lambda wildcards: RUN.attempt_at(
             f"{RESULTS}/inference/{wildcards.experiment}/{wildcards.cell}.json"
         ),
-        code=code_of_inference,
+        code=CODES.code_of_inference,
     script:
         "../workflow/scripts/measure_inference.py"
 
 
 rule plot_inference:
     input:
-        lambda wildcards: inferences_of(wildcards.experiment),
+        lambda wildcards: MODELS.inferences_of(wildcards.experiment),
     output:
         table=report(
             f"{RESULTS}/tables/{{experiment}}/inference.csv",

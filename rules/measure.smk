@@ -3,7 +3,7 @@
 
 rule measure_cell:
     input:
-        unpack(needs_of_repeat),
+        unpack(DATASETS.needs_of_repeat),
     output:
         record=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.json",
         steps=f"{RESULTS}/records/{{experiment}}/{{cell}}/{{repeat}}.steps.parquet",
@@ -12,16 +12,53 @@ rule measure_cell:
     priority: lambda wildcards: ORDER.priority(wildcards.experiment, wildcards.cell, number_of(wildcards.repeat))
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_cell
+    threads: RESOURCES.cores_of_cell
     resources:
-        **of_trainings(),
-        cpus_per_task=cores_of_cell,
-        gpu=gpus_of_cell,
+        **RESOURCES.of_trainings(),
+        cpus_per_task=RESOURCES.cores_of_cell,
+        gpu=RESOURCES.gpus_of_cell,
     params:
-        cell=identity_of,
+        cell=RUN.identity_of,
         repeat=lambda wildcards: number_of(wildcards.repeat),
         least_s=config["least_s"],
-        attempt=attempt_of,
-        code=code_of_cell,
+        attempt=REPEATS.attempt_of,
+        code=CODES.code_of_cell,
     script:
         "../workflow/scripts/measure_cell.py"
+
+
+# All repeats so far of an experiment -> which of them are measured once more, since other processes used the cores;
+# with `repeats: auto` then whether another block is needed. Snakemake adds both.
+checkpoint find_disturbed:
+    input:
+        lambda wildcards: REPEATS.first_records(wildcards.experiment, int(wildcards.repeats)),
+    output:
+        REPEATS.disturbed_in("{experiment}", "{repeats}"),
+    log:
+        f"{RESULTS}/logs/find_disturbed/{{experiment}}/{{repeats}}.log",
+    priority: ORDER.before_all
+    localrule: True  # seconds of one core
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        code=digest("repeats.py"),
+    script:
+        "../workflow/scripts/find_disturbed.py"
+
+
+checkpoint count_repeats:
+    input:
+        lambda wildcards: REPEATS.measured(wildcards.experiment, int(wildcards.repeats)),
+    output:
+        REPEATS.decision_on("{experiment}", "{repeats}"),
+    log:
+        f"{RESULTS}/logs/count_repeats/{{experiment}}/{{repeats}}.log",
+    priority: ORDER.before_all
+    localrule: True  # seconds of one core
+    conda:
+        "../envs/gpufeed.yaml"
+    params:
+        within=lambda wildcards: REPEATS.auto_of(wildcards.experiment).within,
+        code=digest("enough.py", "repeats.py", "analysis/statistics.py"),
+    script:
+        "../workflow/scripts/count_repeats.py"

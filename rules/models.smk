@@ -3,7 +3,7 @@
 
 rule train_model:
     input:
-        unpack(needs_of),
+        unpack(DATASETS.needs_of),
     output:
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
         about=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.json",
@@ -11,16 +11,16 @@ rule train_model:
         f"{RESULTS}/logs/train_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_cell
+    threads: RESOURCES.cores_of_cell
     resources:
-        **of_trainings(),
-        cpus_per_task=cores_of_cell,
-        gpu=gpus_of_cell,
+        **RESOURCES.of_trainings(),
+        cpus_per_task=RESOURCES.cores_of_cell,
+        gpu=RESOURCES.gpus_of_cell,
     params:
-        cell=identity_of,
-        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/model.json"),
+        cell=RUN.identity_of,
+        attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/model.json"),
         code=lambda wildcards: digest(
-            "trained/train.py", "trained/model_file.py", *code_of_training(wildcards)
+            "trained/train.py", "trained/model_file.py", *CODES.code_of_training(wildcards)
         ),
     script:
         "../workflow/scripts/train_model.py"
@@ -28,7 +28,7 @@ rule train_model:
 
 rule evaluate_model:
     input:
-        unpack(data_of),
+        unpack(DATASETS.read_of),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
     output:
         evaluation=f"{RESULTS}/models/{{experiment}}/{{cell}}/evaluation.json",
@@ -36,16 +36,16 @@ rule evaluate_model:
         f"{RESULTS}/logs/evaluate_model/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_evaluation
+    threads: RESOURCES.cores_of_evaluation
     resources:
-        **of_gpu_jobs(),
-        cpus_per_task=cores_of_evaluation,
-        gpu=GPU_JOBS,
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_evaluation,
+        gpu=RUN.gpu_jobs,
     params:
-        cell=identity_of,
-        attempt=lambda wildcards: attempt_at(f"{models_path(wildcards)}/evaluation.json"),
+        cell=RUN.identity_of,
+        attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/evaluation.json"),
         code=lambda wildcards: digest(
-            "trained/evaluation.py", "trained/confusion.py", *code_of_training(wildcards)
+            "trained/evaluation.py", "trained/confusion.py", *CODES.code_of_training(wildcards)
         ),
     script:
         "../workflow/scripts/evaluate_model.py"
@@ -73,7 +73,7 @@ rule plot_confusion:
 
 rule predict:
     input:
-        unpack(asked_about),
+        unpack(MODELS.asked_about),
         model=f"{RESULTS}/models/{{experiment}}/{{cell}}/model.pt",
     output:
         predictions=f"{RESULTS}/models/{{experiment}}/{{cell}}/predictions.csv",
@@ -81,15 +81,15 @@ rule predict:
         f"{RESULTS}/logs/predict/{{experiment}}/{{cell}}.log",
     conda:
         "../envs/gpufeed.yaml"
-    threads: cores_of_prediction
+    threads: RESOURCES.cores_of_prediction
     resources:
-        **of_gpu_jobs(),
-        cpus_per_task=cores_of_prediction,
-        gpu=GPU_JOBS,
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_prediction,
+        gpu=RUN.gpu_jobs,
     params:
         # a prediction does not depend on the device, so that a node without a GPU may make it
         device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
-        samples=lambda wildcards: samples_to_predict(config, wildcards.experiment),
+        samples=MODELS.samples_of,
         code=lambda wildcards: digest(
             "trained/*.py", "data/manifest.py", "data/resize.py", "decode/pillow.py"
         ),

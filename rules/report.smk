@@ -3,7 +3,7 @@
 
 rule tabulate:
     input:
-        records=lambda wildcards: records_of(wildcards.experiment),
+        records=REPEATS.records_of,
     output:
         cells=report(
             f"{RESULTS}/tables/{{experiment}}/cells.csv",
@@ -29,7 +29,7 @@ rule tabulate:
 
 rule plot:
     input:
-        records=lambda wildcards: records_of(wildcards.experiment),
+        records=REPEATS.records_of,
     output:
         throughput=report(
             f"{RESULTS}/figures/{{experiment}}/throughput.svg",
@@ -68,7 +68,7 @@ rule plot:
 
 rule plot_side_by_side:
     input:
-        records=lambda wildcards: records_of(wildcards.experiment),
+        records=REPEATS.records_of,
     output:
         table=report(
             f"{RESULTS}/tables/{{experiment}}/side_by_side.csv",
@@ -93,7 +93,7 @@ rule plot_side_by_side:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        pair=lambda wildcards: SIDE_BY_SIDE[wildcards.experiment],
+        pair=REPORT.pair_of,
         code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/plot_side_by_side.py"
@@ -101,7 +101,7 @@ rule plot_side_by_side:
 
 rule assemble_report:
     input:
-        lambda wildcards: parts_of(scope_of(wildcards), records=False),
+        REPORT.parts_of_page,
     output:
         report=report(
             f"{RESULTS}/report{{scope}}.html",
@@ -116,9 +116,9 @@ rule assemble_report:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        plan=lambda wildcards: plan_info(),  # asked when all is measured: repeats may have been added
+        plan=REPORT.plan_info,  # asked when all is measured: repeats may have been added
         results=lambda wildcards, output: str(Path(output.report).parent),
-        experiments=scope_of,
+        experiments=REPORT.scope_of,
         code=ANALYSIS_CODE,
     script:
         "../workflow/scripts/assemble_report.py"
@@ -132,7 +132,7 @@ rule report:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        plan=plan_info(),
+        plan=REPORT.plan_info(),
         results=RESULTS,
         experiments=config["run"],
         report=f"{RESULTS}/report.html",
@@ -147,5 +147,5 @@ for name in PLAN.cells:  # `snakemake pipelining` and its like
             name
         input:
             f"{RESULTS}/report-{name}.html",
-            lambda wildcards, name=name: parts_of([name]),
+            lambda wildcards, name=name: REPORT.parts_of([name]),
         localrule: True

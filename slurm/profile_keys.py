@@ -11,7 +11,7 @@ OF_RULES = ("set-resources", "set-threads")
 DEFAULTS, BY_RULE = ("default-resources", "default-res"), "set-resources"
 COMMAND_LINE = "the command line"
 
-# beside those of the rules: what Snakemake, the Slurm executor and rules/functions/resources.smk read
+# beside those of the rules: what Snakemake, the Slurm executor and gpufeed/workflow/resources.py read
 RESOURCES = (
     *("slurm_account", "slurm_partition", "slurm_cluster", "cluster", "clusters", "slurm_extra", "qos"),
     *("constraint", "nodes", "tasks", "tasks_per_node", "tasks_per_gpu", "mpi", "mpi_tasks"),

@@ -1,6 +1,6 @@
 """A training on several nodes of a Slurm job: which nodes, and the step that starts torchrun on each.
 
-The job asks for its nodes without a task of its own for the training (rules/functions/resources.smk), so that
+The job asks for its nodes without a task of its own for the training (gpufeed/workflow/resources.py), so that
 the step finds them free. Sources: srun(1), scontrol(1).
 """
 

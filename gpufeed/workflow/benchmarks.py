@@ -1,0 +1,165 @@
+"""What experiments measure beside their cells: ceilings, decoders, builds of caches, kernels, kept models."""
+
+from typing import Any, TypeVar
+
+from gpufeed.builds import planned_builds
+from gpufeed.ceilings import plan as ceilings_plan
+from gpufeed.errors import GpufeedError
+from gpufeed.inference import plan as inference_plan
+from gpufeed.kernels import plan as kernels_plan
+from gpufeed.registry import takes_gpu
+from gpufeed.sweep import plan as sweep_plan
+from gpufeed.trained import plan as models_plan
+from gpufeed.workflow.run import Run
+
+Settings = TypeVar("Settings")
+
+
+def present(settings: Settings | None, key: str, experiment: str) -> Settings:
+    """Return the settings of an experiment; raise GpufeedError if it has none, behind whose path they are."""
+    if settings is None:
+        raise GpufeedError(
+            f"no {key} in experiment {experiment}",
+            f"`{key}:` in it",
+            "add it to the experiment, or name a target of another one",
+        )
+    return settings
+
+
+class Benchmarks:
+    """Ceilings, sweeps over decoders, timed builds of caches and kernel benchmarks.
+
+    limited: experiment -> its cells with ceilings. builds: experiment -> its builds, where it has any.
+    """
+
+    def __init__(self, run: Run):
+        self.run, self.config = run, run.config
+        self.limited = {name: ceilings_plan.cells(run.config, run.plan, name) for name in run.plan.cells}
+        builds = {name: planned_builds(run.config, name) for name in run.plan.cells}
+        self.builds = {name: found for name, found in builds.items() if found}
+
+    def ceilings_of(self, experiment: str) -> list[str]:
+        """Return the ceilings of the cells of an experiment, a file each."""
+        return [f"{self.run.results}/ceilings/{experiment}/{cell}.json" for cell in self.limited[experiment]]
+
+    def settings_of_ceilings(self, wildcards: Any) -> dict[str, Any]:
+        """Return how the ceilings of an experiment are measured."""
+        settings = ceilings_plan.settings(self.config, wildcards.experiment)
+        return present(settings, "ceilings", wildcards.experiment)
+
+    def sweep_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return the sweep of an experiment."""
+        return present(self.sweep_in(wildcards.experiment), "sweep", wildcards.experiment)
+
+    def sweep_in(self, experiment: str) -> dict[str, Any] | None:
+        """Return the sweep of an experiment; None without one."""
+        return sweep_plan.settings(self.config, experiment)
+
+    def settings_of_sweep(self, wildcards: Any) -> dict[str, Any]:
+        """Return what one decoder is measured with: one more decoder measures none of the others again."""
+        return {key: value for key, value in self.sweep_of(wildcards).items() if key != "decoders"}
+
+    def sweeps_of(self, wildcards: Any) -> list[str]:
+        """Return the measured decoders of an experiment, a file each."""
+        self.sweep_of(wildcards)
+        return self.sweeps_in(wildcards.experiment)
+
+    def sweeps_in(self, experiment: str) -> list[str]:
+        """Return the measured decoders of an experiment, a file each; none without a sweep."""
+        decoders = (self.sweep_in(experiment) or {}).get("decoders", [])
+        return [f"{self.run.results}/sweeps/{experiment}/{decoder}.json" for decoder in decoders]
+
+    def manifests_of_sweep(self, wildcards: Any) -> dict[str, str]:
+        """Return dataset -> its manifest."""
+        return {name: self.run.manifest_of(name) for name in self.sweep_of(wildcards)["datasets"]}
+
+    def strips_of_sweep(self, wildcards: Any) -> list[str]:
+        """Return the strips in the order of the datasets; none for a decoder that reads files."""
+        datasets = self.sweep_of(wildcards)["datasets"] if wildcards.decoder in sweep_plan.STRIP_SETS else []
+        return [f"{self.run.data}/{name}/{self.run.built['strips']}" for name in datasets]
+
+    def build_path(self, experiment: str, decoder: str, cores: str) -> str:
+        """Return the file of one timed build."""
+        return f"{self.run.results}/builds/{experiment}/{decoder}-{cores}.json"
+
+    def builds_of(self, experiment: str) -> list[str]:
+        """Return the timed builds of an experiment, a file each; none without any."""
+        runs = self.builds[experiment].runs if experiment in self.builds else []
+        return [self.build_path(experiment, *one) for one in runs]
+
+    def attempt_of_build(self, wildcards: Any) -> int:
+        """Return which attempt the times come from; those of a CPU decoder do not depend on the device."""
+        path = self.build_path(wildcards.experiment, wildcards.decoder, wildcards.cores)
+        return self.run.attempt_at(path, "auto" if takes_gpu(wildcards.decoder) else "cpu")
+
+    def has_kernels(self, experiment: str) -> bool:
+        """Return whether an experiment has a kernel benchmark."""
+        return kernels_plan.settings(self.config, experiment) is not None
+
+    def kernels_in_report(self, experiment: str) -> dict[str, Any] | None:
+        """Return what the kernel benchmark of an experiment is held to; None without one."""
+        return (
+            {"lines": kernels_plan.lines(self.config, experiment)} if self.has_kernels(experiment) else None
+        )
+
+    def kernels_of(self, experiment: str) -> dict[str, Any]:
+        """Return what the kernel benchmark of an experiment measures."""
+        return present(kernels_plan.settings(self.config, experiment), "kernels", experiment)
+
+    def works_of_kernels(self, wildcards: Any) -> str:
+        """Return whose kernels the benchmark of an experiment measures."""
+        return self.kernels_of(wildcards.experiment)["family"]
+
+    def extension_of_kernels(self, wildcards: Any) -> str | list[str]:
+        """Return the library whose kernels are measured; the augments need none."""
+        own = self.works_of_kernels(wildcards) == kernels_plan.ACTIVATION
+        return self.run.extension if own else []
+
+
+class Models:
+    """Cells whose models are kept, and measured in use: experiment -> its cells."""
+
+    def __init__(self, run: Run):
+        self.run, self.config = run, run.config
+        self.kept = {name: models_plan.kept_cells(run.config, run.plan, name) for name in run.plan.cells}
+        self.in_use = {name: inference_plan.cells(run.config, run.plan, name) for name in run.plan.cells}
+
+    def folder_of(self, wildcards: Any) -> str:
+        """Return the folder of a kept model."""
+        return f"{self.run.results}/models/{wildcards.experiment}/{wildcards.cell}"
+
+    def is_asked(self, experiment: str) -> bool:
+        """Return whether the kept models of an experiment predict any image."""
+        files = models_plan.files_to_predict(self.config, experiment)
+        return bool(files or models_plan.samples_to_predict(self.config, experiment))
+
+    def samples_of(self, wildcards: Any) -> int:
+        """Return of how many evaluation images a model predicts the class."""
+        return models_plan.samples_to_predict(self.config, wildcards.experiment)
+
+    def asked_about(self, wildcards: Any) -> dict[str, Any]:
+        """Return the images that a model predicts; raise GpufeedError if its experiment names none."""
+        if not self.is_asked(wildcards.experiment):
+            raise GpufeedError(
+                f"no files to predict in experiment {wildcards.experiment}",
+                "`models: {blocks: [...], predict: [FILES AND FOLDERS], samples: NUMBER}` in it",
+                "add one of the two, or run python -m gpufeed.predict on the model",
+            )
+        found: dict[str, Any] = {"files": models_plan.files_to_predict(self.config, wildcards.experiment)}
+        if self.samples_of(wildcards):
+            dataset = self.run.cell_of(wildcards).dataset
+            found |= {"manifest": self.run.manifest_of(dataset), "packed": self.run.files_of(dataset)}
+        return found
+
+    def inferences_of(self, experiment: str) -> list[str]:
+        """Return the measurements of the models of an experiment in use, a file each."""
+        return [f"{self.run.results}/inference/{experiment}/{cell}.json" for cell in self.in_use[experiment]]
+
+    def inference_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return what the models of an experiment are measured with."""
+        settings = inference_plan.settings(self.config, wildcards.experiment)
+        return present(settings, "inference", wildcards.experiment)
+
+    def calibration_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return how the INT8 files of an experiment are calibrated."""
+        return inference_plan.calibration(self.config, wildcards.experiment)

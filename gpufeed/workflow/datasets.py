@@ -1,0 +1,113 @@
+"""Where datasets come from, how they lie in `data`, and what the jobs that read them wait for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpufeed.data.listing import NAMES, files_below, names_digest
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import source_options
+from gpufeed.registry import DERIVED, LOADERS
+from gpufeed.repeats import AGAIN
+from gpufeed.workflow.gates import Gates
+from gpufeed.workflow.run import Run
+
+
+class Datasets:
+    """The datasets of a run. check_room: is called with each one that is to be prepared."""
+
+    def __init__(self, run: Run, gates: Gates, check_room: Callable[[str], None]):
+        self.run, self.gates, self.check_room = run, gates, check_room
+
+    def files_written(self, directory: Callable[[str], Any]) -> dict[str, Any]:
+        """Return how the files of a prepared dataset lie in `data`. directory: Snakemake's."""
+        images = f"{self.run.data}/{{dataset}}/images"
+        if self.run.packed:
+            return {"images": f"{images}.tar", "sidecar": f"{images}.json"}
+        return {"images": directory(images)}
+
+    def source_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return a dataset's source, as the config has it."""
+        return self.run.config["sources"][wildcards.dataset]
+
+    def options_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return the options of a source's layout."""
+        return source_options(self.run.config, wildcards.dataset)
+
+    def archives_of(self, wildcards: Any) -> str | list[str]:
+        """Return what a layout reads: the source's files, or the manifest of the dataset it is made of."""
+        self.check_room(wildcards.dataset)
+        source = self.source_of(wildcards)
+        if source["layout"] in DERIVED:
+            return self.run.manifest_of(self.options_of(wildcards)["of"])
+        folder = f"{self.run.data}/{wildcards.dataset}/archives"
+        return [f"{folder}/{file['name']}" for file in source.get("files", [])]
+
+    def folder_of(self, wildcards: Any) -> dict[str, str] | None:
+        """Return a source's folder of images and a digest of their names; None without a folder.
+
+        By the digest other images are prepared anew.
+        """
+        if not (folder := self.source_of(wildcards).get("folder")):
+            return None
+        path = Path(folder).expanduser()
+        return {"path": str(path), NAMES: names_digest(files_below(path))}
+
+    def files_made_of(self, wildcards: Any) -> list[str]:
+        """Return the files of the dataset that a layout is made of."""
+        derived = self.source_of(wildcards)["layout"] in DERIVED
+        return self.run.files_of(self.options_of(wildcards)["of"]) if derived else []
+
+    def content_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return what makes a source file what it is. Where it comes from is not: see download.py."""
+        files = self.source_of(wildcards).get("files", [])
+        for file in files:
+            if file["name"] == wildcards.file:
+                return {key: file.get(key) for key in ("name", "sha256", "size")}
+        raise GpufeedError(
+            f"no file {wildcards.file} in sources.{wildcards.dataset}",
+            f"one of: {', '.join(file['name'] for file in files)}",
+            "name the dataset's manifest as target, and snakemake finds its files",
+        )
+
+    def strips_for_cache(self, wildcards: Any) -> str | list[str]:
+        """Return the strips that a cache is decoded from; none for a decoder that reads files."""
+        strips = f"{self.run.data}/{wildcards.dataset}/{self.run.built['strips']}"
+        return strips if wildcards.decoder == "strips" else []
+
+    def read_by(self, wildcards: Any) -> tuple[str, str]:
+        """Return (dataset, loader) behind a path, of a cell or of a gate."""
+        place = wildcards if hasattr(wildcards, "loader") else self.run.cell_of(wildcards)
+        return place.dataset, place.loader
+
+    # One function gives all inputs of a cell or a gate, and names nothing that the job does not read:
+    # Snakemake asks each function, and goes through each name, of every job.
+
+    def read_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return the manifest of a cell's or a gate's dataset, and what its loader reads."""
+        dataset, name = self.read_by(wildcards)
+        loader, run = LOADERS[name], self.run
+        found: dict[str, Any] = {"manifest": self.run.manifest_of(dataset)}
+        if loader.reads in run.built:
+            found[loader.reads] = f"{run.data}/{dataset}/{run.built[loader.reads]}"
+        if run.packed and loader.reads in (
+            "files",
+            "strips",
+        ):  # strips may have left some over, shards have not
+            found["files"] = self.run.files_of(dataset)
+        if loader.extension:
+            found["extension"] = run.extension
+        return found
+
+    def needs_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return what a cell's training reads or waits for, beside the cell itself."""
+        waits = {"gate": self.gates.of_cell(wildcards), "extension": self.run.extension_of(wildcards)}
+        return self.read_of(wildcards) | {name: path for name, path in waits.items() if path}
+
+    def needs_of_repeat(self, wildcards: Any) -> dict[str, Any]:
+        """As needs_of; a second record waits for the first, and is made again where that is."""
+        needs, first = self.needs_of(wildcards), wildcards.repeat.removesuffix(AGAIN)
+        if first != wildcards.repeat:
+            folder = f"{self.run.results}/records/{wildcards.experiment}/{wildcards.cell}"
+            needs["first"] = f"{folder}/{first}.json"
+        return needs

@@ -1,0 +1,170 @@
+"""What a run measures, how many minutes that takes and what it writes: printed before it begins."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from gpufeed.data.amount import Amount, amount_of
+from gpufeed.expected import (
+    CEILING_EPOCHS,
+    DATASET_S,
+    Disk,
+    beyond,
+    check_room,
+    disks,
+    existing,
+    skipped,
+    table,
+    written,
+)
+from gpufeed.experiment import Cell, source_options, without_cuda
+from gpufeed.node import shows_gpu
+from gpufeed.registry import DERIVED, LOADERS
+from gpufeed.workflow.benchmarks import Benchmarks, Models
+from gpufeed.workflow.gates import Gates, waits
+from gpufeed.workflow.repeats import Repeats
+from gpufeed.workflow.run import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """Time and room that a run needs. workflow: Snakemake's, of which it is asked where jobs run."""
+
+    run: Run
+    gates: Gates
+    repeats: Repeats
+    benchmarks: Benchmarks
+    models: Models
+    workflow: Any
+
+    @cached_property
+    def runs_here(self) -> bool:
+        """Whether jobs run on this node; else they are submitted, as by profile slurm."""
+        return self.workflow.resource_settings.nodes is None
+
+    @cached_property
+    def cores(self) -> int:
+        """The cores that jobs have."""
+        here = self.runs_here and self.workflow.resource_settings.cores
+        return here or self.run.config["cores_per_job"]
+
+    @cached_property
+    def amount(self) -> Callable[[str], Amount]:
+        """Dataset -> how many images it has, and how large they are."""
+        return cache(partial(amount_of, self.run.config))
+
+    def measurements_of(self, experiment: str) -> Iterator[str]:
+        """Yield the documents that the measurements of an experiment leave, of the repeats known so far."""
+        results = self.run.results
+        yield from self.repeats.first_records(experiment, self.repeats.so_far(experiment))
+        yield from self.gates.paths(experiment)
+        yield from self.benchmarks.builds_of(experiment)
+        if self.benchmarks.has_kernels(experiment):
+            yield f"{results}/kernels/{experiment}.json"
+        yield from self.benchmarks.sweeps_in(experiment)
+        yield from (
+            f"{results}/models/{experiment}/{cell}/model.json" for cell in self.models.kept[experiment]
+        )
+        yield from self.models.inferences_of(experiment)
+        yield from self.benchmarks.ceilings_of(experiment)
+
+    def datasets_of(self, experiment: str) -> Iterator[str]:
+        """Yield the datasets that an experiment reads."""
+        yield from (cell.dataset for cell in self.run.plan.cells[experiment].values())
+        yield from (self.benchmarks.sweep_in(experiment) or {}).get("datasets", [])
+
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """The cells of the experiments of this run."""
+        return [cell for name in self.run.config["run"] for cell in self.run.plan.cells[name].values()]
+
+    @cached_property
+    def stores_of(self) -> Callable[[str], dict[str, int]]:
+        """Dataset -> what this run makes of it, without what it is made of: path -> bytes."""
+        return cache(self._stores_of)
+
+    def _stores_of(self, dataset: str) -> dict[str, int]:
+        cells = [cell for cell in self.cells if cell.dataset == dataset]
+        sizes, folder = self.amount(dataset), f"{self.run.data}/{dataset}"
+        found = {f"{folder}/cache/pillow.npy": 3 * sizes.kept} if any(map(waits, cells)) else {}
+        for reads in {LOADERS[cell.loader].reads for cell in cells} & self.run.built.keys():
+            found[f"{folder}/{self.run.built[reads]}"] = 3 * sizes.kept if reads == "cache" else sizes.files
+        return found
+
+    def files_to_write(self, dataset: str) -> dict[str, int]:
+        """Return path -> bytes of a dataset's files in `data`, with its stores. Own images may be linked."""
+        source, data = self.run.config["sources"][dataset], self.run.data
+        archives = f"{data}/{dataset}/archives"
+        found = {f"{archives}/{file['name']}": file.get("size") or 0 for file in source.get("files", [])}
+        own = source.get("folder")
+        linked = own and not self.run.packed and existing(own).stat().st_dev == existing(data).stat().st_dev
+        found[self.run.manifest_of(dataset)] = 0 if linked else self.amount(dataset).files
+        return found | self.stores_of(dataset)
+
+    def seconds_beyond(self, path: str) -> float:
+        """Return what a measurement takes longer than its kind, with more or larger images than usual."""
+        kind, name, *rest = Path(path).relative_to(self.run.results).parts
+        if kind == "gate":
+            return beyond(self.amount(name).read, self.cores)
+        cells = self.run.plan.cells
+        cell = cells[name][rest[0].removesuffix(".json")] if kind in ("records", "ceilings") else None
+        if cell is None or LOADERS[cell.loader].ceiling or LOADERS[cell.loader].reads == "cache":
+            return 0.0
+        sizes, epochs = self.amount(cell.dataset), cell.epochs
+        if kind == "ceilings":
+            epochs = CEILING_EPOCHS
+        elif cell.steps is not None:
+            epochs = cell.steps * cell.batch_size * cell.ranks / sizes.images if sizes.images else 1
+        return beyond(epochs * sizes.read, self.cores)
+
+    @cached_property
+    def datasets(self) -> list[str]:
+        """The datasets of this run, and those that they are made of."""
+        config = self.run.config
+        found = {dataset for name in config["run"] for dataset in self.datasets_of(name)}
+        made = {name for name in found if config["sources"][name]["layout"] in DERIVED}
+        return sorted(found | {source_options(config, name)["of"] for name in made})
+
+    @cached_property
+    def disks_of(self) -> Callable[[frozenset[str]], list[Disk]]:
+        """Datasets -> the disks that are written to for them and the experiments of this run on them."""
+        return cache(self._disks_of)
+
+    def _disks_of(self, datasets: frozenset[str]) -> list[Disk]:
+        data = {path: size for dataset in datasets for path, size in self.files_to_write(dataset).items()}
+        names = [name for name in self.run.config["run"] if not datasets.isdisjoint(self.datasets_of(name))]
+        documents = [path for name in names for path in self.measurements_of(name)]
+        return disks({self.run.data: data, self.run.results: written(documents, self.run.results)})
+
+    @cached_property
+    def asked_for(self) -> set[str]:
+        """The datasets that the DAG has a job for, so far."""
+        return set()
+
+    def check_room(self, dataset: str) -> None:
+        """Raise GpufeedError if a disk is too short for the datasets of the DAG so far; jobs do not ask."""
+        if self.workflow.is_main_process:
+            self.asked_for.add(dataset)
+            check_room(self.disks_of(frozenset(self.asked_for)))
+
+    def seconds_to_prepare(self, dataset: str) -> float:
+        """Return the seconds that a dataset takes with all of its stores."""
+        read = beyond(self.amount(dataset).read, self.cores)
+        return DATASET_S + (1 + len(self.stores_of(dataset))) * read
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is printed before a run begins."""
+        config = self.run.config
+        yield table(
+            {name: self.measurements_of(name) for name in config["run"]},
+            self.run.results,
+            {self.run.manifest_of(name): self.seconds_to_prepare(name) for name in self.datasets},
+            config["least_s"],
+            self.seconds_beyond,
+            self.disks_of(frozenset(self.datasets)),
+        )
+        lacks_gpu = self.runs_here and self.workflow.resource_settings.cores and not shows_gpu()
+        if lacks_gpu and (reasons := without_cuda(self.cells)):
+            yield skipped(reasons, len(self.cells))

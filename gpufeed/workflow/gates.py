@@ -1,0 +1,65 @@
+"""Verdicts on loaders: their names, their settings, and which cells wait for which."""
+
+from functools import cached_property
+from typing import Any
+
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Cell
+from gpufeed.gate.variants import settings_of, variant
+from gpufeed.registry import LOADERS
+from gpufeed.workflow.run import Run
+
+
+def gate_name(cell: Cell) -> str:
+    """Return what tells the verdict on a cell's loader with the cell's settings from others."""
+    return f"{cell.dataset}/{cell.loader}/{variant(settings_of(cell), cell.device)}"
+
+
+def waits(cell: Cell) -> bool:
+    """Return whether a cell waits for a verdict; ceilings do not."""
+    return not LOADERS[cell.loader].ceiling
+
+
+class Gates:
+    """The verdicts of a run."""
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def path(self, name: str) -> str:
+        """Return the verdict of that name."""
+        return f"{self.run.results}/gate/{name}.json"
+
+    def attempt_of(self, wildcards: Any) -> int:
+        """Return which attempt a verdict comes from."""
+        return self.run.attempt_at(self.path(f"{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}"))
+
+    @cached_property
+    def judged(self) -> dict[str, dict[str, Any]]:
+        """Verdicts that cells wait for: name -> settings. Made once: jobs ask for them again and again."""
+        cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
+        return {gate_name(cell): settings_of(cell) for cell in cells}
+
+    def settings_judged(self, wildcards: Any) -> dict[str, Any]:
+        """Return the settings behind a verdict's name; raise GpufeedError if no cell has them."""
+        if found := self.judged.get(f"{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}"):
+            return found
+        raise GpufeedError(
+            f"no cell with {wildcards.loader} on {wildcards.dataset} and settings {wildcards.variant}",
+            "settings of a planned cell",
+            "name an experiment as target, and snakemake finds its verdicts",
+        )
+
+    def of_cell(self, wildcards: Any) -> str | list[str]:
+        """Return the verdict that a cell waits for; ceilings have none."""
+        cell = self.run.cell_of(wildcards)
+        return self.path(gate_name(cell)) if waits(cell) else []
+
+    def names(self, experiment: str) -> list[str]:
+        """Return the names of the verdicts that the cells of an experiment wait for."""
+        cells = self.run.plan.cells[experiment].values()
+        return sorted({gate_name(cell) for cell in cells if waits(cell)})
+
+    def paths(self, experiment: str) -> list[str]:
+        """Return the verdicts that the cells of an experiment wait for."""
+        return [self.path(name) for name in self.names(experiment)]

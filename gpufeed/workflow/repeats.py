@@ -1,0 +1,80 @@
+"""How often a cell is measured, and its records."""
+
+import json
+from typing import Any
+
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Auto
+from gpufeed.repeats import AGAIN
+from gpufeed.workflow.run import Run
+
+
+class Repeats:
+    """The records of a run. checkpoints: Snakemake's, whose jobs add repeats to those that are planned."""
+
+    def __init__(self, run: Run, checkpoints: Any):
+        self.run, self.checkpoints = run, checkpoints
+
+    def attempt_of(self, wildcards: Any) -> int:
+        """Return which attempt a record comes from."""
+        folder = f"{self.run.results}/records/{wildcards.experiment}/{wildcards.cell}"
+        return self.run.attempt_at(f"{folder}/{wildcards.repeat}.json")
+
+    def disturbed_in(self, experiment: str, repeats: int | str) -> str:
+        """Return the file that says which of so many repeats are measured once more."""
+        return f"{self.run.results}/again/{experiment}/{repeats}.json"
+
+    def decision_on(self, experiment: str, repeats: int | str) -> str:
+        """Return the file that says whether so many repeats are too few, with `repeats: auto`."""
+        return f"{self.run.results}/repeats/{experiment}/{repeats}.json"
+
+    def auto_of(self, experiment: str) -> Auto:
+        """Return the settings behind `repeats: auto`; without it the path of a decision is an error."""
+        try:
+            return self.run.plan.auto[experiment]
+        except KeyError:
+            raise GpufeedError(
+                f"a fixed number of repeats in experiment {experiment}",
+                "`repeats: auto` in it",
+                "write that, or name a target of another experiment",
+            ) from None
+
+    def so_far(self, experiment: str) -> int:
+        """Return the repeats of a cell by the decisions that are there."""
+        if experiment not in self.run.plan.auto:
+            return self.run.plan.repeats[experiment]
+        return self.auto_of(experiment).count(lambda repeats: self.decision_on(experiment, repeats))
+
+    def of_experiment(self, experiment: str) -> int:
+        """Return the repeats of a cell; with `repeats: auto` Snakemake measures until they are enough."""
+        if experiment not in self.run.plan.auto:
+            return self.run.plan.repeats[experiment]
+        decide = self.checkpoints.count_repeats
+        return self.auto_of(experiment).count(
+            lambda repeats: decide.get(experiment=experiment, repeats=repeats).output[0]
+        )
+
+    def first_records(self, experiment: str, repeats: int) -> list[str]:
+        """Return the records of so many repeats of all cells; each vouches for the step table beside it."""
+        return [
+            f"{self.run.results}/records/{experiment}/{cell}/{repeat}.json"
+            for cell in self.run.plan.cells[experiment]
+            for repeat in range(repeats)
+        ]
+
+    def second_records(self, experiment: str, repeats: int) -> list[str]:
+        """Return the second records of those repeats that Snakemake finds marked once they are measured."""
+        if not self.run.plan.cells[experiment]:
+            return []
+        found = self.checkpoints.find_disturbed.get(experiment=experiment, repeats=repeats).output[0]
+        with open(found) as file:
+            names = json.load(file)["again"]
+        return [f"{self.run.results}/records/{experiment}/{name}{AGAIN}.json" for name in names]
+
+    def measured(self, experiment: str, repeats: int) -> list[str]:
+        """Return all records of so many repeats, second ones included."""
+        return self.first_records(experiment, repeats) + self.second_records(experiment, repeats)
+
+    def records_of(self, wildcards: Any) -> list[str]:
+        """Return all records of an experiment."""
+        return self.measured(wildcards.experiment, self.of_experiment(wildcards.experiment))

@@ -1,0 +1,133 @@
+"""What the report says of the plan, what it waits for, and what records are held against."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from gpufeed.baseline import baseline_records
+from gpufeed.errors import GpufeedError
+from gpufeed.impact import planned_impact
+from gpufeed.side_by_side import pair
+from gpufeed.workflow.benchmarks import Benchmarks, Models
+from gpufeed.workflow.gates import Gates
+from gpufeed.workflow.repeats import Repeats
+from gpufeed.workflow.run import Run
+
+TABLES = ("cells", "batches")
+FIGURES = ("throughput", "breakdown", "workers", "timeline")
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """The report of a run. options: of the command that starts it again (gpufeed.again)."""
+
+    run: Run
+    gates: Gates
+    repeats: Repeats
+    benchmarks: Benchmarks
+    models: Models
+    options: list[str]
+
+    @cached_property
+    def side_by_side(self) -> dict[str, dict[str, str]]:
+        """Experiment -> block -> its cell, of two."""
+        return {name: pair(self.run.config, self.run.plan, name) for name in self.run.plan.cells}
+
+    def pair_of(self, wildcards: Any) -> dict[str, str]:
+        """Return block -> its cell for the two that an experiment shows side by side."""
+        return self.side_by_side[wildcards.experiment]
+
+    def impact_of(self, experiment: str) -> dict[str, Any] | None:
+        """Return the impact table of an experiment as plain data; None if it has none."""
+        impact = planned_impact(self.run.config, experiment, self.run.plan.cells[experiment].values())
+        return impact and asdict(impact)
+
+    def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
+        """Return what the report says of the plan: titles, questions, cells, and what was left out."""
+        config, plan, builds = self.run.config, self.run.plan, self.benchmarks.builds
+        return {
+            "experiments": {
+                name: {
+                    "title": config["experiments"][name]["title"],
+                    "question": config["experiments"][name]["question"],
+                    "repeats": self.repeats.so_far(name),
+                    "cells": list(cells),
+                    "cores": max([8, *(cell.workers for cell in cells.values())]),
+                    "gates": self.gates.names(name),
+                    "builds": ["-".join(one) for one in builds[name].runs] if name in builds else [],
+                    "kernels": self.benchmarks.kernels_in_report(name),
+                    "impact": self.impact_of(name),
+                    "models": self.models.kept[name],
+                    "inference": self.models.in_use[name],
+                    "ceilings": self.benchmarks.limited[name],
+                    "side_by_side": self.side_by_side[name],
+                    "sweep": (self.benchmarks.sweep_in(name) or {}).get("decoders", []),
+                }
+                for name, cells in plan.cells.items()
+            },
+            "left_out": [
+                {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
+                for left in plan.left_out
+            ],
+            "command": " ".join(["snakemake {target} --cores {cores} --resources gpu=1", *self.options]),
+        }
+
+    def parts_of(self, experiments: Iterable[str], records: bool = True) -> Iterator[str]:
+        """Yield everything that the report of these experiments waits for.
+
+        records: those that are known of, too, which are not asked for by any checkpoint. The tables wait for
+        all that there will be: a job that waits for these as well would be run again for those that were
+        added meanwhile.
+        """
+        for experiment in experiments:
+            tables = f"{self.run.results}/tables/{experiment}"
+            figures = f"{self.run.results}/figures/{experiment}"
+            if records:
+                yield from self.repeats.first_records(experiment, self.repeats.so_far(experiment))
+            yield from self.gates.paths(experiment)
+            yield from self.benchmarks.builds_of(experiment)
+            yield from (f"{tables}/{table}.csv" for table in TABLES)
+            yield from (f"{figures}/{figure}.svg" for figure in FIGURES)
+            if self.side_by_side[experiment]:
+                yield f"{tables}/side_by_side.csv"
+                yield from (f"{figures}/side_by_side.svg", f"{figures}/side_by_side_totals.svg")
+            if self.benchmarks.sweep_in(experiment):
+                yield f"{tables}/decoders.csv"
+                yield from (f"{figures}/crossover.svg", f"{figures}/decoding.svg")
+            if self.benchmarks.has_kernels(experiment):
+                yield f"{self.run.results}/kernels/{experiment}.json"
+            for cell in self.models.kept[experiment]:
+                kept = f"{self.run.results}/models/{experiment}/{cell}"
+                yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
+                if self.models.is_asked(experiment):
+                    yield f"{kept}/predictions.csv"
+            if self.models.in_use[experiment]:
+                yield from self.models.inferences_of(experiment)
+                yield from (f"{tables}/inference.csv", f"{figures}/inference.svg")
+            if self.benchmarks.limited[experiment]:
+                yield from self.benchmarks.ceilings_of(experiment)
+                yield from (f"{tables}/ceilings.csv", f"{figures}/ceilings.svg")
+
+    def parts_of_page(self, wildcards: Any) -> Iterator[str]:
+        """Yield what a page waits for."""
+        return self.parts_of(self.scope_of(wildcards), records=False)
+
+    def scope_of(self, wildcards: Any) -> list[str]:
+        """Return the experiments of a page: all of `run` for report.html, one for report-NAME.html."""
+        return [wildcards.scope[1:]] if wildcards.scope else self.run.config["run"]
+
+    def baseline_of(self, wildcards: Any) -> list[str]:
+        """Return the records of an experiment in the folder that it is held against."""
+        if not (folder := self.run.config["baseline"]):
+            raise GpufeedError(
+                "no folder `baseline` in the config",
+                "the folder of the results that these are held against",
+                "--config baseline=results/reference/h200, or python -m gpufeed.compare A B",
+            )
+        return [str(path) for path in baseline_records(folder, wildcards.experiment)]
+
+    def comparisons(self) -> list[str]:
+        """Return what plain `snakemake` compares: nothing, unless the config names a baseline."""
+        names = self.run.config["run"] if self.run.config["baseline"] else []
+        return [f"{self.run.results}/comparison/{name}.csv" for name in names]

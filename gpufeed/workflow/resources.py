@@ -1,0 +1,149 @@
+"""Cores and GPUs of the jobs."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gpufeed.experiment import Cell
+from gpufeed.workflow.gates import Gates
+from gpufeed.workflow.run import Run
+
+
+class JobResources:
+    """What jobs ask Snakemake and Slurm for. workflow: Snakemake's, which knows its executor and limits."""
+
+    def __init__(self, run: Run, gates: Gates, workflow: Any):
+        self.run, self.gates, self.workflow = run, gates, workflow
+        self.shares = self.shares_given()
+
+    def submitted(self) -> bool:
+        """Return whether jobs run elsewhere: in a run that submits them, and in each run that it submits.
+
+        Asked each time, since Snakemake does not know its executor yet while it reads the rules.
+        """
+        return self.workflow.remote_exec or not self.workflow.local_exec
+
+    def shares_given(self) -> int:
+        """Return how many jobs with a GPU share the cores of this node: `--resources gpu=N`.
+
+        1 in a run that does not say it, in one of fewer cores, and in jobs that are submitted to a cluster.
+        """
+        given = getattr(self.workflow.global_resources.get("gpu"), "value", None)
+        total = self.workflow.resource_settings.cores
+        if not (self.run.gpu_jobs and given and total) or self.submitted():
+            return 1
+        return max(1, min(int(given), total // (self.run.config["cores_per_cell"] or 1)))
+
+    def cores_of_job(self, wildcards: Any, workers: int = 0, share: int = 1) -> int:
+        """Return the CPU cores of a job: all that the run has, of which a job may leave a share to others.
+
+        A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all
+        by the login node's cores: it has what the config says, and no fewer than it has worker processes.
+        Rules say it twice: as threads, which Snakemake cuts to the login node's cores when it submits a job,
+        and as cpus_per_task, which Slurm is asked for.
+        """
+        total = self.workflow.resource_settings.cores  # None with an executor that counts jobs
+        if self.submitted() or total is None:
+            return max(self.run.config["cores_per_job"], workers)
+        return -(-total // share)
+
+    def cores_of_extension(self, wildcards: Any) -> int:
+        """There are few files to compile, and each takes a GiB or two of memory."""
+        return min(4, self.cores_of_job(wildcards))
+
+    def cores_of_cell(self, wildcards: Any) -> int:
+        """Return the cores of a measurement on a node: all, or a share of them for each of its GPUs.
+
+        On a cluster each GPU has those of a job with one, for the rank that it trains with and that one's
+        workers.
+        """
+        cell, per_cell = self.run.cell_of(wildcards), self.run.config["cores_per_cell"]
+        if self.submitted():
+            return per_cell or self.cores_of_job(wildcards, cell.workers) * cell.devices
+        given = per_cell or self.cores_of_job(wildcards, cell.workers) // self.shares
+        return given if self.shares == 1 else min(given * cell.devices, self.cores_of_job(wildcards))
+
+    def cores_of_gate(self, wildcards: Any) -> int:
+        """Nothing is timed: where several GPUs or none are reserved, two or more loaders run at once."""
+        workers = self.gates.settings_judged(wildcards)["workers"]
+        return self.cores_of_job(wildcards, workers, share=max(2, self.shares))
+
+    def cores_of_evaluation(self, wildcards: Any) -> int:
+        """Nothing is timed."""
+        workers = self.run.cell_of(wildcards).workers
+        return self.cores_of_job(wildcards, workers, share=max(2, self.shares))
+
+    def cores_of_prediction(self, wildcards: Any) -> int:
+        """Nothing is timed, and no worker runs."""
+        return self.cores_of_job(wildcards, share=max(2, self.shares))
+
+    def cores_of_build(self, wildcards: Any) -> int:
+        """Those of a measurement also where one core decodes: nothing may run beside it."""
+        return self.run.config["cores_per_cell"] or self.cores_of_job(wildcards)
+
+    def gpus_of_cell(self, wildcards: Any) -> int | None:
+        """Return the GPUs of a training: all that the cell's processes on this node train on.
+
+        Snakemake cuts it to what `--resources gpu=N` gives, where the job finds what the node has. Slurm
+        would take it for those of all nodes, and spread them as it likes: for several the job has `gres`.
+        """
+        several = self.submitted() and self.spreads(wildcards)
+        return None if several else self.run.gpu_jobs * self.run.cell_of(wildcards).devices
+
+    def spreads(self, wildcards: Any) -> bool:
+        """Return whether the cell is trained on several nodes."""
+        return self.run.cell_of(wildcards).nodes > 1
+
+    def of_sweep(self, name: str) -> str | None:
+        """Return what the profile's default resources say for jobs with a GPU alone: sweep_NAME, or NAME.
+
+        None without. A key that is left empty is none: YAML reads `sweep_gpu_model:` as None.
+        """
+        defaults = self.workflow.resource_settings.default_resources or {}
+        given = [str(defaults[key].raw).strip("'\"") for key in (f"sweep_{name}", name) if key in defaults]
+        return next((value for value in given if value not in ("", "None")), None)
+
+    def of_gpu_jobs(self, takes: Callable[[Any], bool] = lambda wildcards: True) -> dict[str, Any]:
+        """Return model and constraint of the GPUs of a job that takes any: the same for all jobs of a sweep.
+
+        And, where jobs run at once on this node, into how many shares its cores go (gpufeed/leases/cores.py).
+        As default resources they would reach every rule, and Slurm's executor asks for a GPU wherever it
+        finds a gpu_model without `gpu`.
+        """
+        given = {name: self.of_sweep(name) for name in ("gpu_model", "constraint") if self.run.gpu_jobs}
+        wanted = {
+            name: lambda wildcards, value=value: value if takes(wildcards) else None
+            for name, value in given.items()
+            if value
+        }
+        return wanted | ({"shares": self.shares} if self.shares > 1 else {})
+
+    def gres_of_cell(self, cell: Cell) -> str | None:
+        """Return the GPUs of each of several nodes, as Slurm spells them."""
+        model = filter(None, [self.of_sweep("gpu_model")])
+        return ":".join(["gpu", *model, str(cell.devices)]) if self.run.gpu_jobs else None
+
+    def of_trainings(self) -> dict[str, Any]:
+        """Return what a training asks for, beside cores and `gpu`.
+
+        On several nodes the job is one process on the first, which starts one on each by srun
+        (gpufeed/ddp/slurm.py). Slurm's executor leaves that to a job of MPI, which it puts into no step of
+        its own: one with as many tasks as nodes, and none for a GPU.
+        """
+        several = {
+            "tasks": lambda cell: cell.nodes,
+            "tasks_per_gpu": lambda cell: 0,
+            "mpi": lambda cell: "srun",
+        }
+        several |= {"gres": self.gres_of_cell}
+        wanted = {
+            name: lambda wildcards, value=value: (
+                value(self.run.cell_of(wildcards)) if self.spreads(wildcards) else None
+            )
+            for name, value in several.items()
+        }
+        if not any(cell.nodes > 1 for cells in self.run.plan.cells.values() for cell in cells.values()):
+            wanted = {}
+        wanted |= self.of_gpu_jobs()
+        if (model := wanted.get("gpu_model")) is not None:  # stands in gres
+            wanted["gpu_model"] = lambda wildcards: None if self.spreads(wildcards) else model(wildcards)
+        return wanted | {"nodes": lambda wildcards: self.run.cell_of(wildcards).nodes}

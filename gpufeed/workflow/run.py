@@ -1,0 +1,98 @@
+"""The run that is planned: its config, its cells, and where its files are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gpufeed.attempts import attempt
+from gpufeed.errors import GpufeedError
+from gpufeed.experiment import Cell, Plan
+from gpufeed.models.vit_options import BY_EXTENSION
+from gpufeed.node import node_name
+from gpufeed.registry import takes_extension
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What all rules share. config: checked, with the folders settled."""
+
+    config: Mapping[str, Any]
+    plan: Plan
+
+    @cached_property
+    def results(self) -> str:
+        return self.config["results"]
+
+    @cached_property
+    def data(self) -> str:
+        return self.config["data"]
+
+    @cached_property
+    def packed(self) -> bool:
+        """Whether the files of a prepared dataset are in one archive."""
+        return self.config["data_form"] == "packed"
+
+    @cached_property
+    def gpu_jobs(self) -> int:
+        """The GPUs that a job asks for which runs on the device of the config."""
+        return int(self.config["device"] in ("auto", "cuda"))
+
+    @cached_property
+    def extension(self) -> str:
+        """The library of our C++ and CUDA kernels."""
+        return f"{self.results}/extension/gpufeed_ops.so"
+
+    @cached_property
+    def about_extension(self) -> str:
+        """What is known of that library."""
+        return f"{self.results}/extension/gpufeed_ops.json"
+
+    @cached_property
+    def built(self) -> dict[str, str]:
+        """What loaders read beside the manifest, in the folder of the dataset."""
+        return {
+            "cache": f"cache/{self.config['cache_decoder']}.npy",
+            "strips": "strips/strips.bin",
+            "shards": "shards/shards.json",
+            "beton": "beton/images.beton",
+        }
+
+    def manifest_of(self, dataset: str) -> str:
+        """Return the manifest of a dataset."""
+        return f"{self.data}/{dataset}/manifest.parquet"
+
+    def files_of(self, dataset: str) -> list[str]:
+        """Return what a job that reads a dataset's files waits for: the archive where they are packed."""
+        return [f"{self.data}/{dataset}/images.tar"] if self.packed else []
+
+    def cell_of(self, wildcards: Any) -> Cell:
+        """Return the planned cell behind a path; raise GpufeedError if the config no longer has it."""
+        try:
+            return self.plan.cells[wildcards.experiment][wildcards.cell]
+        except KeyError:
+            raise GpufeedError(
+                f"no cell {wildcards.cell} in experiment {wildcards.experiment}",
+                "a cell of the present config",
+                "name the experiment as target, and snakemake finds its cells",
+            ) from None
+
+    def identity_of(self, wildcards: Any) -> dict[str, Any]:
+        """Return the cell as its digest is made of it: what jobs are given never changes under its name."""
+        return self.cell_of(wildcards).identity()
+
+    def attempt_at(self, path: str, device: str | None = None) -> int:
+        """Return which attempt a document comes from. device: where it is not the config's.
+
+        Takes no `output`: Snakemake would not compare it then.
+        """
+        return attempt(path, node_name(), device or self.config["device"])
+
+    def extension_of(self, wildcards: Any) -> str | list[str]:
+        """Return the library for a cell whose model's activation is a kernel of ours."""
+        activation = self.cell_of(wildcards).hyper["model"].get("activation")
+        return self.extension if activation in BY_EXTENSION else []
+
+    def extension_of_decoder(self, wildcards: Any) -> str | list[str]:
+        """Return the library for a job that decodes by it."""
+        return self.extension if takes_extension(wildcards.decoder) else []

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.document import Document, now
 from gpufeed.errors import Skip, one_line
 from gpufeed.heap import keep_freed_blocks
-from gpufeed.registry import DECODERS
+from gpufeed.registry import DECODERS, takes_gpu
 
 SCHEMA_VERSION = 1
 STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart
@@ -268,3 +269,19 @@ def peak_mib(before: float | None) -> Iterator[Peak]:
     finally:
         stop.set()
         watch.join()
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_build, a gpufeed.job.Job."""
+    job.take_gpus(takes_gpu(job.wildcards.decoder), share=False)
+    job.load_extension()
+    times = measure_build(
+        job.input.manifest,
+        job.wildcards.experiment,
+        job.wildcards.decoder,
+        job.wildcards.cores,
+        job.params.counts,
+        Path(job.input.manifest).parent / "build_times",
+        **job.asked,
+    )
+    job.keep(times, job.output[0], what=f"builds by {times.decoder}")

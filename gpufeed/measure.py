@@ -4,6 +4,7 @@ import itertools
 import resource
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import torch._dynamo  # noqa: F401 (seconds, and the first optimiser would do it
 
 from gpufeed import leases
 from gpufeed.cache import read_info
+from gpufeed.data.disk import whole
 from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
 from gpufeed.environment import environment, filesystem
 from gpufeed.experiment import Cell
 from gpufeed.parts import Place, Stores
 from gpufeed.record import Record
-from gpufeed.telemetry import leak
+from gpufeed.resume import over, resumable
+from gpufeed.side_by_side import block_of, printed, words
+from gpufeed.telemetry import leak, wanted
 from gpufeed.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.trainers.base import TrainResult
 from gpufeed.trainers.checkpoints import Checkpoints
@@ -227,3 +231,38 @@ def peak_host_mib() -> float:
     """Largest resident set of this process so far, in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
+
+
+def for_job(job: Any) -> Record:
+    """Do the work of rule measure_cell, a gpufeed.job.Job, and return the record.
+
+    The steps are written first: the record vouches for both.
+    """
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    results, name = Path(job.config["results"]), job.wildcards
+    place = (name.experiment, name.cell, name.repeat)
+    # from the config and not from params: neither this nor telemetry changes what is timed
+    resumes = job.config["experiments"][name.experiment].get("resume", False)
+    block = block_of(job.config, name.experiment, job.cell)
+    shown = printed(f"{words(block)}, repeat {job.params.repeat + 1}") if block else nullcontext()
+    kept = resumable(results.joinpath("checkpoints", *place), *place, job.params.code)
+    with kept if resumes else nullcontext() as checkpoints, shown:
+        record, steps = measure(
+            job.cell,
+            job.params.repeat,
+            job.input.manifest,
+            gate=job.gate,
+            least_s=job.params.least_s,
+            scratch=job.scratch,
+            telemetry=wanted(job.config["telemetry"]),
+            began_s=job.began_s,
+            checkpoints=checkpoints,
+            **vars(job.stores),
+            **job.asked,
+        )
+        with whole(job.output.steps) as partial:
+            steps.to_parquet(partial, index=False)
+        job.keep(record, job.output.record, what=f"{record.cell_id} repeat {record.repeat}")
+    if checkpoints is not None:
+        over(checkpoints, record.status)
+    return record

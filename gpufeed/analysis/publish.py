@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpufeed.analysis import figures, find, missing, page, records, style, tables, timeline, wording
 from gpufeed.analysis import side_by_side as both
@@ -120,3 +121,12 @@ def _read(record_paths: Paths):
     for sentence in (*table.loc[table["status"] == "damaged", "sentence"], *damaged):
         logger.warning(sentence)
     return table, steps
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule report, a gpufeed.job.Job: the page, then where it is and what it lacks."""
+    asked = job.params
+    found = report(asked.results, asked.experiments, asked.plan, asked.report)
+    print(f"report: {Path(asked.report).resolve()}")
+    if lacking := say_missing(found, asked.plan):
+        print(lacking)

@@ -24,7 +24,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.data.quarantine import too_many
 from gpufeed.decode.base import Tolerance
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.registry import load
+from gpufeed.registry import load, takes_gpu
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
 FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
@@ -232,3 +232,16 @@ def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
         "the images of the manifest as they were when the dataset was prepared",
         "prepare the dataset again: snakemake --forcerun prepare_dataset",
     )
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_cache, a gpufeed.job.Job, with a decoder that reads files."""
+    job.take_gpus(takes_gpu(job.params.decoder), job.params.device or "auto", share=False)
+    job.load_extension()
+    log_built(build_or_fall_back(job.manifest, job.params.decoder, job.output.cache, job.threads))
+
+
+def log_built(info: CacheInfo) -> None:
+    """Log what a cache holds."""
+    said = "%d images %s by %s, sha256 %s"
+    log.info(said, info.count, info.shape[1:], info.decoder_version, info.sha256)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gpufeed.ceilings import verdict
 from gpufeed.ceilings.inputs import example
 from gpufeed.ceilings.plan import refused
-from gpufeed.ceilings.record import SCHEMA_VERSION
+from gpufeed.ceilings.record import SCHEMA_VERSION, write
 from gpufeed.ceilings.replayed import Replayed
 from gpufeed.ceilings.segments import Bench
 from gpufeed.ceilings.shares import ALONE, END, rates, shares, summary
@@ -120,3 +121,14 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
 def epochs_of_a_segment(epoch_s: float, settings: Mapping[str, Any]) -> int:
     """Whole epochs, so many that all end-to-end segments together take `least_s`."""
     return max(1, math.ceil(settings["least_s"] / (settings["pairs"] * max(epoch_s, 1e-6))))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_ceilings, a gpufeed.job.Job."""
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    found = measure_ceilings(
+        job.cell, job.input.manifest, job.stores, job.params.settings, gate=job.gate, **job.asked
+    )
+    said = found["sentence"] or verdict.of(found).sentence
+    what = f"ceilings of {job.wildcards.cell}, {found['status']}"
+    job.keep(found, job.output.ceilings, write, what, [said])

@@ -7,6 +7,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -152,3 +153,14 @@ def _unavailable(file: SourceFile, archives: list[Path], reasons: list[str]) -> 
         return GpufeedError(f"{where}, and its source has no URL", expected, put)
     remedy = f"check the network and the source's row in the config, or {put}; then run the command again"
     return GpufeedError("; ".join(reasons), expected, remedy)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule download, a gpufeed.job.Job."""
+    # places come from the config and not from params: a new mirror is no reason to fetch again
+    rows = job.config["sources"][job.wildcards.dataset]["files"]
+    urls = next(row.get("urls") for row in rows if row["name"] == job.params.file["name"]) or ()
+    file = SourceFile(urls=tuple(urls), **job.params.file)
+    archives, least = [Path(folder) for folder in job.config["archives"]], job.config["least_download_kb_s"]
+    target = fetch(file, Path(job.output[0]), archives, least_kb_s=least)
+    log.info("%s: %d bytes", target, target.stat().st_size)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpufeed.data import packed
 from gpufeed.data.building import one_builder, own_partial
@@ -111,3 +112,27 @@ def keep_the_rest(stage: Path, out: Path) -> None:
             there = out / path.name
             shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
             shutil.move(os.fspath(path), os.fspath(there))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule prepare_dataset, a gpufeed.job.Job."""
+    archives = job.input.get("archives") or []
+    if job.params.get("folder"):
+        archives = job.params.folder["path"]
+    manifest = prepare(
+        job.params.layout,
+        [Path(path) for path in ([archives] if isinstance(archives, str) else archives)],
+        Path(job.output.manifest).parent,
+        job.params.dataset,
+        dict(job.params.options),
+        # from the config and not from params: another limit does not change what is already prepared
+        max_quarantined_share=job.config["max_quarantined_share"],
+        workers=job.threads,
+        resize=tuple(job.params.resize) if job.params.resize else None,
+        form=job.config["data_form"],
+    )
+    manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
+    log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
+    log.info("quarantined: %d", len(manifest.info.quarantined))
+    for sentence, count in manifest.info.left_out.items():
+        log.info("left out: %d %s", count, sentence)

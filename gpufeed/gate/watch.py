@@ -17,7 +17,7 @@ import psutil
 from gpufeed import orphan
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError
-from gpufeed.gate.task import Task
+from gpufeed.gate.task import Task, task_of
 from gpufeed.gate.verdict import Verdict
 
 # Without a batch for so long a loader hangs. Twice what the DataLoader's own watch allows its workers
@@ -149,3 +149,15 @@ def end(child: multiprocessing.Process) -> None:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
     child.join()
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule gate, a gpufeed.job.Job.
+
+    No thread may run when the gate forks: what ends this process with Snakemake is asked while it waits for a
+    GPU, and watched from then on.
+    """
+    task = task_of(job)
+    job.take_gpus(1, job.params.device)
+    verdict = watched(task, job.planned_on, job.params.attempt, begun=job.watch)
+    job.keep(verdict, job.output.verdict, what=f"gate {task.loader} on {task.dataset}")

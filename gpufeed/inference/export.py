@@ -21,7 +21,17 @@ from torch.export import Dim, ExportedProgram
 
 from gpufeed.document import now
 from gpufeed.errors import GpufeedError, Skip
-from gpufeed.inference.files import INPUT, METADATA, NAMES, OUTPUT, SCHEMA_VERSION, metadata_text, row
+from gpufeed.inference.files import (
+    EXPORTED,
+    INPUT,
+    METADATA,
+    NAMES,
+    OUTPUT,
+    SCHEMA_VERSION,
+    metadata_text,
+    row,
+    troubles,
+)
 from gpufeed.parts import Place
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
@@ -249,3 +259,10 @@ def quiet():
             yield
         finally:
             logger.setLevel(level)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule export_model, a gpufeed.job.Job."""
+    found = export_model(job.cell, job.input.model, job.output.files, **job.asked)
+    what = f"export of {job.wildcards.cell}"
+    job.keep(found, job.output.exported, EXPORTED.write, what, troubles(found))

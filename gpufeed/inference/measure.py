@@ -18,10 +18,10 @@ from gpufeed.errors import GpufeedError, Skip
 from gpufeed.experiment import Cell
 from gpufeed.inference import clock
 from gpufeed.inference.base import Setting
-from gpufeed.inference.files import Files
+from gpufeed.inference.files import Files, find, troubles
 from gpufeed.inference.images import first, for_evaluation, opened, requested
 from gpufeed.inference.plan import pairs
-from gpufeed.inference.record import SCHEMA_VERSION
+from gpufeed.inference.record import SCHEMA_VERSION, write
 from gpufeed.inference.rows import Row, told
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.parts import Place, Stores
@@ -174,3 +174,19 @@ def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str
     for row in rows:
         if row.ready is not None:
             log.info("%s, batch %d: measured", row.name, batch)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_inference, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    lists = {job.input.exported: job.input.exported_files, job.input.quantised: job.input.quantised_files}
+    found = measure_inference(
+        job.cell,
+        job.input.model,
+        find(lists),
+        job.input.manifest,
+        job.stores,
+        job.params.settings,
+        **job.asked,
+    )
+    job.keep(found, job.output.inference, write, f"inference of {job.wildcards.cell}", troubles(found))

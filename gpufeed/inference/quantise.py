@@ -20,7 +20,7 @@ from gpufeed.data.manifest import Manifest
 from gpufeed.document import now
 from gpufeed.experiment import Cell
 from gpufeed.inference.export import half_row, is_dynamic, packages, quiet
-from gpufeed.inference.files import INPUT, SCHEMA_VERSION, Files, row
+from gpufeed.inference.files import EXPORTED, INPUT, SCHEMA_VERSION, Files, find, row, troubles
 from gpufeed.inference.images import first, requested
 from gpufeed.parts import Place, Stores
 from gpufeed.trained.heading import heading
@@ -159,3 +159,19 @@ def reader(images: np.ndarray) -> Any:
             return None if call is None else {INPUT: call}
 
     return Reader()
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule quantise_model, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    found = quantise_model(
+        job.cell,
+        find({job.input.exported: job.input.exported_files}),
+        job.input.manifest,
+        job.stores,
+        job.params.calibration,
+        job.output.files,
+        **job.asked,
+    )
+    what = f"INT8 file of {job.wildcards.cell}"
+    job.keep(found, job.output.quantised, EXPORTED.write, what, troubles(found))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from gpufeed.kernels import activation, augment
 from gpufeed.kernels.ceilings import ceilings
 from gpufeed.kernels.clock import FLUSH_MIB, WARMUP, Clock, Yardsticks
 from gpufeed.kernels.plan import ACTIVATION, AUGMENT
-from gpufeed.kernels.record import SCHEMA_VERSION
+from gpufeed.kernels.record import SCHEMA_VERSION, write
 from gpufeed.kernels.task import NotDone, Task
 from gpufeed.outcome import outcome
 
@@ -111,3 +112,17 @@ def against(found: dict, task: Task) -> dict:
         row |= {rate: amount / median for rate, amount in task.amounts.items() if amount is not None}
         row["share_of_copy"] = copy_ms / median if copy_ms is not None else None
     return row
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_kernel, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device, share=False)
+    found = measure_kernels(
+        job.wildcards.experiment,
+        job.params.settings,
+        planned_on=job.planned_on,
+        device=job.params.device,
+        attempt=job.params.attempt,
+        extension=job.input.get("extension") or None,
+    )
+    job.keep(found, job.output[0], write, "kernels")

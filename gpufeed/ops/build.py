@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from gpufeed import attempts
 from gpufeed.data.building import one_builder, own_partial
 from gpufeed.errors import GpufeedError, Skip
 from gpufeed.ops import sources
@@ -247,3 +249,18 @@ def build_what_compiles(planned: Plan, folder: str | Path, jobs: int | None) -> 
             return nothing_built(folder, f"The gpufeed.ops extension could not be built: {said}")
     sentence = f"The extension has no CUDA kernels: {said}"
     return build_what_compiles(Plan(planned.cxx, sentence=sentence), folder, jobs)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_extension, a gpufeed.job.Job."""
+    built = build_or_say(
+        Path(job.output.library).parent,
+        cuda=False if job.params.cpu_alone else None,
+        jobs=job.threads,
+        planned_on=job.planned_on,
+        attempt=job.params.attempt,
+    )
+    attempts.ended(job.output.about, built.about.attempt)
+    log.info("%s: %s", built.library, built.about)
+    if built.about.sentence:
+        log.warning("%s", built.about.sentence)

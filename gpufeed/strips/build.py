@@ -6,11 +6,13 @@ of its files; a file that does not survive this is left over, with the reason.
 """
 
 import hashlib
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -32,6 +34,8 @@ MAX_PIXELS = 1 << 24  # 50 MB decoded: sixteen images of 1024 x 1024
 TOO_LARGE = "larger than a whole strip may be"
 ALONE = "no other file has its size, sampling and tables"
 CHANGED = "the file changed while strips were built"
+
+log = logging.getLogger("gpufeed")
 UNEQUAL = "it decodes to other pixels in a strip than alone"
 
 
@@ -300,3 +304,11 @@ def proven(members: list[Member]) -> bool:
     except ValueError:
         return False
     return np.array_equal(rows, np.concatenate([member.pixels for member in members]))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_strips, a gpufeed.job.Job."""
+    info = build(job.manifest, job.output.strips, workers=job.threads)
+    log.info("%d of %d files in %d strips, sha256 %s", info.joined, info.count, info.strips, info.sha256)
+    for reason, ids in info.left_over.items():
+        log.warning("left over: %d, %s", len(ids), reason)

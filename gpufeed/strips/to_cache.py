@@ -2,13 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from gpufeed.cache import CacheInfo, build_from_rows
+from gpufeed.cache.builder import log_built
 from gpufeed.data.manifest import Manifest
+from gpufeed.devices import resolve_device
 from gpufeed.errors import GpufeedError
+from gpufeed.registry import takes_gpu
 from gpufeed.strips.reader import StripReader
 
 CALL_BYTES = 256 * 2**20  # of decoded pixels in one call
@@ -50,3 +54,11 @@ def calls(reader: StripReader) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
     units = max(1, CALL_BYTES // (height * width * 3 * reader.strips.info.images_per_strip))
     for split in reader.strips.info.splits:
         yield from reader.batches(split, units)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_cache, a gpufeed.job.Job, with strips."""
+    job.take_gpus(takes_gpu(job.params.decoder), job.params.device or "auto", share=False)
+    job.load_extension()
+    device = resolve_device(job.params.device)
+    log_built(build_from_strips(job.manifest, job.input.strips, job.output.cache, device, job.threads))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from gpufeed.outcome import outcome
 from gpufeed.registry import load
 from gpufeed.sweep.page_cache import Refused, make_cold, read_in
 from gpufeed.sweep.plan import STRIP_SETS, Images, Point, core_counts, points
-from gpufeed.sweep.record import SCHEMA_VERSION
+from gpufeed.sweep.record import SCHEMA_VERSION, write
 from gpufeed.sweep.strips import StripsBulk
 from gpufeed.timing import synchronise
 
@@ -314,3 +315,20 @@ def timed(bulk: Bulk, images: int) -> tuple[int, float]:
     count = sum(len(batch) for batch in bulk.run(images))
     synchronise(bulk.device)
     return count, time.perf_counter() - start
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_decoder, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device, share=False)
+    job.load_extension()
+    datasets, strips = job.params.settings["datasets"], job.input.get("strips") or []
+    sweep = measure_decoder(
+        job.wildcards.experiment,
+        job.wildcards.decoder,
+        job.params.settings,
+        {name: job.input[name] for name in datasets},
+        device=job.params.device,
+        strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
+        **job.asked,
+    )
+    job.keep(sweep, job.output[0], write, sweep["decoder"])

@@ -15,6 +15,7 @@ from gpufeed.parts import Place, Stores, load_request, make_augment
 from gpufeed.trained import confusion
 from gpufeed.trained.heading import heading
 from gpufeed.trained.model_file import SavedModel, load
+from gpufeed.trained.record import EVALUATION
 from gpufeed.training import guarded, judge, read_cell, settle_process
 
 MOST_CLASSES = 1000  # the matrix of so many has a million entries
@@ -95,3 +96,10 @@ def check_classes(saved: SavedModel, samples: Manifest) -> None:
         raise GpufeedError(
             f"{len(saved.classes)} classes", f"at most {MOST_CLASSES} for a matrix", "use a smaller dataset"
         )
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule evaluate_model, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    found = evaluate_model(job.cell, job.input.model, job.input.manifest, job.stores, **job.asked)
+    job.keep(found, job.output.evaluation, EVALUATION.write, f"evaluation of {job.wildcards.cell}")

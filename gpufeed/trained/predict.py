@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from gpufeed.devices import apply_precision, resolve_device
 from gpufeed.environment import cores_allowed
 from gpufeed.errors import Skip
 from gpufeed.registry import fetch
-from gpufeed.trained.images import Picture, batches, find
+from gpufeed.trained.images import Picture, batches, find, samples
 from gpufeed.trained.model_file import SavedModel, load
 from gpufeed.trained.output import whole_file, write_predictions
 
@@ -95,3 +96,12 @@ def predict_to_csv(model: str | Path, files: Iterable[str], out: str | Path, dev
         rows = (Prediction(found.path, (), sentence) for found in find(files))
     with whole_file(out) as file:
         write_predictions(rows, file, "csv", top, classes)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule predict, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device)
+    files = list(job.input.files)
+    if job.params.samples:
+        files += samples(job.input.manifest, job.params.samples)
+    predict_to_csv(job.input.model, files, job.output.predictions, job.params.device)

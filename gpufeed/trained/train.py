@@ -8,7 +8,10 @@ from torch import nn
 
 from gpufeed.document import now
 from gpufeed.parts import Place, Stores
+from gpufeed.resume import over, resumable
 from gpufeed.trained.heading import heading
+from gpufeed.trained.model_file import save
+from gpufeed.trained.record import MODEL
 from gpufeed.trainers.checkpoints import Checkpoints
 from gpufeed.training import Trained, guarded, read_cell, settle_process, train
 
@@ -77,3 +80,21 @@ def learned(trained: Trained, place: Place) -> dict[str, Any]:
 def unlearned() -> dict[str, Any]:
     """The same of one that did not come to its end."""
     return {"resolved": None, "dataset": None, "input": None, "classes": None, "epochs": []}
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule train_model, a gpufeed.job.Job: the weights, then what is known of them."""
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    with resumable(Path(job.output.model).parent, job.wildcards.cell, job.params.code) as checkpoints:
+        found = train_model(
+            job.cell,
+            job.input.manifest,
+            job.stores,
+            job.gate,
+            checkpoints=checkpoints,
+            scratch=job.scratch,
+            **job.asked,
+        )
+        save(found.about, found.model, job.output.model)
+        job.keep(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
+    over(checkpoints, found.about["status"])

@@ -16,3 +16,10 @@ def test_the_names_that_no_experiment_may_bear_are_those_of_the_rules():
         )
     )
     assert Counter(RULES) == written
+
+
+def test_rules_are_wiring_alone():
+    rules = sorted((REPOSITORY / "rules").rglob("*.smk"))
+    assert 1 < len(rules) <= 12
+    functions = re.compile(r"^\s*(def|class) ", re.MULTILINE)
+    assert [file.name for file in rules if functions.search(file.read_text())] == []

@@ -1,19 +1,15 @@
-"""Writes a dataset's files into tar shards."""
+"""Write a dataset's files into tar shards."""
 
-from gpufeed import orphan
+from gpufeed.job import Job, run
 
-if __name__ == "__main__":
-    orphan.end_with_snakemake()
 
-from pathlib import Path
+def work(job: Job) -> None:
+    from gpufeed.shards.build import build
 
-from gpufeed.data.manifest import Manifest
-from gpufeed.log import job_log
-from gpufeed.shards.build import build
+    shards = build(job.manifest, job.output.index, workers=job.threads).shards
+    size = sum(shard.size for shard in shards)
+    job.logger.info("%d files in %d shards, %d bytes", len(job.manifest), len(shards), size)
 
-if __name__ == "__main__":  # worker processes may import this file again
-    with job_log(snakemake.log[0]) as log:  # noqa: F821
-        manifest = Manifest.read(snakemake.input.manifest)  # noqa: F821
-        info = build(manifest, Path(snakemake.output.index), workers=snakemake.threads)  # noqa: F821
-        size = sum(shard.size for shard in info.shards)
-        log.info("%d files in %d shards, %d bytes", len(manifest), len(info.shards), size)
+
+if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
+    run(snakemake, work)

@@ -1,37 +1,13 @@
-"""Measures the ceilings of one cell: end to end and compute only by turns, input only, and its stages."""
+"""Measure the ceilings of one cell: end to end and compute only in turn, input only, and its stages."""
 
-from gpufeed import orphan
+from gpufeed.job import Job, run
 
-if __name__ == "__main__":
-    orphan.end_with_snakemake()
 
-import sys
+def work(job: Job) -> None:
+    from gpufeed.ceilings.measure import for_job
 
-from gpufeed import attempts, leases
-from gpufeed.ceilings import verdict
-from gpufeed.ceilings.measure import measure_ceilings
-from gpufeed.ceilings.record import write
-from gpufeed.compose import planned_cell
-from gpufeed.log import job_log
-from gpufeed.node import node_name
-from gpufeed.parts import Stores
+    for_job(job)
+
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
-    with job_log(snakemake.log[0]):  # noqa: F821
-        job = snakemake  # noqa: F821
-        cell = planned_cell(job)
-        leases.take(cell["devices"], cell["device"], job.threads, job.resources.get("shares", 1))
-        found = measure_ceilings(
-            cell,
-            job.input.manifest,
-            Stores.of(job.input),
-            job.params.settings,
-            planned_on=node_name(),
-            attempt=job.params.attempt,
-            threads=job.threads,
-            gate=job.input.get("gate") or None,
-        )
-        attempts.ended(job.output.ceilings, found["attempt"])
-        write(found, job.output.ceilings)
-        said = found["sentence"] or verdict.of(found).sentence
-        print(f"ceilings of {job.wildcards.cell}, {found['status']}: {said}", file=sys.stderr)
+    run(snakemake, work)

@@ -1,14 +1,14 @@
 """Records of an experiment -> its figures."""
 
-from gpufeed import orphan
+from gpufeed.job import Job, run
 
-if __name__ == "__main__":
-    orphan.end_with_snakemake()
 
-from gpufeed.analysis.publish import plot
-from gpufeed.log import job_log
+def work(job: Job) -> None:
+    from gpufeed.analysis.publish import plot
 
-with job_log(snakemake.log[0]):  # noqa: F821
-    job = snakemake  # noqa: F821
     drawn = job.output
     plot(job.input.records, drawn.throughput, drawn.breakdown, drawn.workers, drawn.timeline)
+
+
+if __name__ == "__main__":
+    run(snakemake, work)

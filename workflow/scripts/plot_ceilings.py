@@ -1,13 +1,13 @@
 """Ceilings of an experiment's cells -> their table and their figure."""
 
-from gpufeed import orphan
+from gpufeed.job import Job, run
+
+
+def work(job: Job) -> None:
+    from gpufeed.analysis.ceilings_section import publish
+
+    publish(job.input, job.output.table, job.output.figure)
+
 
 if __name__ == "__main__":
-    orphan.end_with_snakemake()
-
-from gpufeed.analysis.ceilings_section import publish
-from gpufeed.log import job_log
-
-with job_log(snakemake.log[0]):  # noqa: F821
-    job = snakemake  # noqa: F821
-    publish(job.input, job.output.table, job.output.figure)
+    run(snakemake, work)

@@ -1,12 +1,13 @@
 """An evaluation -> the figure of its confusion matrix."""
 
-from gpufeed import orphan
+from gpufeed.job import Job, run
+
+
+def work(job: Job) -> None:
+    from gpufeed.analysis.confusion import plot
+
+    plot(job.input[0], job.output.confusion)
+
 
 if __name__ == "__main__":
-    orphan.end_with_snakemake()
-
-from gpufeed.analysis.confusion import plot
-from gpufeed.log import job_log
-
-with job_log(snakemake.log[0]):  # noqa: F821
-    plot(snakemake.input[0], snakemake.output.confusion)  # noqa: F821
+    run(snakemake, work)

@@ -1,0 +1,158 @@
+"""What every script of the workflow does around its work: `run(snakemake, work)`.
+
+A script imports nothing else of gpufeed at its top. What `work` imports may take seconds, and a job whose
+Snakemake has gone ends before that; worker processes import the script again, and may not need it.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import logging
+
+    from gpufeed.data.manifest import Manifest
+    from gpufeed.parts import Stores
+
+BEGAN_S = time.time()  # before what else is imported, so that a record tells the imports from the start
+
+
+def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False) -> None:
+    """Do the work of a job, which ends with its Snakemake and logs to its file; status 1 if it fails.
+
+    What `work` finds lacking on this node is no failure, but the status of the document that it keeps.
+    forks: `work` forks a process before which no thread may run, and calls Job.watch itself.
+    """
+    from gpufeed import orphan
+
+    runs = orphan.snakemake_runs()
+    if not forks:
+        orphan.end_unless(runs)
+
+    from gpufeed.log import job_log
+
+    with job_log(snakemake.log[0]) as log:
+        work(Job(snakemake, log, runs))
+
+
+class Job:
+    """A job of the workflow; `input`, `output`, `params` and all else of Snakemake's are attributes, too.
+
+    runs: says whether Snakemake still runs.
+    """
+
+    def __init__(self, snakemake: Any, logger: "logging.Logger", runs: Callable[[], bool]):
+        self.snakemake, self.logger, self.runs = snakemake, logger, runs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.snakemake, name)
+
+    @cached_property
+    def cell(self) -> dict[str, Any]:
+        """The planned cell, as Hydra composes it."""
+        from gpufeed.compose import planned_cell
+
+        return planned_cell(self.snakemake)
+
+    @cached_property
+    def manifest(self) -> "Manifest":
+        """The manifest of the job's dataset."""
+        from gpufeed.data.manifest import Manifest
+
+        return Manifest.read(self.input.manifest)
+
+    @cached_property
+    def stores(self) -> "Stores":
+        """What was built for the job's cell."""
+        from gpufeed.parts import Stores
+
+        return Stores.of(self.input)
+
+    @property
+    def began_s(self) -> float:
+        """time.time() when the script began."""
+        return BEGAN_S
+
+    @property
+    def gate(self) -> str | None:
+        """The verdict on the cell's loader; None for a ceiling."""
+        return self.input.get("gate") or None
+
+    @property
+    def planned_on(self) -> str:
+        """The node that planned the job."""
+        from gpufeed.node import node_name
+
+        return node_name()
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What every measurement is called with: who planned it, which attempt it is, threads of torch."""
+        return {"planned_on": self.planned_on, "attempt": self.params.attempt, "threads": self.threads}
+
+    @property
+    def scratch(self) -> Path:
+        """A folder that all nodes of a training see."""
+        return Path(self.config["results"]) / "scratch"
+
+    def watch(self) -> None:
+        """End this process as soon as its Snakemake has gone; for a job that forks, once it has."""
+        from gpufeed import orphan
+
+        orphan.end_unless(self.runs)
+
+    def take_gpus(self, count: int, device: str = "auto", share: bool = True) -> None:
+        """Wait until so many GPUs are free, and take them until the end of the job (gpufeed.leases.take).
+
+        share: where several jobs run at once, this one keeps to its share of the cores.
+        """
+        from gpufeed import leases
+
+        cores, shares = (self.threads, self.resources.get("shares", 1)) if share else (0, 1)
+        leases.take(count, device, cores, shares, self.runs)
+
+    def load_extension(self) -> None:
+        """Load the library of our kernels, if the job has it as input."""
+        if self.input.get("extension"):
+            from gpufeed import ops  # with torch
+
+            ops.load(self.input.extension)
+
+    def keep(
+        self,
+        found: Any,
+        path: str,
+        write: Callable[[Any, str], None] | None = None,
+        what: str = "",
+        said: Iterable[str] | None = None,
+    ) -> None:
+        """Write down that the attempt has ended, then its document, and print what stopped it.
+
+        found: the document; write: of one that is plain data, without a method `write`. what: the work, for
+        the line on stderr; said: what comes behind it, where that is not the document's sentence.
+        """
+        from gpufeed import attempts
+
+        data = found if isinstance(found, Mapping) else vars(found)
+        attempts.ended(path, data["attempt"])
+        if write is None:
+            found.write(path)
+        else:
+            write(found, path)
+        if said is not None:
+            lines = [f"{what}: {line}" for line in said]
+        else:
+            lines = [f"{what} {data['status']}: {data['sentence']}"] if data["sentence"] else []
+        for line in lines:
+            print(line, file=sys.stderr)
+
+    def keep_json(self, found: Any) -> None:
+        """Write the only output of the job, whole or not at all."""
+        from gpufeed.data.disk import whole
+
+        with whole(self.output[0]) as partial:
+            partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -9,7 +9,8 @@ UV_VERSION := 0.13.8
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-SHORT := not system and not slurm and not long
+# two processes, each with whole files of tests, those that take longest first
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 STAMP := $(VENV)/.installed-cuda$(CUDA)
 CONSTRAINTS := envs/constraints-cuda$(CUDA).txt
 LOCK = $(BIN)/uv pip compile -q --universal --python-version 3.11 --no-header --no-annotate --no-emit-index-url \
@@ -51,14 +52,13 @@ demo: setup
 	$(BIN)/snakemake --configfile config/demo.yaml
 	@echo "The report is ready: $(CURDIR)/results/demo/report.html"
 
-# two processes, each with whole files of tests; then the tests that want the machine for themselves
 test: setup
-	$(PYTEST) -n 2 --dist loadfile -m "not alone and $(SHORT)"
-	$(PYTEST) -m "alone and $(SHORT)"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not slow and not alone and not system and not slurm and not cuda"
 	@$(BIN)/python tests/cuda/ledger.py stale
 
+# every test: the last ones want the machine for themselves
 test-all: setup lint
-	$(PYTEST) -n 2 --dist loadfile -m "not alone"
+	$(PYTEST) $(SIDE_BY_SIDE) -m "not alone"
 	$(PYTEST) -m alone
 	@$(BIN)/python tests/cuda/ledger.py stale
 

@@ -1,5 +1,10 @@
 import logging
+import os
 from pathlib import Path
+
+# beside another process of tests, threads that wait for each other would take its cores
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from data_fixtures import REAL_DATA, Server

@@ -319,7 +319,7 @@ def one_thread():
 
 @pytest.mark.parametrize(
     ("trainer", "loader"),
-    [("plain", "resident"), pytest.param("lightning", "dataloader_workers", marks=pytest.mark.long)],
+    [("plain", "resident"), pytest.param("lightning", "dataloader_workers", marks=pytest.mark.slow)],
 )
 def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, loader, one_thread):
     resume_fixtures.write_images(tmp_path)

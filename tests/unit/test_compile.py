@@ -110,7 +110,7 @@ def test_a_vision_transformer_is_one_graph():
             torch.testing.assert_close(found, model(images))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["gelu", "bias_gelu", "linear_bias_gelu"])
 def test_a_vision_transformer_trains_compiled_by_inductor(tmp_path, activation):
     plain = losses(toy_trainer(tmp_path, toy_vit(activation), epochs=2))

@@ -44,7 +44,7 @@ def images(tmp_path):
     [
         (2, 11),  # shares of 12 and 11: in the second step rank 1 has nothing left
         # shares of 8, 8 and 7: batches of 3, 3 and 2 in the second step
-        pytest.param(3, 5, marks=pytest.mark.long),
+        pytest.param(3, 5, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batch_size):
@@ -71,7 +71,7 @@ def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batc
     assert [len(rank) for rank in resumed["seen"]] == [len(rank) - 1 for rank in whole["seen"]]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch, caplog):
     for name, value in SLURM.items():
         monkeypatch.setenv(name, value)
@@ -115,7 +115,7 @@ def test_a_rank_that_fails_ends_all_and_its_reason_is_told(how, found):
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
     # a shell in the background may have told everybody to ignore SIGINT
     code = "import ddp_fixtures, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
@@ -126,7 +126,7 @@ def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
     assert not psutil.wait_procs(family, timeout=60)[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("whom", ["starter", "rank"])
 def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weights(images, whom):
     """rank: one alone hears it, as where Slurm's signal comes to the others later."""

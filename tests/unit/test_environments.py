@@ -7,7 +7,7 @@ import yaml
 from data_fixtures import REPOSITORY
 from uv_fixtures import pinned_uv
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PLAIN = ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
 EXTRAS = ["--extra", "inference", "--extra", "tracking", "--extra", "peers"]
 

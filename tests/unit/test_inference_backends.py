@@ -145,7 +145,7 @@ def test_a_session_that_reads_torchs_memory_waits_for_torch(settings, monkeypatc
     assert logits.shape == (BATCH, len(setting.saved.classes))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [("compiled", "fp32"), ("torchao_int8", "int8")])
 def test_compiled_to_the_end_it_says_what_the_model_says(name, kind, settings):
     setting = settings("vit_mean", kind)
@@ -182,7 +182,7 @@ def test_engines_for_rtx_cards_are_built_on_a_cpu(settings):
     check_engines(settings("vit_mean").files, made.SIDE)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vit_lite", "vit_tiny", "resnet18"])
 def test_engines_of_shipped_models_for_rtx_cards_are_built_on_a_cpu(name, tmp_path):
     pytest.importorskip("tensorrt_rtx_bindings")

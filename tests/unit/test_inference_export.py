@@ -56,7 +56,7 @@ def exported(tmp_path_factory):
     return of
 
 
-LARGE = pytest.param("resnet18", marks=pytest.mark.long)  # 11 million weights, whatever the options
+LARGE = pytest.param("resnet18", marks=pytest.mark.slow)  # 11 million weights, whatever the options
 
 
 @pytest.mark.parametrize("case", [*(case for case in made.MODELS if case != "resnet18"), LARGE])

@@ -51,7 +51,7 @@ def images(tmp_path):
     return manifest
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, job, devices):
     job("n1", "n2", "n3")  # one more than is asked for
     arguments = {"folder": images.root, "batch_size": 12 // (2 * devices)}
@@ -69,7 +69,7 @@ def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, j
     assert not list((tmp_path / "results/scratch").iterdir())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, job):
     job("n1", "n2")
     hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": read_hyper("trainer", "lightning")}
@@ -96,7 +96,7 @@ def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, 
     ("how", "found"),
     [
         ("is killed", "rank 1 of the training ended with SIGKILL"),
-        pytest.param("raises", "a stone in the road", marks=pytest.mark.long),
+        pytest.param("raises", "a stone in the road", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
@@ -109,7 +109,7 @@ def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_
 
 
 @pytest.mark.parametrize(
-    "whom", ["starter", *(pytest.param(whom, marks=pytest.mark.long) for whom in ("step", "killed"))]
+    "whom", ["starter", *(pytest.param(whom, marks=pytest.mark.slow) for whom in ("step", "killed"))]
 )
 def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     """step: Slurm asks the tasks of the step, and the starter not at all."""
@@ -138,7 +138,7 @@ def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp
     assert not left_after(0, begun)
 
 
-@pytest.mark.parametrize("whom", ["starter", pytest.param("step", marks=pytest.mark.long)])
+@pytest.mark.parametrize("whom", ["starter", pytest.param("step", marks=pytest.mark.slow)])
 def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
     """step: Slurm asks all processes of the step, and the starter and its srun not at all."""
     job("n1", "n2")

@@ -44,8 +44,8 @@ def terminate() -> None:
     [
         ("plain", "resident", 0),
         ("plain", "dataloader_workers", 1),
-        pytest.param("lightning", "dataloader_workers", 2, marks=pytest.mark.long),
-        pytest.param("lightning", "resident", 3, marks=pytest.mark.long),
+        pytest.param("lightning", "dataloader_workers", 2, marks=pytest.mark.slow),
+        pytest.param("lightning", "resident", 3, marks=pytest.mark.slow),
     ],
 )
 def test_it_goes_on_at_the_step_to_the_same_weights(tmp_path, trainer, loader, seed, one_thread):

@@ -276,7 +276,7 @@ def mlp(x, weight1, bias1, weight2, bias2):
     return ops.gelu_mlp(x @ weight1, weight1, bias1, weight2, bias2)
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_whole_with_autocast_and_backward(backend, autocast, monkeypatch):
     def run(function):

@@ -13,7 +13,7 @@ import torch
 from data_fixtures import REPOSITORY
 from uv_fixtures import pinned_uv
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 # with nvcc and what it needs, in versions that belong together: no toolkit has to be installed
 PACKAGES = ("torch", "numpy", "setuptools", "ninja", "cuda-toolkit[nvcc,crt,nvvm,cccl]")

@@ -15,7 +15,7 @@ from wheel_fixtures import WHEEL, copy_sources
 from gpufeed.commit import checkout, write
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("with_torch", [True, False])
 def test_a_wheel_holds_the_library_where_the_build_has_torch_and_the_sources_always(tmp_path, with_torch):
     copy_sources(tmp_path)

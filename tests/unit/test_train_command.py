@@ -81,7 +81,7 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
     assert len(json.loads(asked.stdout)[0]["classes"]) == 3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_packed_dataset_is_made_unpacked_and_trained_on(tmp_path, monkeypatch):
     monkeypatch.setenv("GPUFEED_UNPACK", str(tmp_path / "node"))
     done = train_in(tmp_path, *TINY, "data_form=packed", "loader=dataloader_sync", "hydra.run.dir=run")
@@ -129,7 +129,7 @@ def epochs_of(path):
     return [int(row["epoch"]) for row in rows(path)] if path.exists() else []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
     command = (*TINY, "trainer=plain", "epochs=80", "checkpoint_steps=4")
     whole = train_in(tmp_path, *command, "hydra.run.dir=whole")

@@ -62,7 +62,7 @@ def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone
     assert not (tmp_path / "folder").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_pip_installs_from_the_source_archive_trains_in_an_empty_folder(tmp_path):
     sources, empty = (tmp_path / name for name in ("sources", "empty"))
     sources.mkdir()

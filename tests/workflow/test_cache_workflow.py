@@ -13,7 +13,7 @@ from workflow_fixtures import TINY
 from gpufeed.build_time import BuildTimes
 from gpufeed.data.manifest import Manifest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 BROKEN = {

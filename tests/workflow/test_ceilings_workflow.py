@@ -8,7 +8,7 @@ from workflow_fixtures import SHORT
 
 from gpufeed.ceilings import record
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"]["ceilings"] = {"blocks": ["loaders"], "pairs": 6, "least_s": 0.1}

@@ -7,7 +7,7 @@ import os
 import pytest
 from workflow_fixtures import SHORT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 UNTIL = ("--until", "measure_cell")
 
 

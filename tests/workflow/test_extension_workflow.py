@@ -9,7 +9,7 @@ from workflow_fixtures import SHORT
 from gpufeed.errors import Skip
 from gpufeed.ops import toolkit
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"] |= {

@@ -6,7 +6,7 @@ import json
 import pytest
 from workflow_fixtures import SHORT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 PLANTED = '''
 from dataclasses import replace

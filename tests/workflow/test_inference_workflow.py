@@ -9,7 +9,7 @@ from workflow_fixtures import SHORT
 from gpufeed.inference import record
 from gpufeed.inference.files import EXPORTED
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"

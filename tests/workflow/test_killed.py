@@ -66,7 +66,7 @@ def test_a_job_that_has_just_begun_ends_with_the_snakemake_that_started_it(prepa
     assert not flow.files("results/records/**/*.json")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_killed_in_mid_report(measured):
     flow = measured(SHORT)
     log = flow.folder / "results/logs/assemble_report/report.log"
@@ -144,7 +144,7 @@ class SlowHandler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_killed_in_mid_download(workflow):
     server = SlowServer(cifar_archive())
     threading.Thread(target=server.serve_forever, daemon=True).start()

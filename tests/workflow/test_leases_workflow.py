@@ -77,7 +77,7 @@ def lease_of(flow, path: str, record: Record) -> tuple[datetime, datetime, str]:
     return begun, datetime.fromisoformat(record.finished_at), taken
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepared, gpus):
     """Two run at once for all that Snakemake knows. One that wants two GPUs is told so."""
     gpus(1)
@@ -99,7 +99,7 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
     assert record.sentence == "The job asks for 2 GPUs, and this node has 1 whole one."
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
     gpus(2)
     config = copy.deepcopy(CONFIG) | {"cores_per_cell": 1, "least_s": 5}  # long enough to meet

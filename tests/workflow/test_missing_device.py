@@ -10,7 +10,7 @@ from workflow_fixtures import SHORT
 from gpufeed.record import Record
 from gpufeed.trained.record import EVALUATION
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CONFIG = copy.deepcopy(SHORT) | {"device": "cuda"}
 CONFIG["experiments"]["tiny"]["blocks"] = {

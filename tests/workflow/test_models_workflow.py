@@ -10,7 +10,7 @@ from workflow_fixtures import SHORT
 from gpufeed.trained.model_file import load
 from gpufeed.trained.record import EVALUATION
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 CONFIG = copy.deepcopy(SHORT)
 CONFIG["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "resident"

@@ -9,7 +9,7 @@ import pytest
 from data_fixtures import write_zip
 from workflow_fixtures import SHORT
 
-pytestmark = [pytest.mark.long, pytest.mark.realdata]
+pytestmark = [pytest.mark.slow, pytest.mark.realdata]
 
 TIMES = ("started_at", "finished_at", "attempt")  # of a verdict, which differ from run to run
 

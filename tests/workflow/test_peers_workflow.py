@@ -5,7 +5,7 @@ import json
 import pytest
 from workflow_fixtures import SHORT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 TINY = SHORT["experiments"]["tiny"]
 LOADERS = ["spdl", "webdataset", "ffcv"]
 STAYS = "spdl_processes"

@@ -17,7 +17,7 @@ from gpufeed.analysis.find import STEPS_SUFFIX
 from gpufeed.record import Record
 from gpufeed.trained.model_file import load
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 def config(**block) -> dict:

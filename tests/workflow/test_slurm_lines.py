@@ -107,7 +107,7 @@ def test_golden_files_hold_every_rule_that_is_submitted(site):
     assert set(re.findall(r"^(\w+)$", (GOLDEN / f"{site}.txt").read_text(), re.MULTILINE)) == submitted
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_mistakes_planted_in_a_profile_are_found(preflight):
     """Each is one that the executor takes without a word; the lines come from the profile itself."""
     planted = {
@@ -149,7 +149,7 @@ def test_mistakes_planted_in_a_profile_are_found(preflight):
         assert sentence in said, said
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
     """All by lines that the executor makes without a word, but for a gres that it cannot read."""
     planted = {

@@ -60,7 +60,7 @@ def asked(call: str, option: str) -> int:
     return int(re.search(rf"{option}[= ](\d+)", call)[1])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_has_the_configs_cores_and_at_least_its_workers(prepared, submitted):
     config = copy.deepcopy(TINY)
     config["experiments"]["tiny"]["kernels"] = {}

@@ -8,7 +8,7 @@ from workflow_fixtures import SHORT
 
 from gpufeed.sweep import record
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 
 
 CONFIG = copy.deepcopy(SHORT) | {"use_instead": {"tiny_imagenet": "synthetic"}}

@@ -23,7 +23,7 @@ def config() -> dict:
     return changed
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_from_idx_files_to_the_page(prepared):
     flow = prepared(config())
     flow.run()

@@ -77,7 +77,7 @@ def test_from_nothing_to_the_report_then_nothing_to_do_then_one_change(workflow)
     assert len(after.keys() - before.keys()) == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
     config = copy.deepcopy(SHORT)
     config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "dataloader_sync"
@@ -96,7 +96,7 @@ def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_new_places_for_the_same_data_and_telemetry_measure_nothing_again_and_new_code_does(measured):
     flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": True})
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")

@@ -2,9 +2,10 @@ import logging
 import os
 from pathlib import Path
 
-# beside another process of tests, threads that wait for each other would take its cores
+# beside another process of tests: one thread here, and none that spins while it waits, in jobs too
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 from data_fixtures import REAL_DATA, Server

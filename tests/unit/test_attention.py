@@ -170,6 +170,7 @@ for pool in ("mean", "class_token"):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [(1, 50, 65), (64, 197), (257,)], ids=str)
 def test_the_kernels_against_float64(lengths):
     run(BEGINNING + LENGTHS.format(lengths=lengths), TRITON_INTERPRET="1")
@@ -177,8 +178,14 @@ def test_the_kernels_against_float64(lengths):
 
 @pytest.mark.parametrize(
     "code",
-    [CANDIDATES, LAYOUTS, EXTREMES, HYPOTHESIS, OP, MODEL],
-    ids=["candidates", "layouts", "extremes", "hypothesis", "op", "model"],
+    [
+        pytest.param(CANDIDATES, id="candidates", marks=pytest.mark.slow),
+        pytest.param(LAYOUTS, id="layouts", marks=pytest.mark.slow),
+        pytest.param(EXTREMES, id="extremes", marks=pytest.mark.slow),
+        pytest.param(HYPOTHESIS, id="hypothesis", marks=pytest.mark.slow),
+        pytest.param(OP, id="op"),
+        pytest.param(MODEL, id="model", marks=pytest.mark.slow),
+    ],
 )
 def test_by_the_interpreter(code):
     run(BEGINNING + code, TRITON_INTERPRET="1")

@@ -317,9 +317,10 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "loader"),
-    [("plain", "resident"), pytest.param("lightning", "dataloader_workers", marks=pytest.mark.slow)],
+    [("plain", "resident"), ("lightning", "dataloader_workers")],
 )
 def test_a_process_that_is_killed_in_mid_epoch_goes_on(tmp_path, trainer, loader, one_thread):
     resume_fixtures.write_images(tmp_path)

@@ -39,12 +39,12 @@ def images(tmp_path):
     return manifest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "batch_size"),
     [
         (2, 11),  # shares of 12 and 11: in the second step rank 1 has nothing left
-        # shares of 8, 8 and 7: batches of 3, 3 and 2 in the second step
-        pytest.param(3, 5, marks=pytest.mark.slow),
+        (3, 5),  # shares of 8, 8 and 7: batches of 3, 3 and 2 in the second step
     ],
 )
 def test_ranks_train_like_one_device_with_the_batches_of_all(images, ranks, batch_size):
@@ -115,7 +115,8 @@ def test_a_rank_that_fails_ends_all_and_its_reason_is_told(how, found):
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
     # a shell in the background may have told everybody to ignore SIGINT
     code = "import ddp_fixtures, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "

@@ -126,8 +126,9 @@ def pipelines():
         if entry.workers != "required":
             yield name, {}
         if entry.workers != "never":
-            yield name, {"workers": 2, "prefetch_factor": 2}
-            yield name, {"workers": 2, "prefetch_factor": 3, "persistent_workers": True}
+            slow = [pytest.mark.slow] if name == "spdl_processes" else []  # each worker is a new Python
+            for changes in ({"prefetch_factor": 2}, {"prefetch_factor": 3, "persistent_workers": True}):
+                yield pytest.param(name, {"workers": 2, **changes}, marks=slow)
 
 
 @pytest.mark.parametrize(("loader", "changes"), list(pipelines()), ids=lambda value: str(value))

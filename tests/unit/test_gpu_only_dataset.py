@@ -141,6 +141,7 @@ np.save(sys.argv[3], data.images.permute(0, 2, 3, 1).numpy())
 """
 
 
+@pytest.mark.slow
 def test_of_two_processes_that_lack_the_cache_one_builds_it(manifest, tmp_path):
     def start(name: str, slow_s: float) -> subprocess.Popen:
         where = [manifest.root / "manifest.parquet", str(slow_s), tmp_path / f"{name}.npy"]

@@ -102,6 +102,7 @@ def toy(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_accuracy_is_that_of_the_evaluation_and_compared_with_eager(toy):
     found, rows, evaluation = toy("eager", "plain", "turned")
     assert (found["status"], found["attempt"], found["split"]) == ("done", 3, "test")
@@ -121,6 +122,7 @@ def test_accuracy_is_that_of_the_evaluation_and_compared_with_eager(toy):
     assert bf16["bytes"] * 2 == rows["eager", "fp32"]["bytes"]
 
 
+@pytest.mark.slow
 def test_times_of_one_image_and_of_batches(toy):
     found, rows, _ = toy("plain")
     assert list(rows) == [("eager", "fp32"), ("plain", "fp32")]  # the reference is measured unasked
@@ -150,6 +152,7 @@ def test_backends_take_turns_and_every_other_round_backwards(toy):
     assert prepared == [1, 1, 5, 5, 8, 8]  # all of a batch before any is timed
 
 
+@pytest.mark.slow
 def test_what_one_backend_lacks_or_does_wrong_stops_no_other(toy):
     found, rows, _ = toy("skipping", "narrow", "half", "endless", "greedy", "late", "plain")
     assert found["status"] == "done"

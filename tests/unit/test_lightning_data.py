@@ -199,6 +199,7 @@ def fit_of_a_rank(folder):
     return gathered((module.seen, module.told, weights), 2)
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_images_of_an_ordinary_fit(tmp_path):
     """49 images in batches of 24: rank 0 has 24 and 1; rank 1 has 24, as 23 and 1."""
     ranks = spread(Call("test_lightning_data:fit_of_a_rank", {"folder": tmp_path}, 2, "cpu", 1))

@@ -57,10 +57,22 @@ def cases() -> list[Case]:
     return found
 
 
-every_loader = pytest.mark.parametrize("case", cases(), ids=str)
-every_pipeline = pytest.mark.parametrize(
-    "case", [case for case in cases() if not case.entry.ceiling], ids=str
-)
+def each(of: list[Case]):
+    """A case a test; those that start a new Python for every worker take seconds."""
+
+    def marks(case: Case):
+        anew = case.name == "spdl_processes" or (case.name == "spdl" and case.persistent)
+        return pytest.mark.slow if anew else ()
+
+    marked = [pytest.param(case, marks=marks(case)) for case in of]
+    return pytest.mark.parametrize("case", marked, ids=str)
+
+
+every_loader = each(cases())
+every_pipeline = each([case for case in cases() if not case.entry.ceiling])
+# for what does not depend on how long the workers live
+every_loader_once = each([case for case in cases() if not case.persistent])
+every_pipeline_once = each([case for case in cases() if not case.entry.ceiling and not case.persistent])
 
 
 @pytest.fixture
@@ -180,7 +192,7 @@ def test_three_epochs(case, make, dataset, device):
             assert sorted(ids_of(batches)) == loader.split_ids.tolist()
 
 
-@every_loader
+@every_loader_once
 def test_images_of_several_sizes_come_in_one_or_are_refused(case, make, several_sizes, device):
     if not case.entry.resizes:
         if case.entry.reads == "strips":
@@ -211,7 +223,7 @@ def test_order_follows_seed_and_epoch(case, make):
     assert (sorted(first) if loader.own_order else first) == loader.request.manifest.ids("test").tolist()
 
 
-@every_pipeline
+@every_pipeline_once
 def test_an_order_of_its_own_is_told(case, make):
     loader = make(case)
     r = loader.request
@@ -220,7 +232,7 @@ def test_an_order_of_its_own_is_told(case, make):
     assert loader.own_order is None or loader.own_order.endswith(".")
 
 
-@every_pipeline
+@every_pipeline_once
 def test_ranks_share_the_epoch(case, make):
     ranks = [make(case, rank=rank, world_size=3) for rank in range(3)]
     for epoch in range(2):
@@ -270,7 +282,7 @@ def test_early_exit_leaves_nothing_behind(case, make):
     assert [t.name for t in threading.enumerate() if t.name.startswith("gpufeed") and t not in threads] == []
 
 
-@every_loader
+@every_loader_once
 def test_cpu_augment_runs_in_the_loader(case, make, dataset, device):
     if "cpu" not in case.entry.augments:
         pytest.skip("has no single samples to run it on, so the planner leaves it out")
@@ -290,7 +302,7 @@ def test_cpu_augment_runs_in_the_loader(case, make, dataset, device):
             assert (batch.images.cpu() - torch.stack(expected)).abs().max() <= allowed
 
 
-@every_loader
+@every_loader_once
 def test_transfer_is_told_where_something_is_copied(case, make, device):
     loader = make(case)
     batches = list(loader)
@@ -306,7 +318,7 @@ def test_transfer_is_told_where_something_is_copied(case, make, device):
         assert all(batch.transfer.ms() > 0 for batch in batches)
 
 
-@every_pipeline
+@every_pipeline_once
 def test_a_step_that_gathers_gets_the_same_batches(case, make):
     """`ungathered` lets a loader say where its images are; whoever asks for the images gets them."""
     for plain, other in zip(make(case), make(case, ungathered=True), strict=True):
@@ -318,7 +330,7 @@ def test_a_step_that_gathers_gets_the_same_batches(case, make):
         assert torch.equal(other.ids, plain.ids)
 
 
-@every_pipeline
+@every_pipeline_once
 def test_a_clone_keeps_its_images_and_a_part_is_its_first_ones(case, make):
     for settings in ({}, {"ungathered": True}):
         batches = iter(make(case, **settings))
@@ -331,7 +343,7 @@ def test_a_clone_keeps_its_images_and_a_part_is_its_first_ones(case, make):
         assert (len(part.labels), part.ids.tolist()) == (3, kept.ids[:3].tolist())
 
 
-@every_loader
+@every_loader_once
 def test_global_random_numbers_are_left_alone(case, make):
     loader = make(case)
     torch.manual_seed(1)
@@ -344,7 +356,7 @@ def test_global_random_numbers_are_left_alone(case, make):
     assert (torch.rand(1), np.random.rand()) == expected
 
 
-@every_loader
+@every_loader_once
 def test_too_many_ranks_are_refused(case, dataset, device):
     few = replace(request(*dataset, device=device, workers=case.workers), split="test", world_size=7)
     with pytest.raises(GpufeedError, match="6 samples in split 'test' for 7 ranks"):

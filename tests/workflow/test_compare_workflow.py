@@ -3,6 +3,7 @@
 import shutil
 
 import pandas as pd
+import pytest
 from workflow_fixtures import SHORT
 
 from gpufeed.record import Record
@@ -10,6 +11,7 @@ from gpufeed.record import Record
 PAGE, TABLE = "results/comparison/tiny.md", "results/comparison/tiny.csv"
 
 
+@pytest.mark.slow
 def test_a_run_is_held_against_the_baseline_that_the_config_names(measured, finished):
     flow = measured({**SHORT, "baseline": "before"})
     shutil.copytree(finished / "results", flow.folder / "before")

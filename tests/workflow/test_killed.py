@@ -27,6 +27,7 @@ def valid(flow):
     return {path: Record.read(flow.folder / path) for path in flow.files("results/records/**/*.json")}
 
 
+@pytest.mark.slow
 def test_killed_in_mid_cell(prepared):
     flow = prepared(SHORT)
     process = flow.start()

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 
 import pandas as pd
+import pytest
 from data_fixtures import REPOSITORY
 from record_fixtures import telemetry
 from workflow_fixtures import TINY
@@ -65,6 +66,7 @@ def told(flow):
     ]
 
 
+@pytest.mark.slow
 def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(prepared, finished):
     flow = prepared(planned())
     plant(flow, finished)
@@ -95,6 +97,7 @@ def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(pr
     assert "Nothing to be done" in flow.run("-n")
 
 
+@pytest.mark.slow
 def test_a_disturbed_repeat_is_measured_once_more_and_the_quieter_counts(prepared, finished):
     flow = prepared({**planned(), "repeats": 2})
     plant(flow, finished)

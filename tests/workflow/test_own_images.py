@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pandas as pd
+import pytest
 from PIL import Image
 from workflow_fixtures import SHORT
 
@@ -20,6 +21,7 @@ def prepared_again(said: str) -> bool:
     return "rule prepare_dataset" in said
 
 
+@pytest.mark.slow
 def test_a_folder_is_measured_and_prepared_again_when_its_images_change(workflow, tmp_path):
     folder = tmp_path / "own images"
     for name in ("b", "a"):

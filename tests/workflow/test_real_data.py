@@ -10,10 +10,10 @@ from workflow_fixtures import TINY
 
 from gpufeed.data.manifest import Manifest
 
-pytestmark = pytest.mark.realdata
+pytestmark = [pytest.mark.slow, pytest.mark.realdata]
 
 
-def config_for(dataset, **common):
+def config_for(dataset, loader, **common):
     config = json.loads(json.dumps(TINY))
     config["repeats"] = 1
     config["experiments"]["tiny"]["common"] = {
@@ -22,12 +22,12 @@ def config_for(dataset, **common):
         "batch_size": 64,
         **common,
     }
-    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync", "resident"]
+    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = loader
     return config
 
 
 def test_tiny_imagenet_40(workflow, real_data):
-    config = config_for("tiny_imagenet_40", steps=20)
+    config = config_for("tiny_imagenet_40", "replay", steps=20)  # no gate, which would read every epoch
     config["archives"] = [str(real_data)]
     flow = workflow(config)
     flow.run()
@@ -49,7 +49,7 @@ def test_an_archive_of_cifar10(workflow, real_data, tmp_path):
     archive = tmp_path / "cifar-10-python.tar.gz"
     maker = [sys.executable, str(real_data / "make_cifar10_archive.py"), str(archive), "--per-class", "200"]
     subprocess.run(maker, check=True, timeout=120)
-    config = config_for("cifar10_200")
+    config = config_for("cifar10_200", ["dataloader_sync", "resident"])
     config["archives"] = [str(tmp_path)]
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     config["sources"]["cifar10_200"] = {

@@ -17,7 +17,7 @@ import pytest
 from dockerfile_fixtures import BUILD_S, NAMESPACE, Image, base_image, finished
 from workflow_fixtures import SHORT, Workflow
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(1800)]
 MIRROR = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages"]
 ROOM = 20 * 2**30  # bytes
 

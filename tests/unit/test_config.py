@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from config_fixtures import ROOT, merged
+from config_fixtures import LEAVES, ROOT, merged, small
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from gpufeed.config import GROUPS, HYPER, RULES, check, planned, read_hyper
-from gpufeed.config_schema import check_files, read_yaml
-from gpufeed.config_sources import FASHION_MNIST_FILES, check_splits, with_defaults
-from gpufeed.data import idx, synthetic
+from gpufeed.config import GROUPS, RULES, check, planned, read_hyper
+from gpufeed.config_sources import FASHION_MNIST_FILES
+from gpufeed.data import idx
 from gpufeed.errors import GpufeedError
-from gpufeed.experiment import DEVICES, Plan, check_batch, impossible
+from gpufeed.experiment import DEVICES, Plan, impossible
 from gpufeed.folders import settle_folders
 from gpufeed.registry import AUGMENTS, KINDS
 
 PIPELINING = ["experiments", "pipelining"]
+
+
 SYNTHETIC = ["sources", "synthetic", "options"]
 
 
@@ -115,6 +116,8 @@ def broken(path, value):
 
 
 TWO_FILES = [{"name": name, "sha256": "0" * 64} for name in ("a.bin", "b.bin")]
+
+
 NAN = float("nan")
 
 
@@ -166,11 +169,15 @@ def test_a_wrong_config_says_what_was_found_and_what_to_do(path, value, found, r
 
 
 RESIZED = {"layout": "synthetic", "options": {"count": 2500, "size": 64}, "resize": [32, 32]}
+
+
 CACHED = {
     "title": "t",
     "question": "q",
     "blocks": {"a": {"dataset": "mixed", "loader": "resident", "steps": 4}},
 }
+
+
 PLAIN = {
     "title": "t",
     "question": "q",
@@ -276,80 +283,6 @@ def test_the_files_of_fashion_mnist_are_those_that_its_layout_reads():
     assert sorted(FASHION_MNIST_FILES) == sorted(sum(idx.FILES.values(), ()))
 
 
-def small(options, **block):
-    """A config of one experiment on one synthetic source."""
-    config = merged("config.yaml")
-    config["sources"] = {"synthetic": {"layout": "synthetic", "options": options}}
-    block = {"dataset": "synthetic", "loader": ["dataloader_sync", "replay"], **block}
-    config["experiments"] = {"tiny": {"title": "t", "question": "q", "blocks": {"b": block}}}
-    return {**config, "run": ["tiny"]}
-
-
-def test_a_run_of_whole_epochs_without_evaluation_images_names_its_experiment():
-    with pytest.raises(GpufeedError, match="experiment 'tiny' trains whole epochs on 'synthetic'"):
-        planned(small({"evaluation_share": 0}, steps=[None, 20]))
-
-
-@pytest.mark.parametrize(
-    ("block", "found"),
-    [
-        ({"batch_size": [8, 5000]}, "batch_size 5000"),
-        ({"batch_size": 161, "steps": 20}, "batch_size 161"),
-    ],
-)
-def test_a_batch_of_more_images_than_there_are_is_told_with_both_numbers(block, found):
-    small_one = {"count": 200, "evaluation_share": 0.2, "classes": 2}
-    with pytest.raises(GpufeedError, match="160 images") as error:
-        planned(small(small_one, **block))
-    assert found in error.value.found
-    assert "'tiny'" in error.value.found
-    assert planned(small(small_one, **{**block, "batch_size": 160})).cells["tiny"]
-
-
-def test_the_batch_of_several_devices_is_checked_by_their_job():
-    """Which most nodes do not run: a plan with such a cell is no mistake there."""
-    block = {"batch_size": 81, "devices": 2, "trainer": "lightning"}
-    found = planned(small({"count": 200, "evaluation_share": 0.2, "classes": 2}, **block))
-    (one, *_) = found.cells["tiny"].values()
-    with pytest.raises(GpufeedError, match=r"81 on each of 2 devices, 162 together.* 160 images"):
-        check_batch(one, 160)
-    check_batch(one, 162)
-
-
-def test_the_images_of_a_download_are_not_known_while_planning():
-    config = merged("config.yaml")
-    config["experiments"]["pipelining"]["common"] |= {"dataset": "cifar10", "batch_size": 10**6}
-    assert planned(config).cells["pipelining"]
-
-
-@pytest.mark.parametrize("block", [{"steps": 20}, {"loader": "replay"}])
-def test_cells_that_evaluate_nothing_need_no_evaluation_images(block):
-    assert planned(small({"evaluation_share": 0}, **block)).cells["tiny"]
-
-
-@pytest.mark.parametrize("size", [8, 64, [8, 16]])
-def test_sizes_are_a_side_or_height_and_width(size):
-    assert planned(small({"size": size})).cells["tiny"]
-
-
-def test_defaults_of_synthetic_options_are_those_of_the_layout():
-    assert with_defaults("synthetic", {}) == vars(synthetic.Options())
-
-
-@given(st.integers(2, 400), st.integers(2, 40), st.floats(0, 1, exclude_max=True))
-def test_the_layout_makes_every_class_in_both_splits_of_what_the_plan_accepts(count, classes, share):
-    options = {"count": count, "classes": classes, "evaluation_share": share}
-    try:
-        check_splits(options, "sources.s")
-    except GpufeedError:
-        return
-    choice = synthetic.parse_options(options)
-    labels = [index % classes for index in range(count)]
-    held_out = labels[count - choice.evaluation :]
-    assert set(labels[: count - choice.evaluation]) == set(range(classes))
-    assert set(held_out) == (set(range(classes)) if share else set())
-
-
 RIGHT = {
     "dataset": st.just("synthetic"),
     **{axis: st.sampled_from(sorted(KINDS[axis])) for axis in ("loader", "augment", "model", "trainer")},
@@ -374,8 +307,11 @@ RIGHT = {
     ),
 }
 RIGHT["overrides"] |= st.lists(RIGHT["overrides"], max_size=2)  # lists among them count as their entries
-LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("pillow")
+
+
 KEYS = st.text(max_size=4) | st.integers()
+
+
 WRONG = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(KEYS, values), max_leaves=4)
 
 
@@ -479,75 +415,6 @@ def test_repeats_go_on_only_with_trainers_that_keep_checkpoints(trainer, resume)
 
 def test_the_accuracy_runs_go_on_where_they_were():
     assert merged("config.yaml", "accuracy.yaml")["experiments"]["accuracy"]["resume"] is True
-
-
-DEEP = st.recursive(
-    LEAVES, lambda values: st.lists(values) | st.dictionaries(st.text(max_size=4), values), max_leaves=8
-)
-
-
-@given(DEEP, st.text("abc", min_size=1, max_size=4), st.lists(st.booleans(), max_size=5), st.booleans())
-def test_a_key_that_a_mapping_has_twice_is_refused_at_any_depth(beside, key, way, flow):
-    deep, path = {"FIRST": beside, "other": [{key: 1}, {key: 2}], "SECOND": beside}, ""
-    for of_list in way:
-        deep, path = ([beside, deep], f"1.{path}") if of_list else ({"in": deep}, f"in.{path}")
-    text = yaml.safe_dump(deep, default_flow_style=flow, sort_keys=False)
-    if text.count("FIRST") + text.count("SECOND") > 2:
-        return  # as a leaf
-    assert read_yaml(text, "my.yaml") == yaml.safe_load(text)
-    lines = [text[: text.index(name)].count("\n") + 1 for name in ("FIRST", "SECOND")]
-    with pytest.raises(GpufeedError) as error:
-        read_yaml(text.replace("FIRST", key).replace("SECOND", f"'{key}'"), "my.yaml")
-    where = f"twice in my.yaml, in lines {lines[0]} and {lines[1]}"
-    assert error.value.found == f"key '{path}{key}' {where}"
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("a: &a {x: 1, y: 1}\nb: {<<: *a, x: 2}\nc: *a", {"a": {"x": 1, "y": 1}, "b": {"x": 2, "y": 1}}),
-        ("a: &a {x: 1}\nb: &b {y: 2}\nc: {<<: *a, <<: *b, =: 3}", {"c": {"x": 1, "y": 2, "=": 3}}),
-        ("a: {x: 1}\nb: {x: 1}", {}),
-        ("1: a\n'1': b", {1: "a", "1": "b"}),
-        ("# nothing", None),
-    ],
-)
-def test_anchors_merges_and_the_same_key_elsewhere_are_legal(text, values):
-    found = read_yaml(text, "my.yaml")
-    assert found == yaml.safe_load(text)
-    assert values is found is None or found | values == found
-
-
-@pytest.mark.parametrize("text", ["1: a\n0x1: b", "a: &a {x: 1}\nb: [*a, {yes: 1, true: 2}]"])
-def test_two_ways_to_write_a_key_are_one(text):
-    with pytest.raises(GpufeedError, match="twice"):
-        read_yaml(text, "my.yaml")
-
-
-@pytest.mark.parametrize("text", ["day: 2026-13-45", "[" * 3000, "a: [", "!!int a: 1"])
-def test_what_is_no_yaml_is_one_kind_of_error(text):
-    with pytest.raises(yaml.YAMLError):
-        read_yaml(text, "my.yaml")
-
-
-def test_hyper_parameters_are_refused_with_a_key_twice(tmp_path, monkeypatch):
-    (tmp_path / "config/hydra/model").mkdir(parents=True)
-    text = (HYPER / "model/simple_cnn.yaml").read_text()
-    (tmp_path / "config/hydra/model/simple_cnn.yaml").write_text(f"{text}\nchannels: [3]\n")
-    monkeypatch.setattr("gpufeed.config.HYPER", tmp_path / "config/hydra")
-    monkeypatch.setattr("gpufeed.config.ROOT", tmp_path)
-    with pytest.raises(GpufeedError, match=r"key 'channels' twice in config/hydra/model/simple_cnn\.yaml"):
-        read_hyper("model", "simple_cnn")
-
-
-def test_config_files_are_checked_whatever_their_form(tmp_path):
-    twice, fine, none = tmp_path / "twice.json", tmp_path / "fine.json", tmp_path / "none.yaml"
-    twice.write_text('{\n\t"experiments": {\n\t\t"mine": {},\n\t\t"mine": {}\n\t}\n}\n')
-    fine.write_text('{\n\t"seed": 1\n}\n')
-    none.write_text("a: [")  # which Snakemake tells
-    check_files([fine, none, tmp_path / "missing.yaml", "/dev/null"])
-    with pytest.raises(GpufeedError, match=rf"'experiments\.mine' twice in {twice}, in lines 3 and 4"):
-        check_files([str(fine), str(twice)])
 
 
 def test_hybrid_gpu_trains_with_rotation_brightness_contrast_and_noise_together_by_all_who_can():

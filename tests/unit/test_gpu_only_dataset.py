@@ -1,7 +1,6 @@
 """The front that holds a split on the device; here on the CPU, which is what it falls back to."""
 
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -10,23 +9,15 @@ import time
 import numpy as np
 import pytest
 import torch
-import yaml
-from data_fixtures import REPOSITORY, files_below
-from hostile_fixtures import hostile_files, photo, saved
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from image_fixtures import MEAN, STD, encode, pixels, write_dataset
-from torch.utils.data import DataLoader
+from data_fixtures import REPOSITORY
+from gpu_only_fixtures import dataset, expected, noted, put
+from hostile_fixtures import photo, saved
+from image_fixtures import pixels, write_dataset
 
 import gpufeed
 from gpufeed import gpu_only_dataset
 from gpufeed.cache import build, read_info
-from gpufeed.data.image_folder import MEAN as IMAGENET_MEAN
-from gpufeed.data.image_folder import STD as IMAGENET_STD
 from gpufeed.data.prepare import prepare
-from gpufeed.data.resize import resized
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.decode.simplejpeg import SimpleJpegDecoder
 from gpufeed.errors import GpufeedError
 from gpufeed.gpu_only_dataset import GPUOnlyDataset
 
@@ -40,20 +31,7 @@ def manifest(tmp_path):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """Every file that simplejpeg is given in this process."""
-    seen, decode = [], SimpleJpegDecoder.decode
-    monkeypatch.setattr(
-        SimpleJpegDecoder, "decode", lambda self, files: seen.extend(files) or decode(self, files)
-    )
-    return seen
-
-
-def dataset(source, **options) -> GPUOnlyDataset:
-    return GPUOnlyDataset(source, **{"use_gpu_decode": False, "device": "cpu", "workers": 1, **options})
-
-
-def expected(sample_id: int) -> torch.Tensor:
-    return torch.from_numpy(pixels(sample_id, 8)).permute(2, 0, 1)
+    return noted(monkeypatch)
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
@@ -268,265 +246,6 @@ def test_a_part_of_another_size_or_of_other_files_is_another_cache(manifest):
     sizes = (None, (9, 8))
     names = {dataset(manifest, max_samples=n, image_size=size).cache.name for n in (5, 6) for size in sizes}
     assert len(names) == 4
-
-
-@pytest.mark.parametrize("image_size", [(5, 11), (20, 16), (8, 8)])
-def test_images_are_stretched_as_pillow_does(manifest, image_size):
-    data = dataset(manifest, image_size=image_size)
-    for place, sample_id in enumerate(data.ids):
-        right = torch.from_numpy(resized(pixels(sample_id, 8), image_size)).permute(2, 0, 1)
-        assert torch.equal(data[place][0], right)
-
-
-def normalised(images: torch.Tensor, mean, std) -> torch.Tensor:
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (mean, std))
-    return (images.double() / 255 - mean) / std
-
-
-@pytest.mark.parametrize(
-    ("dtype", "within"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 1e-5)]
-)
-@pytest.mark.parametrize("normalise", [True, False])
-def test_what_is_handed_out(manifest, dtype, within, normalise):
-    data = dataset(manifest, dtype=dtype, normalise=normalise)
-    mean, std = (MEAN, STD) if normalise else ((0.0,) * 3, (1.0,) * 3)
-    right = torch.stack([normalised(expected(i), mean, std) for i in data.ids])
-    (whole, labels), single = data[:], data[4][0]
-    batches = torch.cat([images for images, _ in data.batches(5, shuffle=False)])
-    for found in (whole, batches):
-        assert found.dtype == dtype
-        torch.testing.assert_close(found.double(), right, atol=within, rtol=within)
-    assert single.shape == (3, 8, 8)
-    assert torch.equal(single, whole[4])
-    assert labels.tolist() == manifest.labels()[data.ids].tolist()
-    assert data.images.dtype == torch.uint8
-
-
-@pytest.mark.parametrize("normalise", [True, False])
-def test_uint8_stays_uint8(manifest, normalise):
-    data = dataset(manifest, normalise=normalise)
-    assert torch.equal(data[3][0], expected(data.ids[3]))
-
-
-def test_normalised_as_dali_does(manifest):
-    """crop_mirror_normalize behind DALI's decoder, as the guide to GPU decoding has it."""
-    pytest.importorskip("nvidia.dali")
-    from nvidia.dali import fn, types
-
-    from gpufeed.decode.dali_pipeline import DecodePipeline
-
-    def graph(images, _):
-        scaled = {"mean": [255 * mean for mean in MEAN], "std": [255 * std for std in STD]}
-        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", **scaled)
-
-    data, paths = dataset(manifest, dtype=torch.float32), manifest.paths()
-    out = torch.empty((len(data), 3, 8, 8))
-    assert DecodePipeline(None, 1, graph, device="cpu").fill([paths[i].read_bytes() for i in data.ids], out)
-    torch.testing.assert_close(data[:][0], out, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        slice(10, 20),
-        slice(None),
-        slice(20, 2, -3),
-        slice(-4, None),
-        slice(30, 40),
-        slice(1, 9, 4),
-        [3, -1, 3],
-        np.array([22, 0]),
-        torch.tensor([5, -23]),
-        range(4, 0, -1),
-        [],
-    ],
-)
-def test_several_at_once(manifest, index):
-    data = dataset(manifest)
-    everyone = np.arange(23)
-    chosen = data.ids[everyone[index if isinstance(index, slice) else np.array(list(index), int)]]
-    images, labels = data[index]
-    assert images.shape == (len(chosen), 3, 8, 8)
-    assert labels.tolist() == manifest.labels()[chosen].tolist()
-    assert all(torch.equal(image, expected(i)) for image, i in zip(images, chosen, strict=True))
-
-
-@pytest.mark.parametrize("index", [23, -24, [0, 23], [-24], np.int64(1000)])
-def test_numbers_out_of_range(manifest, index):
-    with pytest.raises(IndexError):
-        dataset(manifest)[index]
-
-
-@pytest.mark.parametrize("index", [1.5, "3", [0.5], [True, False], None])
-def test_what_is_no_number(manifest, index):
-    with pytest.raises((TypeError, ValueError)):
-        dataset(manifest)[index]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_shuffling_dataloader_has_every_sample_once(manifest, workers):
-    """With workers, too, while the images are on the host."""
-    data = dataset(manifest, dtype=torch.float16, normalise=False)
-    seen = []
-    for images, labels in DataLoader(data, batch_size=5, shuffle=True, num_workers=workers):
-        assert images.dtype == torch.float16
-        ids = (images[:, 0, 0, 0].float() * 255).round().long().tolist()
-        assert labels.tolist() == manifest.labels()[ids].tolist()
-        assert torch.equal(images, data[np.searchsorted(data.ids, ids)][0])
-        seen += ids
-    assert sorted(seen) == data.ids.tolist()
-
-
-def put(folder, files: dict[str, bytes]):
-    for name, data in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder
-
-
-def pngs(*names: str, size: int = 8) -> dict[str, bytes]:
-    """Files whose pixels tell their place in the list."""
-    return {name: encode(pixels(i, size)) for i, name in enumerate(names)}
-
-
-def first_values(data) -> list[int]:
-    return data.images[:, 0, 0, 0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("names", "classes", "labels"),
-    [
-        (["b/0.png", "a/1.png", "a/deep/2.png"], ["a", "b"], {1: 0, 2: 0, 0: 1}),
-        (["train/b/0.png", "train/a/1.png", "val/a/2.png"], ["a", "b"], {1: 0, 0: 1}),
-        (["1.png", "0.png"], ["photos"], {1: 0, 0: 0}),
-        (["one/0.png", "one/1.png"], ["one"], {0: 0, 1: 0}),
-        (["a/0.png", "b/1.png", "loose.png"], ["a", "b"], {0: 0, 1: 1}),
-    ],
-)
-def test_a_plain_folder(tmp_path, names, classes, labels):
-    files = pngs(*names) | {"notes.txt": b"mine"}
-    folder = put(tmp_path / "photos", files)
-    data = dataset(folder, dtype=torch.float32)
-    assert data.classes == classes
-    assert dict(zip(first_values(data), data.labels.tolist(), strict=True)) == labels
-    right = normalised(data.images, IMAGENET_MEAN, IMAGENET_STD)
-    torch.testing.assert_close(data[:][0].double(), right, atol=1e-5, rtol=0)
-    assert files_below(folder) == files
-    assert data.cache.parent == tmp_path / "photos-cache"
-    assert data.quarantined == []
-
-
-def test_what_a_plain_folder_leaves_out_is_counted_in_the_log(tmp_path, caplog):
-    dataset(put(tmp_path / "photos", pngs("a/0.png", "b/1.png", "loose.png") | {"a/notes.txt": b""}))
-    assert "1 files are no images by their names" in caplog.text
-    assert "1 images lie in no folder of a class" in caplog.text
-
-
-def test_a_plain_folder_is_in_the_order_of_a_prepared_one(tmp_path):
-    names = [f"{split}/{name}/{i}.png" for split in ("val", "train") for name in "cab" for i in (2, 10, 1)]
-    folder = put(tmp_path / "photos", pngs(*names))
-    own = prepare("image_folder", [folder], tmp_path / "data", "own", {})
-    for split in ("train", "val"):
-        plain, prepared = dataset(folder, split=split), dataset(own, split=split)
-        assert plain.classes == prepared.classes
-        assert torch.equal(plain.labels, prepared.labels)
-        assert torch.equal(plain.images, prepared.images)
-    assert len(dataset(own.root)) == len(prepared)  # a prepared dataset by its folder
-
-
-def test_a_plain_folder_of_several_sizes_needs_image_size(tmp_path):
-    folder = put(tmp_path / "photos", pngs("a/0.png") | pngs("b/0.png", size=9))
-    with pytest.raises(GpufeedError, match="2 image sizes") as raised:
-        dataset(folder)
-    assert "image_size=" in raised.value.remedy
-    assert len(dataset(folder, image_size=(4, 4))) == 2
-
-
-def test_changed_files_are_decoded_anew_and_other_files_do_not_matter(tmp_path, decoded):
-    names = [f"{name}/{i}.png" for name in "ab" for i in range(4)]
-    folder = put(tmp_path / "photos", pngs(*names))
-    for count in (None, 3):
-        decoded.clear()
-        first = dataset(folder, max_samples=count)
-        decoded.clear()
-        put(folder, {"a/notes.txt": b"mine"})
-        assert dataset(folder, max_samples=count).cache == first.cache
-        assert decoded == []
-    for name in names:
-        (folder / name).write_bytes(encode(pixels(200, 8)))
-    assert first_values(dataset(folder)) == [200] * 8
-
-
-@pytest.mark.parametrize("count", [None, 3])
-def test_broken_files_are_named_counted_and_left_out(tmp_path, caplog, count):
-    names = [f"{name}/{i}.png" for name in "ab" for i in range(4)]
-    folder = put(tmp_path / "photos", pngs(*names) | dict.fromkeys(["a/1.png", "b/2.png", "b/3.png"], b""))
-    with pytest.raises(GpufeedError, match="cannot be decoded") as raised:
-        dataset(folder, max_samples=count)
-    assert "max_quarantined_share" in raised.value.remedy
-    assert not list((tmp_path / "photos-cache").glob("*.npy"))
-    for _ in range(2):  # decoded, and from the cache
-        caplog.clear()
-        data = dataset(folder, max_samples=count, max_quarantined_share=0.9)
-        broken = {one["path"] for one in data.quarantined}
-        assert broken <= {"a/1.png", "b/2.png", "b/3.png"}
-        assert len(data) + len(broken) == (count or 8)
-        assert all("0 bytes" in one["reason"] and one["path"] in caplog.text for one in data.quarantined)
-        assert first_values(data) == [i for i in data.ids if i not in (1, 6, 7)]
-        assert data.labels.tolist() == [int(i >= 4) for i in data.ids]
-    if broken:
-        with pytest.raises(GpufeedError, match="cannot be decoded"):
-            dataset(folder, max_samples=count, max_quarantined_share=0.1)
-
-
-def test_a_pipe_among_the_images_stops_nothing(tmp_path):
-    folder = put(tmp_path / "photos", pngs("a/0.png", "b/1.png"))
-    os.mkfifo(folder / "a/1.png")
-    data = dataset(folder, max_quarantined_share=0.5)
-    assert data.quarantined == [{"path": "a/1.png", "reason": "not a regular file"}]
-
-
-def test_the_share_is_that_of_the_config():
-    config = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
-    assert config["max_quarantined_share"] == gpu_only_dataset.QUARANTINED_SHARE
-
-
-HOSTILE = hostile_files()
-NAMES = st.text("aZ9 _-.äß漢é", min_size=1, max_size=12).filter(lambda name: name.strip(" .-") == name)
-SUFFIX = st.sampled_from([".jpg", ".JPEG", ".png", ".webp", ".bmp", ".tiff"])
-WILD = st.dictionaries(
-    st.tuples(st.sampled_from(["cats", "Hunde", "猫"]), NAMES, SUFFIX),
-    st.sampled_from(list(HOSTILE)),
-    min_size=1,
-)
-
-
-@given(WILD, st.sampled_from([None, 1, 4]))
-@settings(max_examples=25)
-def test_wild_folders(tmp_path_factory, wild, count):
-    """Any file under any name: what Pillow decodes is there as Pillow has it, the rest is named."""
-    files = {f"{name[0]}/{name[1]}{name[2]}": HOSTILE[kind] for name, kind in wild.items()}
-    folder = put(
-        tmp_path_factory.mktemp("wild") / "photos", {name: file.data for name, file in files.items()}
-    )
-    options = {"image_size": (12, 16), "max_quarantined_share": 0.999, "max_samples": count}
-    ordered = sorted(files, key=lambda name: name.split("/"))
-    drawn = [ordered[i] for i in gpu_only_dataset.draw(np.arange(len(files)), count)]
-    if not any(files[name].decodes for name in drawn):
-        with pytest.raises(GpufeedError, match="cannot be decoded"):
-            dataset(folder, **options)
-        return
-    data = dataset(folder, **options)
-    names = data.manifest.table["path"].tolist()
-    assert names == ordered
-    assert [names[i] for i in data.ids] == [name for name in drawn if files[name].decodes]
-    assert [one["path"] for one in data.quarantined] == [name for name in drawn if not files[name].decodes]
-    for place, i in enumerate(data.ids):
-        file = files[names[i]]
-        (right,) = PillowDecoder().decode([file.data]).images
-        assert data.classes[data.labels[place]] == names[i].split("/")[0]
-        assert np.array_equal(data[place][0].permute(1, 2, 0).numpy(), resized(right, (12, 16)))
 
 
 def test_a_cache_that_cannot_be_written_says_what_to_name(manifest, tmp_path):

@@ -51,7 +51,8 @@ def images(tmp_path):
     return manifest
 
 
-@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
 def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, job, devices):
     job("n1", "n2", "n3")  # one more than is asked for
     arguments = {"folder": images.root, "batch_size": 12 // (2 * devices)}
@@ -92,11 +93,12 @@ def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, 
     assert steps["images"].tolist() == [8, 8, 7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "found"),
     [
         ("is killed", "rank 1 of the training ended with SIGKILL"),
-        pytest.param("raises", "a stone in the road", marks=pytest.mark.slow),
+        ("raises", "a stone in the road"),
     ],
 )
 def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
@@ -108,9 +110,8 @@ def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_
     assert not set(psutil.Process().children(recursive=True)) - before
 
 
-@pytest.mark.parametrize(
-    "whom", ["starter", *(pytest.param(whom, marks=pytest.mark.slow) for whom in ("step", "killed"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["starter", "step", "killed"])
 def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
     """step: Slurm asks the tasks of the step, and the starter not at all."""
     job("n1", "n2")
@@ -138,7 +139,8 @@ def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp
     assert not left_after(0, begun)
 
 
-@pytest.mark.parametrize("whom", ["starter", pytest.param("step", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["starter", "step"])
 def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
     """step: Slurm asks all processes of the step, and the starter and its srun not at all."""
     job("n1", "n2")

@@ -23,7 +23,7 @@ from gpufeed.trainers.checkpoints import CHECKPOINT, KEY, load
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.alone,
+    pytest.mark.slow,
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "there is all that it takes"),
 ]
 # the demo with a repeat a cell, on nodes that tell of GPUs

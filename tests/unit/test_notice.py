@@ -39,13 +39,14 @@ def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trainer", "loader", "seed"),
     [
         ("plain", "resident", 0),
         ("plain", "dataloader_workers", 1),
-        pytest.param("lightning", "dataloader_workers", 2, marks=pytest.mark.slow),
-        pytest.param("lightning", "resident", 3, marks=pytest.mark.slow),
+        ("lightning", "dataloader_workers", 2),
+        ("lightning", "resident", 3),
     ],
 )
 def test_it_goes_on_at_the_step_to_the_same_weights(tmp_path, trainer, loader, seed, one_thread):

@@ -34,6 +34,7 @@ from gpufeed.errors import GpufeedError, Skip
 from gpufeed.registry import load
 
 pytest.importorskip("spdl.pipeline")
+pytestmark = pytest.mark.slow  # every test starts processes that import torch
 HELPERS = ("resource_tracker",)  # of Python's: stays as long as the process that first needed it
 OWN = {"workers": 2, "persistent_workers": True, "batch_size": 4}
 THREADS = {"name": "spdl", "persistent_workers": False}  # of this process

@@ -97,6 +97,7 @@ def counts(row: dict) -> tuple[int, int, int]:
     return row["passed"], row["skipped"], row["failed"]
 
 
+@pytest.mark.slow
 def test_every_outcome_is_in_the_ledger_whatever_dies(checkout, monkeypatch, capsys):
     monkeypatch.setattr(ledger_run, "GRACE_S", 1)
     root = checkout(

@@ -47,6 +47,7 @@ def test_killed_in_mid_cell(prepared):
     assert {record.status for record in valid(flow).values()} == {"done"}
 
 
+@pytest.mark.slow
 def test_a_job_that_has_just_begun_ends_with_the_snakemake_that_started_it(prepared):
     """It has not imported yet what it measures with, and would then measure beside the next run."""
     flow = prepared({**SHORT, "least_s": 10})

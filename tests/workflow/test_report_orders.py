@@ -55,6 +55,7 @@ def test_in_a_fresh_clone_all_is_left_to_measure(workflow):
     assert not (flow.folder / "report.zip").exists()
 
 
+@pytest.mark.slow
 def test_after_failures_what_failed_is_left_and_after_the_rest_nothing(measured):
     flow = measured(SHORT)
     shutil.copy(flow.folder / "results/report.html", flow.folder / "results/report-tiny.html")
@@ -75,6 +76,7 @@ def test_after_failures_what_failed_is_left_and_after_the_rest_nothing(measured)
     assert left(flow) == {"plot": 1, "assemble_report": 1, "all": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", EVERY_WAY[:2], ids=" ".join)
 def test_cells_that_the_config_names_later_are_left(measured, more):
     config = copy.deepcopy(SHORT)
@@ -86,6 +88,7 @@ def test_cells_that_the_config_names_later_are_left(measured, more):
     assert found.items() >= AFTER_A_CELL.items()
 
 
+@pytest.mark.slow
 def test_blocks_that_a_decision_asks_for_are_left(measured):
     flow = measured({**SHORT, "repeats": {"least": 6, "most": 8}})
     flow.run("report")

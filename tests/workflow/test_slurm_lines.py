@@ -187,6 +187,7 @@ def test_mistakes_planted_in_the_gpus_of_a_profile_are_found(preflight):
         assert sentence in said, said
 
 
+@pytest.mark.slow
 def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight):
     given = ("gate:runtime=600", "gate:mem_mb=64000", "measure_cell:mem_mb=64000")
     _, said = preflight("--site", "pace-ice", "--set-resources", *given)
@@ -199,6 +200,7 @@ def test_set_resources_on_the_command_line_erase_those_of_the_profile(preflight)
     assert "gate" not in lost[2].split(", ")  # repeated as a whole
 
 
+@pytest.mark.slow
 def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
     defaults = profile["default-resources"] | {"sweep_gpu_model": "A100", "sweep_constraint": "A100-80GB"}
@@ -214,6 +216,7 @@ def test_the_constraint_of_a_sweep_reaches_jobs_with_a_gpu_alone(preflight):
     assert "constraint" not in said.partition("\n\n")[2]
 
 
+@pytest.mark.slow
 def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
     empty = {"sweep_gpu_model": None, "sweep_constraint": None, "constraint": None}
@@ -227,6 +230,7 @@ def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
     assert "found: no model of GPU: " in said
 
 
+@pytest.mark.slow
 def test_resources_that_are_no_numbers_are_told(preflight):
     """The executor takes any gpu into its line, and ends in an error of Python's at such tasks."""
     given = ("gate:gpu='H200:1'", "measure_kernel:tasks='two'", "plot:nodes='two'")
@@ -237,6 +241,7 @@ def test_resources_that_are_no_numbers_are_told(preflight):
         assert f"Slurm's executor refuses {wrong}, which is no whole number\n" in said, said
 
 
+@pytest.mark.slow
 def test_default_resources_without_memory_are_told(preflight):
     """Snakemake's own mem_mb follows from files that are not there yet."""
     status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")
@@ -248,6 +253,7 @@ def test_default_resources_without_memory_are_told(preflight):
     assert "no line: no mem_mb" in said
 
 
+@pytest.mark.slow
 def test_a_container_is_held_against_its_arguments(preflight):
     _, said = preflight("--site", "pace-ice", "--sdm", "apptainer")
     assert "found: no --nv for the container" in said
@@ -255,6 +261,7 @@ def test_a_container_is_held_against_its_arguments(preflight):
     assert "no --nv" not in said
 
 
+@pytest.mark.slow
 def test_a_slurm_partition_is_held_against_the_file(preflight):
     profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
     defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}
@@ -273,6 +280,7 @@ def test_a_slurm_partition_is_held_against_the_file(preflight):
     assert "refuses predict" not in said
 
 
+@pytest.mark.slow
 def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
     file = preflight.folder / "misspelt.yaml"
     file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")
@@ -282,6 +290,7 @@ def test_a_misspelt_key_of_a_partition_is_told_with_its_file(preflight):
     assert "max_runtim" in said
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
     status, said = preflight("--site", "pace-ice", "--config", "device=tpu")
     assert status == 2
@@ -289,6 +298,7 @@ def test_a_run_that_cannot_be_planned_is_told_with_snakemakes_words(preflight):
     assert "tpu" in said
 
 
+@pytest.mark.slow
 def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
     file = preflight.folder / "broken.yaml"
     file.write_text("run: [golden]\ndevice: [cuda\nrepeats: 1\n")
@@ -298,12 +308,14 @@ def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
     assert f'in "{file}", line 3, column 8' in said
 
 
+@pytest.mark.slow
 def test_a_dry_run_is_no_other_executor(preflight):
     _, said = preflight("--site", "pace-ice", "-n", SBATCH_ACCOUNT="coc")
     assert "build_extension (1 job)\n  sbatch " in said
     assert "an executor other than" not in said
 
 
+@pytest.mark.slow
 def test_a_remedy_repeats_the_config_that_was_given(preflight):
     _, said = preflight("--site", "pace-ice", "--config", "data=/dev/shm/none", "cores_per_job=4")
     options = set(re.findall(r"--config (.*) \(all in one", said))

@@ -129,6 +129,7 @@ def test_an_experiment_that_is_there_twice_stops_before_anything_is_planned(work
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_run_elsewhere_has_its_data_and_results_there(workflow, tmp_path):
     flow = workflow(SHORT)
     before = set(flow.folder.rglob("*"))
@@ -179,6 +180,7 @@ def readme_commands():
     return [command for command in commands if "--report" not in command]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", readme_commands(), ids=" ".join)
 def test_the_commands_of_the_readme_plan_as_they_stand(workflow, command):
     flow = workflow({})
@@ -199,6 +201,7 @@ def test_every_shipped_experiment_plans_on_a_node_without_a_gpu(workflow):
     assert "rule measure_cell" in said
 
 
+@pytest.mark.slow
 def test_the_notebook_prints_its_batches_as_they_come_and_what_two_workers_save(workflow):
     common = {"steps": 4, "batch_size": 4}
     small = {"noise_224": {"options": {"count": 16}}}

@@ -189,7 +189,7 @@ def test_a_training_that_slurm_asks_to_end_goes_on_at_the_step(slurm, prepared):
         first = went_on(log.read_text())
         run("scontrol", "requeue", job)  # it is requeued already
         wait_until(lambda: trains(first + 1), 120)
-        process.wait(240)
+        process.wait(400)  # 24,000 steps, beside other tests
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """What follows from the documents and the configs, as text: file name -> what the golden file holds."""
 
+import hashlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+from tests.golden import kinds
 from tests.golden.the_one_place import report, tabulate, tabulate_decoders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,9 +18,22 @@ HERE = Path(__file__).parent
 DOCUMENTS, GOLDEN = HERE / "documents", HERE / "held"
 PUBLISHED = ROOT / "results/reference"
 CONFIGS = ("config", "demo", "own", "h200")
+PROFILES = {"h200": ("--profile", "slurm")}  # its default resources, which those of a site replace
 PARTS = ("Snakefile", "rules", "workflow", "gpufeed", "config", "profiles", "slurm", "envs", "containers")
 SUBMITTED = ("build_cache", "build_strips", "gate", "measure_cell", "measure_decoder", "tabulate")
-ON_THE_PAGE = ("tensor_cache", "inference", "feed", "pipelining")  # drawing more takes too long
+# What the page shows: place among the results -> whose. One experiment has what may lie under its name.
+ON_THE_PAGE = {
+    "records/notebook": "h100_cuda12/records/notebook",
+    "builds/notebook": "h200/builds/tensor_cache",
+    "sweeps/notebook": "h200/sweeps/gpu_decoding",
+    "kernels/notebook.json": "h200/kernels/accelerated_vit.json",
+    "records/accuracy": "h200/records/accuracy",
+    "ceilings/feed": "h200/ceilings/feed",
+    "inference/inference": "h200/inference/inference",
+    "gate": "h200/gate",
+}
+NAMED = 8  # inputs of a job that its line names; of more it has the number and a digest
+DERIVED = {"", "tmpdir", "mem", "mem_mib", "disk", "disk_mib"}
 SKELETON = {"section", "article", "h1", "h2", "h3", "h4", "table", "figure", "details"}
 
 
@@ -47,7 +62,7 @@ def tables(scratch: Path) -> dict[str, str]:
     for folder in sorted(DOCUMENTS.glob("*/sweeps/*")):
         tabulate_decoders(sorted(folder.glob("*.json")), scratch / "decoders.csv")
         made[f"decoders-{folder.parts[-3]}.csv"] = (scratch / "decoders.csv").read_text()
-    return made
+    return made | kinds.all_of(DOCUMENTS, ROOT / "config/config.yaml")
 
 
 class Skeleton(HTMLParser):
@@ -65,13 +80,37 @@ class Skeleton(HTMLParser):
 
 def page(scratch: Path) -> dict[str, str]:
     """Return the parts of a report on the copied documents in their order."""
-    (scratch / "reference").symlink_to(DOCUMENTS)
-    plans = {name: {"title": name, "question": "", "cells": [], "repeats": 0} for name in ON_THE_PAGE}
+    for place, of in ON_THE_PAGE.items():
+        path = scratch / "reference/a_node" / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(DOCUMENTS / of)
+    names = ("notebook", "accuracy", "feed", "inference")
+    plans = {name: {"title": name, "question": "", "cells": ["a"], "repeats": 1} for name in names}
+    plans["notebook"] |= {
+        "models": ["a"],
+        "side_by_side": kinds.pair(DOCUMENTS / ON_THE_PAGE["records/notebook"]),
+    }
     info = {"experiments": plans, "left_out": [], "command": "snakemake"}
     report(scratch, plans, info, scratch / "report.html")
     parser = Skeleton()
     parser.feed((scratch / "report.html").read_text())
     return {"page.txt": "\n".join(parser.lines) + "\n"}
+
+
+def brief(inputs: list[str]) -> str:
+    """Return the inputs of a job in their order, or how many there are and a digest of them."""
+    text = ", ".join(inputs)
+    if len(inputs) <= NAMED:
+        return text
+    return f"{len(inputs)}: {hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def asked(resources: str) -> str:
+    """Return what a job asks for, sorted, without what Snakemake adds in other units or does not know yet."""
+    pairs = (pair.partition("=") for pair in sorted(resources.split(", ")))
+    return ", ".join(
+        f"{name}={value}" for name, _, value in pairs if name not in DERIVED and value != "<TBD>"
+    )
 
 
 class Checkout:
@@ -102,19 +141,25 @@ class Checkout:
 
     def plan(self, config: str) -> dict[str, str]:
         """Return counts of jobs, what is asked for in its order, and every job with its resources."""
-        said = self.says("snakemake", "-n", "--cores", "64", "--configfile", f"config/{config}.yaml")
+        command = ("snakemake", "-n", "--cores", "64", "--configfile", f"config/{config}.yaml")
+        said = self.says(*command, *PROFILES.get(config, ()))
         counts = said.rpartition("Job stats:\n")[2].partition("\n\n")[0]
         jobs = re.findall(r"^(?:local)?(?:rule|checkpoint) (\w+):\n((?:    .*\n)+)", said, re.MULTILINE)
         assert jobs, said[-3000:]
         wanted, lines = [], set()
         for rule, body in jobs:
             told = dict(re.findall(r"^    (\w+): (.*)$", body, re.MULTILINE))
+            inputs = told.get("input", "").split(", ")
             if rule == "all":
-                wanted = told["input"].split(", ")
-            asks = re.sub(r"tmpdir=[^,]*(, )?", "", told.get("resources", ""))
-            lines.add(
-                f"{rule}: {told.get('output', '')} | threads {told.get('threads', 1)} | {asks}".rstrip()
+                wanted = inputs
+            fields = (
+                told.get("output", ""),
+                f"from {brief(inputs)}",
+                f"priority {told.get('priority', 0)}",
+                f"threads {told.get('threads', 1)}",
+                asked(told.get("resources", "")),
             )
+            lines.add(f"{rule}: {' | '.join(fields)}".rstrip())
         numbers = sorted(re.findall(r"^(\w+) +(\d+)$", counts, re.MULTILINE))
         text = "\n".join([*(f"{rule} {n}" for rule, n in numbers), "", *wanted, "", *sorted(lines)])
         return {f"plan-{config}.txt": text + "\n"}

@@ -21,7 +21,8 @@ CONFIGS = ("config", "demo", "own", "h200")
 PROFILES = {"h200": ("--profile", "slurm")}  # its default resources, which those of a site replace
 PARTS = ("Snakefile", "rules", "workflow", "gpufeed", "config", "profiles", "slurm", "envs", "containers")
 SUBMITTED = ("build_cache", "build_strips", "gate", "measure_cell", "measure_decoder", "tabulate")
-# What the page shows: place among the results -> whose. One experiment has what may lie under its name.
+# What the page shows: place among the results -> copied documents. Those of ceilings and inference name their
+# experiment, so they stay in it; the other kinds share one experiment.
 ON_THE_PAGE = {
     "records/notebook": "h100_cuda12/records/notebook",
     "builds/notebook": "h200/builds/tensor_cache",
@@ -33,7 +34,7 @@ ON_THE_PAGE = {
     "gate": "h200/gate",
 }
 NAMED = 8  # inputs of a job that its line names; of more it has the number and a digest
-DERIVED = {"", "tmpdir", "mem", "mem_mib", "disk", "disk_mib"}
+DERIVED = {"", "tmpdir", "mem", "mem_mib", "disk", "disk_mib"}  # what Snakemake adds to the resources
 SKELETON = {"section", "article", "h1", "h2", "h3", "h4", "table", "figure", "details"}
 
 
@@ -106,7 +107,7 @@ def brief(inputs: list[str]) -> str:
 
 
 def asked(resources: str) -> str:
-    """Return what a job asks for, sorted, without what Snakemake adds in other units or does not know yet."""
+    """Return what a job asks for, sorted, without DERIVED and what is not known yet."""
     pairs = (pair.partition("=") for pair in sorted(resources.split(", ")))
     return ", ".join(
         f"{name}={value}" for name, _, value in pairs if name not in DERIVED and value != "<TBD>"

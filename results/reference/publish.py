@@ -23,6 +23,7 @@ PAGES = {
     "h200/report-accelerated_vit.html": ("h200_more", ("accelerated_vit", "inference"), 2),
     "h200/report-accuracy.html": ("accuracy", ("accuracy",), 3),
     "h100_cuda12/report-notebook.html": ("notebook", ("notebook",), 6),
+    "h100_cuda12/report-hybrid_gpu.html": ("h200", ("hybrid_gpu",), 2),
     "h100/report.html": ("h200", ("gpu_decoding", "tensor_cache"), 2),
     "h100/report-accelerated_vit.html": ("h200_more", ("accelerated_vit",), 2),
     "h100/report-feed.html": ("h200_more", ("feed",), 1),

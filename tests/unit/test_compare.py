@@ -454,6 +454,15 @@ def test_the_published_repeatability_is_what_its_records_give(tmp_path, monkeypa
     assert "holds 1 and is narrower than +-5 % in 8 of 8." in capsys.readouterr().out
 
 
+def test_the_published_table_across_gpus_is_what_its_records_give(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(Path(__file__).parents[2])
+    reference, page = Path("results/reference"), tmp_path / "across.md"
+    folders = [str(reference / node) for node in ("h200", "h100_cuda12")]
+    assert main(["--across", *folders, "--experiment", "hybrid_gpu", "--markdown", str(page)]) == NOTHING
+    assert page.read_text() == (reference / "across-hybrid_gpu.md").read_text()
+    assert "[2] NVIDIA H100 80GB HBM3, cuda12, torch 2.10.0" in capsys.readouterr().out
+
+
 def test_repeats_that_were_taken_up_again_are_not_compared(run):
     again = [resumed(one, 200) for one in made("resident", faster(0.1))]
     mixed = [*made("overlap")[:3], *(resumed(one, 200) for one in made("overlap", faster(0.1))[3:])]

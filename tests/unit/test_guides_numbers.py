@@ -19,10 +19,10 @@ PAGE = (REPOSITORY / "docs/guides.md").read_text()
 STEPS = "; ".join(CONFIG["experiments"]["hybrid_gpu"]["common"]["overrides"][0])
 
 
-def said(sentence: str) -> list[float]:
+def said(sentence: str, page: str = PAGE) -> list[float]:
     """The numbers at each N of a text that the page has once."""
     pattern = re.sub(r"\bN\b", r"([\\d.,]*\\d)", re.sub(r"([^\w\s])", r"\\\1", sentence))
-    found = re.findall(pattern, " ".join(PAGE.split()))
+    found = re.findall(pattern, " ".join(page.split()))
     assert len(found) == 1, (sentence, found)
     numbers = [found[0]] if isinstance(found[0], str) else found[0]
     return [float(number.replace(",", "")) for number in numbers]
@@ -139,11 +139,11 @@ def test_what_it_says_of_the_notebooks_own_loop_is_of_its_records():
     assert said("differ by N % at most in load, transfer and train") == [round(100 * max(off))]
 
 
-def hybrid(**axes) -> pd.Series:
+def hybrid(machine: str = "h200", **axes) -> pd.Series:
     """A cell of hybrid_gpu: the guide's steps on resident images by the plain loop, unless said otherwise."""
     usual = {"loader": "resident", "augment": "fused", "trainer": "plain", "precision": "fp16"}
     usual |= {"batch_size": 512, "cuda_graphs": False, "overrides": STEPS}
-    return the(published("hybrid_gpu"), **{**usual, **axes})
+    return the(published("hybrid_gpu", machine), **{**usual, **axes})
 
 
 def test_what_it_says_of_the_hybrid_pipeline_is_of_its_records():

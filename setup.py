@@ -1,4 +1,4 @@
-"""Adds config/ and the commit to a wheel, and the gpufeed.ops extension where it can be compiled.
+"""Adds config/ and the commit to a wheel, and the gpufeed.native extension where it can be compiled.
 
 It can be with `pip install --no-build-isolation .` in an environment that has torch, setuptools and ninja.
 pip's isolated build has no torch: the wheel is then pure Python, and the extension compiled when first used.
@@ -22,7 +22,7 @@ if int(__version__.partition(".")[0]) < NEEDED:
     )
 
 HERE = Path(__file__).parent
-WITHOUT = "gpufeed is installed without its gpufeed.ops extension, which is compiled at its first use: {}."
+WITHOUT = "gpufeed is installed without its gpufeed.native extension, which is compiled at its first use: {}."
 
 
 class BuildWithExtension(build_py):
@@ -38,7 +38,7 @@ class BuildWithExtension(build_py):
         conf = Path(self.build_lib) / "gpufeed/conf"
         shutil.copytree(HERE / "config", conf, ignore=shutil.ignore_patterns("*.md"), dirs_exist_ok=True)
         sys.path.insert(0, str(HERE))
-        from gpufeed.commit import checkout, write
+        from gpufeed.system.commit import checkout, write
 
         commit, dirty = checkout(HERE)
         if commit is not None:
@@ -46,10 +46,10 @@ class BuildWithExtension(build_py):
         if find_spec("torch") is None:
             print(WITHOUT.format("this build has no torch (pip install --no-build-isolation . has)"))
             return
-        from gpufeed.ops.build import build_or_say
-        from gpufeed.ops.library import about_path
+        from gpufeed.native.build import build_or_say
+        from gpufeed.native.library import about_path
 
-        built = build_or_say(Path(self.build_lib) / "gpufeed/ops")
+        built = build_or_say(Path(self.build_lib) / "gpufeed/native")
         if built.about.library is None:  # what stands in for it would keep the first use from compiling
             built.library.unlink()
             about_path(built.library).unlink()

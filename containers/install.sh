@@ -50,7 +50,7 @@ install_extension() {
     TORCH_EXTENSIONS_DIR=$objects PATH=$PREFIX/venv/bin:$PATH "$PREFIX/venv/bin/python" - "$PREFIX/extension" "$CUDA" <<'PYTHON'
 import sys
 
-from gpufeed.ops.build import build
+from gpufeed.native.build import build
 
 folder, cuda = sys.argv[1:]
 about = build(folder, cuda=True if cuda == "13" else None).about

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpufeed.errors import GpufeedError, first_line, unknown
+from gpufeed.core.errors import GpufeedError, first_line, unknown
 
 NOTHING, REGRESSED, REFUSED = 0, 1, 2  # exit codes: no regression, one is shown, no answer
 
@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def one_against_one(asked: argparse.Namespace) -> int:
     """A against B: prints and writes what was found; returns the exit code."""
-    from gpufeed.analysis import comparison, comparison_text  # pandas, for which --help need not wait
-    from gpufeed.analysis.sides import read_side
+    from gpufeed.report import comparison, comparison_text  # pandas, for which --help need not wait
+    from gpufeed.report.comparison_sides import read_side
 
     ours, base = (only(read_side(folder), asked.experiment, folder) for folder in asked.folders)
     found = comparison.compare(ours, base, tuple(asked.folders), asked.force)
@@ -81,10 +81,10 @@ def one_against_one(asked: argparse.Namespace) -> int:
 
 def side_by_side(asked: argparse.Namespace) -> int:
     """Machines side by side; a success unless there is nothing to show."""
-    from gpufeed.analysis import across
+    from gpufeed.report import across_machines
 
-    found = across.across(asked.folders, asked.experiment)
-    say(asked, across.text(found), across.markdown(found), found.shares)
+    found = across_machines.across(asked.folders, asked.experiment)
+    say(asked, across_machines.text(found), across_machines.markdown(found), found.shares)
     return NOTHING
 
 
@@ -99,7 +99,7 @@ def only(records, experiments: Sequence[str], folder: str):
 
 def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
     """Prints the text, and writes the files that were asked for, each whole or not at all."""
-    from gpufeed.analysis.files import write_whole
+    from gpufeed.report.write_whole import write_whole
 
     if asked.markdown:
         write_whole(asked.markdown, markdown)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import logging
 
-    from gpufeed.data.manifest import Manifest
-    from gpufeed.parts import Stores
+    from gpufeed.datasets.manifest import Manifest
+    from gpufeed.training.runtime_context import Stores
 
 BEGAN_S = time.time()  # before what else is imported, so that a record tells the imports from the start
 
@@ -27,13 +27,13 @@ def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False) -> N
     What `work` finds lacking on this node is no failure, but the status of the document that it keeps.
     forks: `work` forks a process before which no thread may run, and calls Job.watch itself.
     """
-    from gpufeed import orphan
+    from gpufeed.system import parent_watchdog
 
-    runs = orphan.snakemake_runs()
+    runs = parent_watchdog.snakemake_runs()
     if not forks:
-        orphan.end_unless(runs)
+        parent_watchdog.end_unless(runs)
 
-    from gpufeed.log import job_log
+    from gpufeed.system.job_log import job_log
 
     with job_log(snakemake.log[0]) as log:
         work(Job(snakemake, log, runs))
@@ -54,21 +54,21 @@ class Job:
     @cached_property
     def cell(self) -> dict[str, Any]:
         """The planned cell, as Hydra composes it."""
-        from gpufeed.compose import planned_cell
+        from gpufeed.core.compose import planned_cell
 
         return planned_cell(self.snakemake)
 
     @cached_property
     def manifest(self) -> "Manifest":
         """The manifest of the job's dataset."""
-        from gpufeed.data.manifest import Manifest
+        from gpufeed.datasets.manifest import Manifest
 
         return Manifest.read(self.input.manifest)
 
     @cached_property
     def stores(self) -> "Stores":
         """What was built for the job's cell."""
-        from gpufeed.parts import Stores
+        from gpufeed.training.runtime_context import Stores
 
         return Stores.of(self.input)
 
@@ -85,7 +85,7 @@ class Job:
     @property
     def planned_on(self) -> str:
         """The node that planned the job."""
-        from gpufeed.node import node_name
+        from gpufeed.core.node_name import node_name
 
         return node_name()
 
@@ -101,26 +101,26 @@ class Job:
 
     def watch(self) -> None:
         """End this process as soon as its Snakemake has gone; for a job that forks, once it has."""
-        from gpufeed import orphan
+        from gpufeed.system import parent_watchdog
 
-        orphan.end_unless(self.runs)
+        parent_watchdog.end_unless(self.runs)
 
     def take_gpus(self, count: int, device: str = "auto", share: bool = True) -> None:
-        """Wait until so many GPUs are free, and take them until the end of the job (gpufeed.leases.take).
+        """Wait until so many GPUs are free, and take them until the end of the job (system.gpu_locks.take).
 
         share: where several jobs run at once, this one keeps to its share of the cores.
         """
-        from gpufeed import leases
+        from gpufeed.system import gpu_locks
 
         cores, shares = (self.threads, self.resources.get("shares", 1)) if share else (0, 1)
-        leases.take(count, device, cores, shares, self.runs)
+        gpu_locks.take(count, device, cores, shares, self.runs)
 
     def load_extension(self) -> None:
         """Load the library of our kernels, if the job has it as input."""
         if self.input.get("extension"):
-            from gpufeed import ops  # with torch
+            from gpufeed import native  # with torch
 
-            ops.load(self.input.extension)
+            native.load(self.input.extension)
 
     def keep(
         self,
@@ -135,10 +135,10 @@ class Job:
         found: the document; write: of one that is plain data, without a method `write`. what: the work, for
         the line on stderr; said: what comes behind it, where that is not the document's sentence.
         """
-        from gpufeed import attempts
+        from gpufeed.core import retry_policy
 
         data = found if isinstance(found, Mapping) else vars(found)
-        attempts.ended(path, data["attempt"])
+        retry_policy.ended(path, data["attempt"])
         if write is None:
             found.write(path)
         else:
@@ -152,7 +152,7 @@ class Job:
 
     def keep_json(self, found: Any) -> None:
         """Write the only output of the job, whole or not at all."""
-        from gpufeed.data.disk import whole
+        from gpufeed.core.file_writes import whole
 
         with whole(self.output[0]) as partial:
             partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from gpufeed.errors import GpufeedError, Skip, first_line
-from gpufeed.experiment import DEVICES
-from gpufeed.trained.output import FORMATS, whole_file, write_predictions
+from gpufeed.benchmarks.saved_models.predictions_output import FORMATS, whole_file, write_predictions
+from gpufeed.core.cells import DEVICES
+from gpufeed.core.errors import GpufeedError, Skip, first_line
 
 ALL, SOME, NONE = 0, 1, 2  # exit codes: every file has a prediction, some have none, nothing was tried
 
@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser().parse_args(arguments)
     warnings.simplefilter("ignore")  # Pillow's, on files that it reads all the same
     try:
-        from gpufeed.trained.predict import open_predictor  # imports torch, for which --help need not wait
+        from gpufeed.benchmarks.saved_models.prediction import (
+            open_predictor,  # imports torch, for which --help need not wait
+        )
 
         predictor = open_predictor(asked.model, asked.device)
         classes = predictor.saved.classes

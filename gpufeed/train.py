@@ -12,10 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpufeed import __version__
-from gpufeed.compose import PRIMARY, Composed, offer, refused, row, shipped
-from gpufeed.config import HYPER
-from gpufeed.errors import GpufeedError, Skip
-from gpufeed.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.core.compose import PRIMARY, Composed, offer, refused, row, shipped
+from gpufeed.core.config import HYPER
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
 EXAMPLES = """For example:
@@ -89,7 +89,7 @@ def composed(config: DictConfig) -> Composed:
 
 def train(found: Composed, folder: str) -> None:
     """Trains into the run's folder."""
-    from gpufeed.by_hand import train_by_hand  # imports torch, for which --help need not wait
+    from gpufeed.cli.standalone_training import train_by_hand  # imports torch, for which --help need not wait
 
     train_by_hand(found, Path(folder))
 

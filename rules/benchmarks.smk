@@ -80,7 +80,14 @@ rule measure_decoder:
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json"
         ),
         code=lambda wildcards: digest(
-            *("sweep/*.py", "data/manifest.py", "heap.py"),
+            *(
+                "benchmarks/decoding/*.py",
+                "core/plan_decoding.py",
+                "core/decoding_record.py",
+                "system/page_cache.py",
+                "datasets/manifest.py",
+                "system/heap.py",
+            ),
             *("loaders/dali_reader.py",) * wildcards.decoder.startswith("dali"),
             *code_of_decoder(wildcards.decoder),
         ),
@@ -157,7 +164,16 @@ rule measure_build:
         counts=lambda wildcards: BENCHMARKS.builds[wildcards.experiment].counts,
         attempt=BENCHMARKS.attempt_of_build,
         code=lambda wildcards: digest(
-            *("build_time.py", "processes.py", "heap.py", "cache/*.py", "strips/*.py"),
+            *(
+                "benchmarks/store_builds.py",
+                "system/processes.py",
+                "system/heap.py",
+                "stores/cache_*.py",
+                "stores/decoded_cache.py",
+                "stores/strips_*.py",
+                "decoders/jpeg_parser.py",
+                "decoders/strip_joiner.py",
+            ),
             *code_of_decoder(wildcards.decoder),
         ),
     script:

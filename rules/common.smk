@@ -10,18 +10,18 @@ sys.path.insert(0, str(ROOT))  # gpufeed is beside the Snakefile
 
 from snakemake.logging import logger
 
-from gpufeed.again import options
-from gpufeed.code import digest
-from gpufeed.config import planned
-from gpufeed.config_schema import check_files
-from gpufeed.errors import GpufeedError
-from gpufeed.folders import check_run_folder, settle_folders, unwritable
-from gpufeed.node import announce
-from gpufeed.order import Order
-from gpufeed.orphan import handed_down
-from gpufeed.registry import DECODERS, LOADERS, takes_gpu
-from gpufeed.repeats import AGAIN, number_of
-from gpufeed.sweep.plan import STRIP_SETS
+from gpufeed.core.rerun_options import options
+from gpufeed.core.source_digest import digest
+from gpufeed.core.config import planned
+from gpufeed.core.config_schema import check_files
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
+from gpufeed.core.node_name import announce
+from gpufeed.core.schedule import Order
+from gpufeed.system.parent_watchdog import handed_down
+from gpufeed.core.registry import DECODERS, LOADERS, takes_gpu
+from gpufeed.core.repeats import AGAIN, number_of
+from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.codes import Codes, code_of_decoder, code_of_loader
 from gpufeed.workflow.datasets import Datasets
@@ -63,13 +63,13 @@ REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
 ESTIMATE = Estimate(RUN, GATES, REPEATS, BENCHMARKS, MODELS, workflow)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
 ANALYSIS_CODE = digest(
-    "analysis/*.py",
-    "analysis/templates/*",
-    "record.py",
-    "repeats.py",
-    "side_by_side.py",
-    "gate/verdict.py",
-    "ceilings/verdict.py",
+    "report/**/*.py",
+    "report/templates/*",
+    "core/record.py",
+    "core/repeats.py",
+    "core/plan_side_by_side.py",
+    "core/equivalence_verdict.py",
+    "report/sections/ceilings_verdict.py",
 )
 
 if workflow.is_main_process:

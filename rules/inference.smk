@@ -19,7 +19,9 @@ rule export_model:
         # what is exported does not depend on the device
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/exported.json", "cpu"),
         code=lambda wildcards: digest(
-            "inference/export.py", "inference/files.py", *CODES.code_of_model(wildcards)
+            "benchmarks/inference/export.py",
+            "benchmarks/inference/exported_files.py",
+            *CODES.code_of_model(wildcards),
         ),
     script:
         "../workflow/scripts/export_model.py"

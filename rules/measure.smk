@@ -41,7 +41,7 @@ checkpoint find_disturbed:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=digest("repeats.py"),
+        code=digest("core/repeats.py"),
     script:
         "../workflow/scripts/find_disturbed.py"
 
@@ -59,6 +59,6 @@ checkpoint count_repeats:
         "../envs/gpufeed.yaml"
     params:
         within=lambda wildcards: REPEATS.auto_of(wildcards.experiment).within,
-        code=digest("enough.py", "repeats.py", "analysis/statistics.py"),
+        code=digest("benchmarks/stopping_rule.py", "core/repeats.py", "system/statistics.py"),
     script:
         "../workflow/scripts/count_repeats.py"

@@ -20,7 +20,9 @@ rule train_model:
         cell=RUN.identity_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/model.json"),
         code=lambda wildcards: digest(
-            "trained/train.py", "trained/model_file.py", *CODES.code_of_training(wildcards)
+            "benchmarks/saved_models/train_model.py",
+            "benchmarks/saved_models/model_file.py",
+            *CODES.code_of_training(wildcards),
         ),
     script:
         "../workflow/scripts/train_model.py"
@@ -45,7 +47,9 @@ rule evaluate_model:
         cell=RUN.identity_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/evaluation.json"),
         code=lambda wildcards: digest(
-            "trained/evaluation.py", "trained/confusion.py", *CODES.code_of_training(wildcards)
+            "benchmarks/saved_models/evaluation.py",
+            "benchmarks/saved_models/confusion_counts.py",
+            *CODES.code_of_training(wildcards),
         ),
     script:
         "../workflow/scripts/evaluate_model.py"
@@ -91,7 +95,12 @@ rule predict:
         device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
         samples=MODELS.samples_of,
         code=lambda wildcards: digest(
-            "trained/*.py", "data/manifest.py", "data/resize.py", "decode/pillow.py"
+            "benchmarks/saved_models/*.py",
+            "core/plan_saved_models.py",
+            "core/saved_model_record.py",
+            "datasets/manifest.py",
+            "decoders/resize.py",
+            "decoders/pillow.py",
         ),
     script:
         "../workflow/scripts/predict.py"

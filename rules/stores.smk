@@ -25,7 +25,7 @@ rule build_cache:
         decoder=lambda wildcards: wildcards.decoder,
         device=lambda wildcards: config["device"] if wildcards.decoder == "strips" else None,
         code=lambda wildcards: digest(
-            *("cache/*.py", "data/resize.py"),
+            *("stores/cache_*.py", "stores/decoded_cache.py", "decoders/resize.py"),
             *code_of_decoder(wildcards.decoder),
         ),
     script:
@@ -50,7 +50,7 @@ rule build_strips:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("strips/*.py"),
+        code=digest("stores/strips_*.py", "decoders/jpeg_parser.py", "decoders/strip_joiner.py"),
     script:
         "../workflow/scripts/build_strips.py"
 
@@ -72,7 +72,7 @@ rule build_shards:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("shards/*.py"),
+        code=digest("stores/shards_*.py"),
     script:
         "../workflow/scripts/build_shards.py"
 
@@ -94,7 +94,7 @@ rule build_beton:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("beton/*.py"),
+        code=digest("stores/ffcv_*.py"),
     script:
         "../workflow/scripts/build_beton.py"
 
@@ -116,8 +116,14 @@ rule build_extension:
         cpu_alone=config["device"] == "cpu",
         attempt=lambda wildcards: RUN.attempt_at(RUN.about_extension, "cpu"),  # a GPU or none: both may build all
         code=digest(
-            "ops/csrc/**/*.*",
-            *(f"ops/{name}.py" for name in ("build", "compiling", "library", "sources", "toolkit")),
+            "native/csrc/**/*.*",
+            *(
+                "native/build.py",
+                "native/compile_job.py",
+                "native/library.py",
+                "native/sources.py",
+                "native/toolkit.py",
+            ),
         ),
     script:
         "../workflow/scripts/build_extension.py"

@@ -1,5 +1,6 @@
 import logging
 import os
+import sys
 from pathlib import Path
 
 # beside another process of tests: one thread here, and none that spins while it waits, in jobs too
@@ -12,6 +13,9 @@ from data_fixtures import REAL_DATA, Server
 from hypothesis import HealthCheck, settings
 from lease_fixtures import made
 from ops_fixtures import blank_process, planted_node
+
+# tests of one folder use helpers in those of another: their names are unique
+sys.path += sorted({str(path.parent) for path in (Path(__file__).parent / "unit").rglob("test_*.py")})
 
 # a busy machine is no failure
 settings.register_profile("gpufeed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from gpufeed.augment.base import CROP_FLIP_DEFAULTS, check_crop_flip
-from gpufeed.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, unknown
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 FUSED_DEFAULTS = {

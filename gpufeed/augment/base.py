@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from gpufeed.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, unknown
 
 
 class Augment(ABC):

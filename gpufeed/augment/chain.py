@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from cuda.core.utils import StridedMemoryView
 
-from gpufeed.augment import amounts, draws
+from gpufeed.augment import amounts
 from gpufeed.augment.base import DeviceAugment
+from gpufeed.augment.batch_checks import check_addresses, check_batch, require_cuda
 from gpufeed.augment.chain_kernels import (
     EACH,
     THREADS,
@@ -31,7 +32,6 @@ from gpufeed.augment.chain_kernels import (
     salt_pepper_kernel,
     window_kernel,
 )
-from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
 from gpufeed.augment.exchange import (
     check_exchange,
     cupy_to_torch,
@@ -41,7 +41,8 @@ from gpufeed.augment.exchange import (
     torch_to_cupy,
 )
 from gpufeed.augment.numba_cuda import cuda
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.system import random_draws
 
 MOST_PIXELS = 2**20  # of an image, so that float32 tells its pixels' places apart
 MOST_VALUES = 2**32  # of a batch: chain_kernels.place
@@ -201,9 +202,9 @@ class ChainAugment(DeviceAugment):
         amounts.check(self.options)
         check_exchange(self.options["exchange"])
         require_cuda("chain")
-        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
+        low, high = seed & random_draws.MASK, (seed >> random_draws.BITS) & random_draws.MASK
         self.key = low, high
-        self.state = draws.fold(draws.fold(0, low), high)
+        self.state = random_draws.fold(random_draws.fold(0, low), high)
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
         """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""

@@ -8,9 +8,9 @@ from PIL import Image
 from torchvision.transforms import functional as v1
 from torchvision.transforms.v2 import functional as F
 
-from gpufeed.augment import draws
 from gpufeed.augment.base import CROP_FLIP_DEFAULTS, Augment, check_crop_flip
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.system import random_draws
 
 
 class CpuAugment(Augment):
@@ -30,9 +30,11 @@ class CpuAugment(Augment):
     def __call__(self, image: torch.Tensor, sample_id: int, epoch: int) -> torch.Tensor:
         """image: uint8 (H, W, 3); returns float32 (3, H, W)."""
         padding, (height, width) = self.options["crop_padding"], image.shape[:2]
-        state = draws.sample_state(self.seed, epoch, sample_id)
-        top, left = (draws.below(draws.draw(state, i), 2 * padding + 1) if padding else 0 for i in (0, 1))
-        flip = draws.chance(draws.draw(state, 2), self.options["flip_probability"])
+        state = random_draws.sample_state(self.seed, epoch, sample_id)
+        top, left = (
+            random_draws.below(random_draws.draw(state, i), 2 * padding + 1) if padding else 0 for i in (0, 1)
+        )
+        flip = random_draws.chance(random_draws.draw(state, 2), self.options["flip_probability"])
         if self.options["pil"]:
             return self._by_pil(Image.fromarray(image.numpy()), top, left, flip)
         image = image.permute(2, 0, 1)  # (3, H, W)

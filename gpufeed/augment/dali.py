@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gpufeed.augment import draws
 from gpufeed.augment.base import Augment
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.system import random_draws
 
 if TYPE_CHECKING:
     from nvidia.dali.data_node import DataNode
@@ -61,11 +61,11 @@ class DaliAugment(Augment):
 
         Angles and hues in degrees, uniform around 0; the others are factors, uniform around 1.
         """
-        state = draws.sample_state(self.seed, epoch, torch.from_numpy(ids))
+        state = random_draws.sample_state(self.seed, epoch, torch.from_numpy(ids))
         found = {}
         for which, (option, (name, middle, unit)) in enumerate(DRAWN.items()):
             if self.options[option]:
-                share = draws.draw(state, which).numpy() / 2 ** (draws.BITS - 1) - 1  # -1 to 1
+                share = random_draws.draw(state, which).numpy() / 2 ** (random_draws.BITS - 1) - 1  # -1 to 1
                 found[name] = (middle + share * (self.options[option] * unit)).astype(np.float32)
         return found
 
@@ -73,7 +73,7 @@ class DaliAugment(Augment):
         """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
         from nvidia.dali import fn, types
 
-        from gpufeed.decode.dali_pipeline import stretched
+        from gpufeed.decoders.dali_pipeline import stretched
 
         if self.options["size"] is not None:
             images = stretched(images, (self.options["size"],) * 2)

@@ -9,8 +9,8 @@ import functools
 import cupy
 import torch
 
-from gpufeed.augment.checks import check_addresses
-from gpufeed.errors import unknown
+from gpufeed.augment.batch_checks import check_addresses
+from gpufeed.core.errors import unknown
 
 EXCHANGES = ("dlpack", "host")
 

@@ -8,7 +8,7 @@ from fastai.vision.core import TensorBBox, TensorPoint
 from fasttransform import Transform
 
 from gpufeed.augment.base import channels
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 
 TRAINING, EVALUATION = 0, 1  # fastai's split_idx: which of its data a transform runs on
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from gpufeed.augment import amounts, draws, toolchain
+from gpufeed.augment import amounts
 from gpufeed.augment.base import DeviceAugment
-from gpufeed.augment.checks import check_addresses, check_batch, require_cuda
+from gpufeed.augment.batch_checks import check_addresses, check_batch, require_cuda
 from gpufeed.augment.fused_kernel import BLOCK, WARPS, augment_tiles
-from gpufeed.errors import GpufeedError, Skip, one_line
+from gpufeed.core.errors import GpufeedError, Skip, one_line
+from gpufeed.native import triton_toolchain
+from gpufeed.system import random_draws
 
 # About twice what runs at once (132 multiprocessors x 32), so that a large batch has a short tail, and few
 # enough that a program has several tiles of its image to share the draws among.
@@ -30,11 +32,11 @@ class FusedAugment(DeviceAugment):
         """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
-        if not toolchain.interpreted():
+        if not triton_toolchain.interpreted():
             require_cuda("fused")
         scale = [1 / (255 * value) for value in std]
         shift = [-m / s for m, s in zip(mean, std, strict=True)]
-        low, high = seed & draws.MASK, (seed >> draws.BITS) & draws.MASK
+        low, high = seed & random_draws.MASK, (seed >> random_draws.BITS) & random_draws.MASK
         pepper, salt = amounts.pepper_and_salt(self.options["salt_pepper"])
         self.constants = {
             "PADDING": self.options["crop_padding"],
@@ -50,7 +52,9 @@ class FusedAugment(DeviceAugment):
             "BLOCK": BLOCK,
             "num_warps": WARPS,
         }
-        self.seeds = [amounts.signed(word) for word in (draws.fold(draws.fold(0, low), high), low, high)]
+        self.seeds = [
+            amounts.signed(word) for word in (random_draws.fold(random_draws.fold(0, low), high), low, high)
+        ]
 
     def __call__(self, images: torch.Tensor, ids: torch.Tensor, epoch: int | torch.Tensor) -> torch.Tensor:
         """images: uint8 (N, H, W, 3), ids: int64 (N,); returns (N, 3, H, W), channels_last, of `dtype`."""
@@ -76,7 +80,7 @@ class FusedAugment(DeviceAugment):
     def _launch(
         self, images: torch.Tensor, rows: torch.Tensor | None, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        if not toolchain.interpreted():
+        if not triton_toolchain.interpreted():
             check_addresses(images, ids, *([] if rows is None else [rows]))
         n, (height, width) = len(ids), images.shape[1:3]
         if height * width >= 2**28:
@@ -105,7 +109,7 @@ class FusedAugment(DeviceAugment):
                 **self.constants,
             )
         except Exception as error:  # only a failed launch asks: Triton keeps what it has compiled
-            if lack := toolchain.lacking():
+            if lack := triton_toolchain.lacking():
                 raise Skip(
                     f"Augment fused is compiled by Triton on its node, which has {lack} ({one_line(error)})."
                 ) from error

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from gpufeed.augment import amounts, draws
+from gpufeed.augment import amounts
 from gpufeed.augment.base import DeviceAugment
-from gpufeed.augment.checks import check_batch
-from gpufeed.augment.philox import philox
+from gpufeed.augment.batch_checks import check_batch
+from gpufeed.system import random_draws
+from gpufeed.system.philox import philox
 
 
 class TorchAugment(DeviceAugment):
@@ -30,15 +31,15 @@ class TorchAugment(DeviceAugment):
         Returns (N, 3, H, W), channels_last, of the option `dtype`.
         """
         check_batch(images, ids)
-        state, options = draws.sample_state(self.seed, epoch, ids), self.options
+        state, options = random_draws.sample_state(self.seed, epoch, ids), self.options
         values = self._window(images, state)
         if options["rotate_degrees"]:
             values = rotate(values.to(torch.float32), self.angles(state))
         if options["brightness"]:
-            values = scale(values, self.factors(state, draws.BRIGHTNESS, "brightness"), 0.0)
+            values = scale(values, self.factors(state, random_draws.BRIGHTNESS, "brightness"), 0.0)
         if options["contrast"]:
             pivot = 255 * options["contrast_pivot"]
-            values = scale(values, self.factors(state, draws.CONTRAST, "contrast"), pivot)
+            values = scale(values, self.factors(state, random_draws.CONTRAST, "contrast"), pivot)
         if options["salt_pepper"]:
             words = noise(self.seed, epoch, ids, values.shape[1], values.shape[2])
             values = salt_pepper(values, words, options["salt_pepper"])
@@ -61,24 +62,24 @@ class TorchAugment(DeviceAugment):
         self, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Top and left corner in the padded image, int64 (N,), and whether to flip, bool (N,)."""
-        return self._places(draws.sample_state(self.seed, epoch, ids))
+        return self._places(random_draws.sample_state(self.seed, epoch, ids))
 
     def _places(self, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        which = torch.arange(draws.TOP, draws.FLIP + 1, device=state.device)[:, None]
-        numbers = draws.draw(state, which)  # (3, N)
+        which = torch.arange(random_draws.TOP, random_draws.FLIP + 1, device=state.device)[:, None]
+        numbers = random_draws.draw(state, which)  # (3, N)
         places = 2 * self.options["crop_padding"] + 1
-        top, left = draws.below(numbers[:2], places)
-        return top, left, draws.chance(numbers[2], self.options["flip_probability"])
+        top, left = random_draws.below(numbers[:2], places)
+        return top, left, random_draws.chance(numbers[2], self.options["flip_probability"])
 
     def factors(self, state: torch.Tensor, which: int, option: str) -> torch.Tensor:
         """What each sample is scaled by, float32 (N,), between 1 - amount and 1 + amount."""
         amount = self.options[option]
-        return draws.uniform(draws.draw(state, which), 1 - amount, 1 + amount)
+        return random_draws.uniform(random_draws.draw(state, which), 1 - amount, 1 + amount)
 
     def angles(self, state: torch.Tensor) -> torch.Tensor:
         """By how much each sample is rotated, float32 (N,), in degrees, counter-clockwise."""
         most = self.options["rotate_degrees"]
-        return draws.uniform(draws.draw(state, draws.ANGLE), -most, most)
+        return random_draws.uniform(random_draws.draw(state, random_draws.ANGLE), -most, most)
 
 
 def scale(values: torch.Tensor, factors: torch.Tensor, pivot: float) -> torch.Tensor:
@@ -117,10 +118,10 @@ def noise(seed: int, epoch: int | torch.Tensor, ids: torch.Tensor, height: int, 
     four neighbours chooses the word.
     """
     blocks = torch.arange(-(-height * width // 4), device=ids.device)
-    key = (seed & draws.MASK, (seed >> 32) & draws.MASK)
+    key = (seed & random_draws.MASK, (seed >> 32) & random_draws.MASK)
     counter = (
         blocks[None, :],
-        (ids & draws.MASK)[:, None],
+        (ids & random_draws.MASK)[:, None],
         epoch if isinstance(epoch, torch.Tensor) else torch.full((), epoch, device=ids.device),
         torch.full((), amounts.NOISE_TAG, device=ids.device),
     )

@@ -1,4 +1,4 @@
-"""What a loader is: the contract that tests/unit/test_loader_contract.py holds every one to."""
+"""What a loader is: the contract that tests/unit/loaders/test_loader_contract.py holds every one to."""
 
 import os
 from abc import ABC, abstractmethod
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from gpufeed.data.manifest import Manifest
-from gpufeed.decode.tally import Tally
-from gpufeed.errors import GpufeedError
-from gpufeed.loaders.order import epoch_order
-from gpufeed.timing import Span
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.decode_counts import Tally
+from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.system.timing import Span
 
 if TYPE_CHECKING:
-    from gpufeed.loaders.rows import Rows
+    from gpufeed.loaders.deferred_gather import Rows
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,9 @@ class LoadRequest:
     strips: Path | None = None  # strips.bin of a strip set, for the loader that reads one
     shards: Path | None = None  # shards.json of a shard set, for the loader that reads one
     beton: Path | None = None  # .beton file, for the loader that reads one
-    extension: Path | None = None  # the library of gpufeed.ops, for a loader that decodes by it; None: found
+    extension: Path | None = (
+        None  # the library of gpufeed.native, for a loader that decodes by it; None: found
+    )
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from gpufeed.decode.base import bad_file
-from gpufeed.decode.jpeg_groups import Group, coding_of, grouped, joined
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.errors import GpufeedError
-from gpufeed.loaders.ahead import Ahead
+from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.base import bad_file
+from gpufeed.decoders.jpeg_groups import Group, coding_of, grouped, joined
+from gpufeed.decoders.jpeg_parser import Kind
+from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.files import FileReader
+from gpufeed.loaders.batch_files import FileReader
+from gpufeed.loaders.prefetch import Ahead
 from gpufeed.loaders.resident import SHARE_OF_FREE, free_bytes
-from gpufeed.memory import free_host_bytes
-from gpufeed.ops.jpeg import Coding, decode_between, decode_jpegs
-from gpufeed.strips.parse import Kind
+from gpufeed.native.jpeg_op import Coding, decode_between, decode_jpegs
+from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK = 1024  # files that are read, taken apart and tried together
 # Of a chunk's files, from which on a kind has calls of its own: each takes at least as long as one image's

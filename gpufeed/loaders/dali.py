@@ -17,18 +17,18 @@ import torch
 from PIL import Image
 
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.decode.files import mean_size
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import load
+from gpufeed.decoders.file_bytes import mean_size
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.files import FileBatch
-from gpufeed.loaders.order import epoch_order
+from gpufeed.loaders.batch_files import FileBatch
+from gpufeed.loaders.batch_transfer import empty_batch
+from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.loaders.streaming import StreamingLoader
-from gpufeed.loaders.transfer import empty_batch
-from gpufeed.registry import load
 
 if TYPE_CHECKING:
-    from gpufeed.decode.dali_pipeline import DecodePipeline
-    from gpufeed.decode.resizing import ResizingDecoder
+    from gpufeed.decoders.dali_pipeline import DecodePipeline
+    from gpufeed.decoders.resizing import ResizingDecoder
     from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
 CHUNK = 256  # files a task, when all are looked at

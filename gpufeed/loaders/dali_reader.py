@@ -17,8 +17,8 @@ from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.decode.dali_pipeline import DecodePipeline, copy_output, drawn
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.dali_pipeline import DecodePipeline, copy_output, drawn
 from gpufeed.loaders.dali_files import FilePipeline
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from fastai.data.core import TfmdDL
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
 from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, end_workers, to_device, told
-from gpufeed.processes import garbage_kept
+from gpufeed.system.processes import garbage_kept
 
 
 class ManifestDL(TfmdDL):

@@ -19,15 +19,15 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from gpufeed.beton.format import JPEG
-from gpufeed.beton.store import TOLERANCE, open_beton
-from gpufeed.decode.tally import Tally
-from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.ahead import END_S, POLL_S, AheadLoader
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.decoders.decode_counts import Tally
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.peers import imported
+from gpufeed.loaders.batch_transfer import send, upload
+from gpufeed.loaders.peer_packages import imported
+from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
 from gpufeed.loaders.samples import STUCK_S
-from gpufeed.loaders.transfer import send, upload
+from gpufeed.stores.ffcv_format import JPEG
+from gpufeed.stores.ffcv_store import TOLERANCE, open_beton
 
 WAITING = 3  # batches that wait, as FFCV's Loader has it by itself
 NAME = "ffcv"

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gpufeed.cache import open_cache
-from gpufeed.loaders.ahead import AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.batch_transfer import empty_batch, send, upload
+from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
-from gpufeed.loaders.transfer import empty_batch, send, upload
-from gpufeed.memory import free_host_bytes
+from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
 log = logging.getLogger("gpufeed")

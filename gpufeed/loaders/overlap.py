@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpufeed.loaders.ahead import AheadLoader
 from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.batch_transfer import copied
+from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.samples import HostBatches, told
-from gpufeed.loaders.transfer import copied
 
 
 class OverlapLoader(AheadLoader):

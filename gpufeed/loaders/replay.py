@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.order import epoch_order
+from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.loaders.samples import HostBatch, Samples, collate, to_device
 
 

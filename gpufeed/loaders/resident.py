@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gpufeed.cache import open_cache
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.order import permutation
-from gpufeed.loaders.rows import Rows, StoredBatch
-from gpufeed.memory import free_host_bytes
+from gpufeed.loaders.deferred_gather import Rows, StoredBatch
+from gpufeed.loaders.sample_order import permutation
+from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
 SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later

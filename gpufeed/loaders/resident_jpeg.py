@@ -8,16 +8,16 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 import torch
 
-from gpufeed import ops
-from gpufeed.decode.base import EXACT
-from gpufeed.decode.jpeg_groups import code_digest
-from gpufeed.decode.tally import Tally
-from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.ahead import hand_over
+from gpufeed import native
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.decoders.base import EXACT
+from gpufeed.decoders.decode_counts import Tally
+from gpufeed.decoders.jpeg_groups import code_digest
 from gpufeed.loaders.base import Batch, Loader, LoadRequest
 from gpufeed.loaders.coded_store import CodedStore, filled
-from gpufeed.loaders.order import epoch_order
-from gpufeed.loaders.rounds import Epoch, Plan, plan_of
+from gpufeed.loaders.decode_rounds import Epoch, Plan, plan_of
+from gpufeed.loaders.prefetch import hand_over
+from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.loaders.streaming import check_size
 
 # Pixels of a round of batches, which are decoded together: 10,922 images of 64 x 64. A call takes at least as
@@ -72,8 +72,8 @@ class ResidentJpegLoader(Loader):
         """Fills the store; raises Skip without the extension, and errors as `filled` does."""
         device = self.request.device
         if self.request.extension is not None:
-            ops.load(self.request.extension)
-        if sentence := ops.status(device).sentence:
+            native.load(self.request.extension)
+        if sentence := native.status(device).sentence:
             raise Skip(f"Loader resident_jpeg needs this project's extension. {sentence}")
         self.store = filled(self.request)
         self.thread = ThreadPoolExecutor(1, "gpufeed-order")

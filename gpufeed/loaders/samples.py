@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from gpufeed import notice
-from gpufeed.data.resize import resized
-from gpufeed.decode.base import bad_file
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.base import bad_file
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.resize import resized
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.processes import garbage_kept
-from gpufeed.timing import Mark, Span
+from gpufeed.system import sigterm_handler
+from gpufeed.system.processes import garbage_kept
+from gpufeed.system.timing import Mark, Span
 
 # A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
 STUCK_S = 300
@@ -180,7 +180,7 @@ class HostBatches:
             persistent_workers=r.persistent_workers and r.workers > 0,
             pin_memory=r.pin_memory and r.device.type == "cuda",
             timeout=LOOK_S if r.workers else 0,
-            worker_init_fn=notice.left_to_parent,
+            worker_init_fn=sigterm_handler.left_to_parent,
             # its own generator: each iterator draws a seed, and the model's must not depend on the loader
             generator=torch.Generator().manual_seed(r.seed),
         )

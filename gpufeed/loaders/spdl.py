@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpufeed.decode.tally import Tally
-from gpufeed.loaders.ahead import AheadLoader
+from gpufeed.decoders.decode_counts import Tally
 from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.batch_transfer import send, upload
+from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.spdl_batches import BatchMaker
 from gpufeed.loaders.spdl_ffmpeg import NAME, Ffmpeg
-from gpufeed.loaders.transfer import send, upload
 
 if TYPE_CHECKING:
     from gpufeed.loaders.spdl_process import OwnProcess

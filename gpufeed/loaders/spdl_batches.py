@@ -8,13 +8,13 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from gpufeed.data.resize import resized
-from gpufeed.decode.files import read_file
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.resize import resized
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.batch_transfer import empty_batch
 from gpufeed.loaders.samples import Samples
 from gpufeed.loaders.spdl_ffmpeg import Ffmpeg
-from gpufeed.loaders.transfer import empty_batch
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.batch_transfer import empty_batch
 from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part
-from gpufeed.loaders.transfer import empty_batch
-from gpufeed.processes import settle
+from gpufeed.system.processes import settle
 
 # not forked: this process may have started CUDA; not from Python's fork server, which would stay behind
 CONTEXT = multiprocessing.get_context("spawn")

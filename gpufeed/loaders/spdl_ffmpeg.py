@@ -5,10 +5,10 @@ from importlib.metadata import version
 
 import numpy as np
 
-from gpufeed.decode.base import Tolerance
-from gpufeed.decode.header import JPEG_END, JPEG_START
-from gpufeed.errors import Skip
-from gpufeed.loaders.peers import imported
+from gpufeed.core.errors import Skip
+from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.file_header import JPEG_END, JPEG_START
+from gpufeed.loaders.peer_packages import imported
 
 NAME = "spdl"
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager, suppress
 
 from spdl.pipeline import Pipeline, PipelineBuilder
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part

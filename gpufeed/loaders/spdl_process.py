@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from spdl.pipeline import run_pipeline_in_subprocess
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of

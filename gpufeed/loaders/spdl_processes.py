@@ -18,7 +18,7 @@ from multiprocessing.util import Finalize
 
 import numpy as np
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.samples import STUCK_S
 from gpufeed.loaders.spdl_batches import Made, Part, on_device, parts_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.spdl_batches import Made
 
 ALIGNMENT = 64  # bytes, of every slot's beginning: any type of torch's may begin there

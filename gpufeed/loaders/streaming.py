@@ -8,16 +8,16 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from gpufeed.decode.base import Decoder, bad_file
-from gpufeed.decode.before import DecodedBefore
-from gpufeed.decode.tally import Tally
-from gpufeed.errors import GpufeedError, Skip
-from gpufeed.loaders.ahead import Ahead, AheadLoader
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.registry import LOADERS, load
+from gpufeed.decoders.base import Decoder, bad_file
+from gpufeed.decoders.decode_counts import Tally
+from gpufeed.decoders.decoded_before import DecodedBefore
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.files import FileBatch, FileReader
-from gpufeed.loaders.transfer import empty_batch, send, upload
-from gpufeed.registry import LOADERS, load
-from gpufeed.timing import Span
+from gpufeed.loaders.batch_files import FileBatch, FileReader
+from gpufeed.loaders.batch_transfer import empty_batch, send, upload
+from gpufeed.loaders.prefetch import Ahead, AheadLoader
+from gpufeed.system.timing import Span
 
 
 class StreamingLoader(AheadLoader):

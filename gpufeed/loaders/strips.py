@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gpufeed.errors import GpufeedError
-from gpufeed.loaders.ahead import AheadLoader
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.order import epoch_order
-from gpufeed.loaders.transfer import send
-from gpufeed.strips.backends.base import StripBackend
-from gpufeed.strips.reader import StripReader, Unit
+from gpufeed.loaders.batch_transfer import send
+from gpufeed.loaders.prefetch import AheadLoader
+from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.stores.strip_backends.base import StripBackend
+from gpufeed.stores.strips_reader import StripReader, Unit
 
 # Decoded pixels of a window: 87,000 images of 64 x 64. Two are alive, three while a batch lies across two.
 WINDOW_BYTES = 2**30

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpufeed.models.vit_options import PLAIN_FORM
-from gpufeed.registry import MODELS, fetch
+from gpufeed.core.registry import MODELS, fetch
+from gpufeed.core.vit_options import PLAIN_FORM
 
 
 def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]) -> nn.Module:

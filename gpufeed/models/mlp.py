@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gpufeed import ops
+from gpufeed import native
 
 
 class Mlp(nn.Module):
@@ -24,7 +24,7 @@ class Mlp(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = self.fc1, self.fc2
         if self.activation == "linear_bias_gelu":
-            return ops.gelu_mlp(x, first.weight, first.bias, second.weight, second.bias)
+            return native.gelu_mlp(x, first.weight, first.bias, second.weight, second.bias)
         if self.activation == "bias_gelu":
-            return second(ops.bias_gelu(F.linear(x, first.weight), first.bias, "none"))
+            return second(native.bias_gelu(F.linear(x, first.weight), first.bias, "none"))
         return second(F.gelu(first(x), approximate="tanh" if self.activation == "gelu_tanh" else "none"))

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 
 SIDE = 224
 

@@ -7,7 +7,7 @@ Source: He et al. 2015, arXiv:1512.03385; the small stem is that of its section 
 from torch import nn
 from torchvision import models
 
-from gpufeed.errors import unknown
+from gpufeed.core.errors import unknown
 
 STEMS = ("imagenet", "cifar")
 

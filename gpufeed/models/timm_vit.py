@@ -6,7 +6,7 @@ Importing this module imports timm, which the extra `peers` brings: a node witho
 import timm
 from torch import nn
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 
 
 def timm_vit(

@@ -13,13 +13,13 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gpufeed import ops
-from gpufeed.attention import ops as attention
-from gpufeed.attention.tiles import MOST_TOKENS
-from gpufeed.devices import AUTOCAST
-from gpufeed.errors import GpufeedError, Skip, first_line
+from gpufeed import native
+from gpufeed.core.errors import GpufeedError, Skip, first_line
+from gpufeed.core.vit_options import BY_EXTENSION, check, hidden_width
 from gpufeed.models.mlp import Mlp
-from gpufeed.models.vit_options import BY_EXTENSION, check, hidden_width
+from gpufeed.native.attention import attention_ops as attention
+from gpufeed.native.attention.tiles import MOST_TOKENS
+from gpufeed.system.devices import AUTOCAST
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -79,7 +79,7 @@ def split(qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
 class Attention(nn.Module):
     """Multi-head self-attention: float (N, tokens, width) to the same, one matrix product for q, k and v.
 
-    packed: by the kernels of gpufeed.attention, which read that product where it lies.
+    packed: by the kernels of gpufeed.native.attention, which read that product where it lies.
     """
 
     def __init__(self, width: int, heads: int, packed: bool):
@@ -230,9 +230,9 @@ class VisionTransformer(nn.Module):
         Without it a missing extension would give the times of its reference under the extension's name.
         precision: fp32 | tf32 | fp16 | bf16.
         """
-        sentence = ops.status(device).sentence if self.activation in BY_EXTENSION else None
+        sentence = native.status(device).sentence if self.activation in BY_EXTENSION else None
         if sentence is not None:
-            raise Skip(f"Activation {self.activation} needs the extension gpufeed.ops: {sentence}")
+            raise Skip(f"Activation {self.activation} needs the extension gpufeed.native: {sentence}")
         dtype = AUTOCAST.get(precision, torch.float32)
         if self.activation == "linear_bias_gelu":
             self._try_product(device, dtype)
@@ -249,7 +249,7 @@ class VisionTransformer(nn.Module):
         shapes.insert(0, (self.tokens, self.head.in_features))
         zeros = [torch.zeros(shape, device=device, dtype=dtype, requires_grad=True) for shape in shapes]
         try:
-            ops.gelu_mlp(*zeros).sum().backward()
+            native.gelu_mlp(*zeros).sum().backward()
         except RuntimeError as error:
             raise Skip(
                 f"Activation linear_bias_gelu does not run on this node's {device.type} with "

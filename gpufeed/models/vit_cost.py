@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpufeed.models.vit_options import hidden_width
+from gpufeed.core.vit_options import hidden_width
 
 CHANNELS = 3
 # Models by others, of the sizes of ours, whose options do not say them.

@@ -2,14 +2,14 @@
 
 from typing import Any, TypeVar
 
-from gpufeed.builds import planned_builds
-from gpufeed.ceilings import plan as ceilings_plan
-from gpufeed.errors import GpufeedError
-from gpufeed.inference import plan as inference_plan
-from gpufeed.kernels import plan as kernels_plan
-from gpufeed.registry import takes_gpu
-from gpufeed.sweep import plan as sweep_plan
-from gpufeed.trained import plan as models_plan
+from gpufeed.core import plan_ceilings as ceilings_plan
+from gpufeed.core import plan_decoding as sweep_plan
+from gpufeed.core import plan_inference as inference_plan
+from gpufeed.core import plan_kernels as kernels_plan
+from gpufeed.core import plan_saved_models as models_plan
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_builds import planned_builds
+from gpufeed.core.registry import takes_gpu
 from gpufeed.workflow.run import Run
 
 Settings = TypeVar("Settings")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpufeed.data.listing import NAMES, files_below, names_digest
-from gpufeed.errors import GpufeedError
-from gpufeed.experiment import source_options
-from gpufeed.registry import DERIVED, LOADERS
-from gpufeed.repeats import AGAIN
+from gpufeed.core.cells import source_options
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.image_listing import NAMES, files_below, names_digest
+from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.repeats import AGAIN
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
 

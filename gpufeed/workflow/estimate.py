@@ -6,8 +6,11 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpufeed.data.amount import Amount, amount_of
-from gpufeed.expected import (
+from gpufeed.core.cells import Cell, source_options, without_cuda
+from gpufeed.core.dataset_size import Amount, amount_of
+from gpufeed.core.node_name import shows_gpu
+from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
     Disk,
@@ -19,9 +22,6 @@ from gpufeed.expected import (
     table,
     written,
 )
-from gpufeed.experiment import Cell, source_options, without_cuda
-from gpufeed.node import shows_gpu
-from gpufeed.registry import DERIVED, LOADERS
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.gates import Gates, waits
 from gpufeed.workflow.repeats import Repeats

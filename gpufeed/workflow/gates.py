@@ -3,10 +3,10 @@
 from functools import cached_property
 from typing import Any
 
-from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell
-from gpufeed.gate.variants import settings_of, variant
-from gpufeed.registry import LOADERS
+from gpufeed.core.cells import Cell
+from gpufeed.core.equivalence_variants import settings_of, variant
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import LOADERS
 from gpufeed.workflow.run import Run
 
 

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Auto
-from gpufeed.repeats import AGAIN
+from gpufeed.core.cells import Auto
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.repeats import AGAIN
 from gpufeed.workflow.run import Run
 
 

@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.baseline import baseline_records
-from gpufeed.errors import GpufeedError
-from gpufeed.impact import planned_impact
-from gpufeed.side_by_side import pair
+from gpufeed.core.baseline import baseline_records
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_impact import planned_impact
+from gpufeed.core.plan_side_by_side import pair
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.repeats import Repeats
@@ -20,7 +20,7 @@ FIGURES = ("throughput", "breakdown", "workers", "timeline")
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """The report of a run. options: of the command that starts it again (gpufeed.again)."""
+    """The report of a run. options: of the command that starts it again (gpufeed.core.rerun_options)."""
 
     run: Run
     gates: Gates

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from gpufeed.experiment import Cell
+from gpufeed.core.cells import Cell
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
 
@@ -105,9 +105,9 @@ class JobResources:
     def of_gpu_jobs(self, takes: Callable[[Any], bool] = lambda wildcards: True) -> dict[str, Any]:
         """Return model and constraint of the GPUs of a job that takes any: the same for all jobs of a sweep.
 
-        And, where jobs run at once on this node, into how many shares its cores go (gpufeed/leases/cores.py).
-        As default resources they would reach every rule, and Slurm's executor asks for a GPU wherever it
-        finds a gpu_model without `gpu`.
+        And, where jobs run at once on this node, into how many shares its cores go
+        (gpufeed/system/gpu_locks/core_shares.py). As default resources they would reach every rule, and
+        Slurm's executor asks for a GPU wherever it finds a gpu_model without `gpu`.
         """
         given = {name: self.of_sweep(name) for name in ("gpu_model", "constraint") if self.run.gpu_jobs}
         wanted = {
@@ -126,8 +126,8 @@ class JobResources:
         """Return what a training asks for, beside cores and `gpu`.
 
         On several nodes the job is one process on the first, which starts one on each by srun
-        (gpufeed/ddp/slurm.py). Slurm's executor leaves that to a job of MPI, which it puts into no step of
-        its own: one with as many tasks as nodes, and none for a GPU.
+        (gpufeed/training/distributed/slurm_step.py). Slurm's executor leaves that to a job of MPI, which it
+        puts into no step of its own: one with as many tasks as nodes, and none for a GPU.
         """
         several = {
             "tasks": lambda cell: cell.nodes,

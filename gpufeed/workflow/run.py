@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.attempts import attempt
-from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell, Plan
-from gpufeed.models.vit_options import BY_EXTENSION
-from gpufeed.node import node_name
-from gpufeed.registry import takes_extension
+from gpufeed.core.cells import Cell, Plan
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.node_name import node_name
+from gpufeed.core.registry import takes_extension
+from gpufeed.core.retry_policy import attempt
+from gpufeed.core.vit_options import BY_EXTENSION
 
 
 @dataclass(frozen=True, eq=False)

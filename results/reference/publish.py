@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.analysis import ceilings_section, confusion, inference_section, publish, publish_sweeps
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report import publish, publish_decoding
+from gpufeed.report.sections import ceilings_section, confusion_section, inference_section
 
 REFERENCE = Path("results/reference")
 # page -> the config that its command names, its experiments, and the repeats of which all are there
@@ -49,13 +50,13 @@ def parts(node: Path) -> None:
             ceilings_section.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")
         if (folder / "decoders.csv").exists():
             found = sorted((node / "sweeps" / name).glob("*.json"))
-            publish_sweeps.tabulate(found, folder / "decoders.csv")
-            publish_sweeps.plot(found, drawn / "crossover.svg", drawn / "decoding.svg")
+            publish_decoding.tabulate(found, folder / "decoders.csv")
+            publish_decoding.plot(found, drawn / "crossover.svg", drawn / "decoding.svg")
         if (folder / "inference.csv").exists():
             found = sorted((node / "inference" / name).glob("*.json"))
             inference_section.publish(found, folder / "inference.csv", drawn / "inference.svg")
     for evaluation in sorted(node.glob("models/*/*/evaluation.json")):
-        confusion.plot(evaluation, evaluation.with_name("confusion.svg"))
+        confusion_section.plot(evaluation, evaluation.with_name("confusion.svg"))
 
 
 def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repeats: int) -> None:

@@ -3,8 +3,8 @@
 q, k and v are normal bfloat16 values in one product (N, T, 3, H, d), by default those of vit_tiny at batch
 1024. Everybody gives the result (N, T, H, d) and the gradient of that product as one packed array: torch's
 kernels make three, and their copy into it is counted. Ours is timed in every configuration of
-gpufeed.attention.tiles, forward and backward apart; after two rounds that do not count, contestants take
-turns, each sample the mean of CALLS calls on the device's clock.
+gpufeed.native.attention.tiles, forward and backward apart; after two rounds that do not count, contestants
+take turns, each sample the mean of CALLS calls on the device's clock.
 
 Shares: of what the products alone take at 790 TFLOP/s (two forward, five backward, whatever is done twice)
 and of what reading and writing each array once takes at 4.26 TB/s, both measured on an H200
@@ -23,10 +23,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpufeed.attention import launch
-from gpufeed.attention.tiles import BACKWARDS, FORWARDS, Configuration, choose
-from gpufeed.environment import environment
-from gpufeed.timing import Mark, synchronise
+from gpufeed.native.attention import attention_launch
+from gpufeed.native.attention.tiles import BACKWARDS, FORWARDS, Configuration, choose
+from gpufeed.system.environment import environment
+from gpufeed.system.timing import Mark, synchronise
 
 CUDA = torch.device("cuda")
 TORCHS = {
@@ -61,8 +61,10 @@ def theirs(backend: SDPBackend, qkv: torch.Tensor, grad: torch.Tensor) -> Pair:
 
 def ours(chosen: Configuration, qkv: torch.Tensor, grad: torch.Tensor) -> Pair:
     """Forward and backward of one configuration."""
-    out, sums = launch.forward(qkv, chosen)
-    return lambda: launch.forward(qkv, chosen)[0], lambda: launch.backward(grad, qkv, out, sums, chosen)
+    out, sums = attention_launch.forward(qkv, chosen)
+    return lambda: attention_launch.forward(qkv, chosen)[0], lambda: attention_launch.backward(
+        grad, qkv, out, sums, chosen
+    )
 
 
 def exact(qkv: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

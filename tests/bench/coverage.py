@@ -2,7 +2,7 @@
 
 Rates of two distributions that scatter by 1 %: one symmetric, one with a long slow tail. Prints a row for
 each number of repeats and each distribution: the share of SAMPLES whose interval
-(gpufeed.analysis.statistics) holds the truth, of the median of one side and of the ratio of two equal sides;
+(gpufeed.system.statistics) holds the truth, of the median of one side and of the ratio of two equal sides;
 beside them the percentile bootstrap of the median, RESAMPLES draws each. Half a minute; docs/statistics.md
 has the result.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpufeed.analysis.statistics import interval_of_median, unpaired_ratio
+from gpufeed.system.statistics import interval_of_median, unpaired_ratio
 
 SEED, SAMPLES, RESAMPLES = 0, 4000, 2000
 REPEATS = (6, 7, 8, 9, 10, 12, 20)

@@ -22,18 +22,18 @@ import numpy as np
 import pandas as pd
 import torch
 
-from gpufeed.ceilings.inputs import drain
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.data.synthetic import Options, encode, grating
-from gpufeed.decode.dali_gpu import DaliGpuDecoder
-from gpufeed.decode.header import read_header
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.environment import cores_allowed, environment
-from gpufeed.gpu import jpeg_engines
-from gpufeed.heap import keep_freed_blocks
+from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.synthetic import Options, encode, grating
+from gpufeed.decoders.dali_gpu import DaliGpuDecoder
+from gpufeed.decoders.file_header import read_header
+from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliGpuLoader
-from gpufeed.timing import synchronise
+from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.gpu import jpeg_engines
+from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.timing import synchronise
 
 PHOTOGRAPHS, CROP = "photographs", (224, 224)
 MADE = {64: 1024, 128: 512, 256: 256, 500: 256}  # side -> different images

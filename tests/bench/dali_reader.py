@@ -22,13 +22,13 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from resident_jpeg import manifest_of
 
-from gpufeed.ceilings.inputs import drain
-from gpufeed.environment import cores_allowed, environment
-from gpufeed.heap import keep_freed_blocks
+from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.core.registry import LOADERS, load
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.registry import LOADERS, load
-from gpufeed.timing import synchronise
+from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.timing import synchronise
 
 
 def own_reader(loader: DaliLoader) -> Callable[[], None]:

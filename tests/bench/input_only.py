@@ -15,9 +15,9 @@ import statistics
 import torch
 
 from gpufeed.augment.fused import FusedAugment
-from gpufeed.environment import environment
-from gpufeed.loaders.order import permutation
-from gpufeed.timing import Mark, synchronise
+from gpufeed.loaders.sample_order import permutation
+from gpufeed.system.environment import environment
+from gpufeed.system.timing import Mark, synchronise
 
 MEAN, STD = (0.48, 0.45, 0.40), (0.28, 0.27, 0.28)
 OPTIONS = {"crop_padding": 4, "brightness": 0.2, "contrast": 0.2, "salt_pepper": 0.02, "dtype": "float16"}

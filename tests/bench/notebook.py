@@ -162,7 +162,7 @@ def main() -> None:
         parser.error("a FOLDER is needed, or --bare")
     import yaml
 
-    from gpufeed.config import planned
+    from gpufeed.core.config import planned
 
     folder = asked.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

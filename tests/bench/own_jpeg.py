@@ -29,20 +29,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpufeed import ops
-from gpufeed.decode.jpeg_groups import Group, coding_of, grouped, joined
-from gpufeed.decode.pillow import PillowDecoder, rgb
-from gpufeed.environment import cores_allowed, environment
-from gpufeed.errors import Skip
-from gpufeed.ops.jpeg import Coding, decode_jpegs
-from gpufeed.ops.jpeg_pieces import PIECES, PieceDecoder
-from gpufeed.registry import load
-from gpufeed.strips.backends import backend_class
-from gpufeed.strips.build import IMAGES_PER_STRIP
-from gpufeed.strips.parse import Jpeg
-from gpufeed.strips.store import Strip
-from gpufeed.strips.write import join
-from gpufeed.timing import Mark, synchronise
+from gpufeed import native
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import load
+from gpufeed.decoders.jpeg_groups import Group, coding_of, grouped, joined
+from gpufeed.decoders.jpeg_parser import Jpeg
+from gpufeed.decoders.pillow import PillowDecoder, rgb
+from gpufeed.decoders.strip_joiner import join
+from gpufeed.native.jpeg_op import Coding, decode_jpegs
+from gpufeed.native.jpeg_pieces import PIECES, PieceDecoder
+from gpufeed.stores.strip_backends import backend_class
+from gpufeed.stores.strips_build import IMAGES_PER_STRIP
+from gpufeed.stores.strips_store import Strip
+from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.timing import Mark, synchronise
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 WARM_UPS, BATCH_SIZES, WANTED = 2, (256, 1024, 4096, 20_000), 3.0
@@ -348,7 +348,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--every", type=int, default=1, help="compare pixels in one of so many calls")
     given = parser.parse_args()
-    if sentence := ops.status(CUDA).sentence:
+    if sentence := native.status(CUDA).sentence:
         raise SystemExit(sentence)
     files = read_source(given.source)
     groups = grouped(files)

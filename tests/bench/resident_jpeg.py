@@ -19,13 +19,13 @@ import pandas as pd
 import torch
 from own_jpeg import read_source
 
-from gpufeed.ceilings.inputs import drain
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.decode.header import read_header
-from gpufeed.environment import environment
+from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.decoders.file_header import read_header
 from gpufeed.loaders import resident_jpeg
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.resident_jpeg import ResidentJpegLoader
+from gpufeed.system.environment import environment
 
 MIB = 2**20
 

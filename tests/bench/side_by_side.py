@@ -25,7 +25,7 @@ from snakemake.utils import update_config
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpufeed.config import planned  # noqa: E402
+from gpufeed.core.config import planned  # noqa: E402
 
 LIMIT = 0.03
 CONFIG = {

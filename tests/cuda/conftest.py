@@ -1,12 +1,9 @@
 """Every test in this folder needs a CUDA GPU and is skipped, with the reason, where there is none."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))  # the contract of the loaders
 
 
 def pytest_collection_modifyitems(items):

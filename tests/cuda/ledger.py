@@ -69,7 +69,7 @@ def merge_parts(root: Path, parts: list[Path], dirty: bool) -> int:
     Where this checkout is clean, what covered the code that is here counts as of its commit: a host may have
     another .git beside the code than the one that it came from.
     """
-    from gpufeed.commit import checkout
+    from gpufeed.system.commit import checkout
 
     ledger, tree, (commit, changed) = rows(root), Tree(root), checkout(root)
     there = {path.name: path for path in tree.test_files()}

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-REGISTRY = "gpufeed/registry.py"
-NATIVE = "gpufeed/ops/csrc"
+REGISTRY = "gpufeed/core/registry.py"
+NATIVE = "gpufeed/native/csrc"
 MODULE = re.compile(r"\bgpufeed(?:\.\w+)+|\b\w+_fixtures\b")
 STRING = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
 LONG_STRING = r'''"""(?:\\.|[^\\])*?"""'''
@@ -48,7 +48,7 @@ class Tree:
             path = todo.pop()
             seen.add(path)
             todo |= self._file(path)[1] - seen
-        if any(path.parent == self.root / "gpufeed/ops" for path in seen):
+        if any(path.parent == self.root / "gpufeed/native" for path in seen):
             seen |= {path for path in (self.root / NATIVE).rglob("*") if path.is_file()}
         conftests = self.root / "tests/conftest.py", self.tests / "conftest.py"
         return seen | {path for path in conftests if path.is_file()}
@@ -75,7 +75,7 @@ class Tree:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     yield from self._module(f"{node.module}.{alias.name}")
-                    if of_tests and node.module == "gpufeed.registry":
+                    if of_tests and node.module == "gpufeed.core.registry":
                         yield from self._registered.get(alias.name, ())
             elif isinstance(node, ast.Attribute) and of_tests:
                 if isinstance(node.value, ast.Name) and node.value.id == "registry":

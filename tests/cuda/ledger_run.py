@@ -204,10 +204,10 @@ def ending(code: int) -> str:
 
 def host(root: Path) -> dict[str, Any]:
     """What a part says of its host: the code's commit and the cards, asked of NVML to leave CUDA unused."""
-    from gpufeed.environment import checkout
-    from gpufeed.leases import gpus
+    from gpufeed.system.environment import checkout
+    from gpufeed.system.gpu_locks import gpu_listing
 
     commit, dirty = checkout(root)
-    kinds = [gpu.kind for gpu in gpus.on_node()]
+    kinds = [gpu.kind for gpu in gpu_listing.on_node()]
     card = ", ".join(sorted(set(kinds))) or None
     return {"commit": commit, "dirty": dirty, "card": card, "cards": len(kinds)}

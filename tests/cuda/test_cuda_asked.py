@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import distributed
 
-from gpufeed import notice
-from gpufeed.trainers.asked import EVERY, Asked
-from gpufeed.trainers.checkpoints import CHECKPOINT, KEY, load
+from gpufeed.system import sigterm_handler
+from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
+from gpufeed.training.end_request import EVERY, Asked
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -34,7 +34,7 @@ def test_the_answer_comes_a_few_steps_later_and_asking_waits_for_nothing(group, 
     asked = Asked(torch.device("cuda", 0), world_size=2)
     assert not any(asked.after(step) for step in range(1, 2 * EVERY))
     torch.cuda.synchronize()
-    monkeypatch.setattr(notice._notice, "given", True)
+    monkeypatch.setattr(sigterm_handler._notice, "given", True)
     torch.cuda._sleep(10**9)  # about half a second of work before the question
     behind = torch.cuda.Event()
     behind.record()
@@ -54,7 +54,7 @@ def test_two_gpus_keep_the_state_of_one_step_and_go_on(tmp_path):
         f"import ddp_fixtures; ddp_fixtures.spread_training({told})", manifest.root
     )
     starter.send_signal(signal.SIGTERM)
-    assert starter.wait(timeout=60) == notice.STATUS
+    assert starter.wait(timeout=60) == sigterm_handler.STATUS
     assert not psutil.wait_procs(family, timeout=60)[1]
     step = load(manifest.root / "kept" / CHECKPOINT)[KEY]["step"]
     assert step == 2 * EVERY

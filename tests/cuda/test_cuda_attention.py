@@ -7,10 +7,10 @@ from test_cuda_vit import IMAGES, assert_near, device, need_for, outcome, vit
 from test_cuda_vit import TOLERANCE as OF_MODEL
 from torch.library import opcheck
 
-from gpufeed.attention import ops
-from gpufeed.attention.ops import packed_attention
-from gpufeed.attention.tiles import BACKWARDS, FORWARDS, Configuration
-from gpufeed.errors import Skip
+from gpufeed.core.errors import Skip
+from gpufeed.native.attention import attention_ops
+from gpufeed.native.attention.attention_ops import packed_attention
+from gpufeed.native.attention.tiles import BACKWARDS, FORWARDS, Configuration
 
 pytestmark = [
     pytest.mark.cuda,
@@ -23,7 +23,7 @@ DTYPES = list(TOLERANCE)
 @pytest.fixture(autouse=True)
 def able():
     try:
-        ops.require(device(), torch.float16, 16, 1, 16)
+        attention_ops.require(device(), torch.float16, 16, 1, 16)
     except Skip as skip:
         pytest.skip(str(skip))
 
@@ -53,14 +53,14 @@ def test_against_float64(tokens, width, dtype):
 @pytest.mark.parametrize("tokens", [197, 256])
 @pytest.mark.parametrize("name", [*FORWARDS, *BACKWARDS])
 def test_every_candidate_is_right(name, tokens):
-    from gpufeed.attention import launch
+    from gpufeed.native.attention import attention_launch
 
     forward = FORWARDS.get(name, next(iter(FORWARDS.values())))
     chosen = Configuration(forward, *BACKWARDS.get(name, next(iter(BACKWARDS.values()))))
     qkv = packed(40, tokens, 3, 64, torch.bfloat16, device=device())
-    out, sums = launch.forward(qkv, chosen)
+    out, sums = attention_launch.forward(qkv, chosen)
     grad = torch.randn_like(out)
-    dqkv = launch.backward(grad, qkv, out, sums, chosen)
+    dqkv = attention_launch.backward(grad, qkv, out, sums, chosen)
     expected, gradient = exact(qkv, grad)
     assert max(error(out, expected), error(dqkv, gradient)) < TOLERANCE[torch.bfloat16]
 
@@ -175,11 +175,11 @@ def test_a_compiled_model_calls_it_and_none_of_torchs():
 
 def test_a_precision_without_kernels_is_a_skip():
     with pytest.raises(Skip, match="it has kernels for float16 and bfloat16"):
-        ops.require(device(), torch.float32, 256, 3, 64)
+        attention_ops.require(device(), torch.float32, 256, 3, 64)
 
 
 def test_a_model_of_more_tokens_is_refused():
-    from gpufeed.errors import GpufeedError
+    from gpufeed.core.errors import GpufeedError
 
     with pytest.raises(GpufeedError, match="1024 tokens"):
         vit(size=(2 * IMAGES[0], 2 * IMAGES[1]), sdpa="packed")

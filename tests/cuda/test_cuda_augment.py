@@ -11,8 +11,8 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from gpufeed.augment.reference import TorchAugment
-from gpufeed.errors import GpufeedError
-from gpufeed.registry import AUGMENTS, load
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import AUGMENTS, load
 
 BUSY_CYCLES = 20_000_000  # about 10 ms at 2 GHz
 SEED, EPOCH = 2**40 + 2**31 + 3, 4

@@ -11,9 +11,9 @@ import torch
 from hostile_fixtures import available, photo, saved
 from image_fixtures import MEAN, STD
 
-from gpufeed.build_time import measure_build, peak_mib, used_mib
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.registry import DECODERS, load
+from gpufeed.benchmarks.store_builds import measure_build, peak_mib, used_mib
+from gpufeed.core.registry import DECODERS, load
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 

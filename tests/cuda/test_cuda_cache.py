@@ -7,12 +7,13 @@ import torch
 from hostile_fixtures import available, photo, saved
 from image_fixtures import MEAN, STD
 
-from gpufeed.cache import build, build_from_rows, build_or_fall_back, fill, open_cache, read_info
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.decode.base import Tolerance
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.errors import GpufeedError
-from gpufeed.registry import DECODERS, load
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import DECODERS, load
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.stores import cache_fill
+from gpufeed.stores.decoded_cache import build, build_from_rows, build_or_fall_back, open_cache, read_info
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 COUNT, SIDE = 700, 64
@@ -49,7 +50,7 @@ def wrong(decoder, found: np.ndarray, expected: np.ndarray) -> list[str]:
 @pytest.mark.parametrize("name", GPU)
 def test_a_set_larger_than_what_a_call_may_hold(name, manifest, expected, tmp_path, monkeypatch):
     decoder = available(name)
-    monkeypatch.setattr(fill, "BATCH_BYTES", FEW * IMAGE_BYTES)
+    monkeypatch.setattr(cache_fill, "BATCH_BYTES", FEW * IMAGE_BYTES)
     path = tmp_path / f"{name}.npy"
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -66,7 +67,7 @@ def test_a_set_larger_than_what_a_call_may_hold(name, manifest, expected, tmp_pa
 def test_calls_of_any_size_give_the_same_cache(name, manifest, expected, tmp_path, monkeypatch):
     decoder = available(name)
     build(manifest, name, tmp_path / "large.npy", workers=4)
-    monkeypatch.setattr(fill, "BATCH", 33)
+    monkeypatch.setattr(cache_fill, "BATCH", 33)
     build(manifest, name, tmp_path / "small.npy", workers=1)
     large, small = (np.array(open_cache(tmp_path / f"{size}.npy", manifest)) for size in ("large", "small"))
     # hardware and kernels may share a call's images differently, so the decoder's own tolerance holds

@@ -9,21 +9,21 @@ from image_fixtures import request, write_cache, write_dataset, write_files
 from PIL import Image
 from test_cuda_trainer import DeviceLoader, StrictLoader, losses, need, trainer
 
-from gpufeed import registry
-from gpufeed.ceilings import stages
-from gpufeed.ceilings import verdict as verdicts
-from gpufeed.ceilings.inputs import drain, example
-from gpufeed.ceilings.measure import measure_ceilings
-from gpufeed.ceilings.record import DOCUMENT
-from gpufeed.ceilings.replayed import Replayed
-from gpufeed.ceilings.segments import Bench
-from gpufeed.errors import Skip
+from gpufeed.benchmarks.ceilings import stages
+from gpufeed.benchmarks.ceilings.ceiling_benchmark import measure_ceilings
+from gpufeed.benchmarks.ceilings.input_only import drain, example
+from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
+from gpufeed.benchmarks.ceilings.segments import Bench
+from gpufeed.core import registry
+from gpufeed.core.ceilings_record import DOCUMENT
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import load
 from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.dataloader import SyncLoader
 from gpufeed.models.simple_cnn import SimpleCNN
-from gpufeed.parts import Stores
-from gpufeed.registry import load
+from gpufeed.report.sections import ceilings_verdict as verdicts
+from gpufeed.training.runtime_context import Stores
 
 CYCLES = 10_000_000  # about 5 ms at 2 GHz
 SETTINGS = {"pairs": 6, "least_s": 0.5}

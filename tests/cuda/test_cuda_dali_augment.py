@@ -11,9 +11,9 @@ from test_dali_augment import *  # noqa: F403
 from test_dali_augment import STILL, by_id
 
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.errors import Skip
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import load
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.registry import load
 
 CUDA = torch.device("cuda")
 

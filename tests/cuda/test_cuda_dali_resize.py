@@ -10,9 +10,9 @@ from image_fixtures import request as wanted
 from test_dali_resize import *  # noqa: F403
 from test_dali_resize import SIDES, SIZES, one_by_one, scene, written
 
-from gpufeed.errors import Skip
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import load
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.registry import load
 
 CUDA = torch.device("cuda")
 

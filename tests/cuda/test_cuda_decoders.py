@@ -19,12 +19,12 @@ from test_decode_hostile import (  # noqa: F401
 from test_decode_real import by_whom as promised
 from test_decode_real import files, mosaics  # noqa: F401
 
-from gpufeed.decode.dali_gpu import share_of_engines
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.errors import Skip
-from gpufeed.gpu import jpeg_engines
-from gpufeed.registry import DECODERS, load
-from gpufeed.strips.backends import backend_class
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import DECODERS, load
+from gpufeed.decoders.dali_gpu import share_of_engines
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.stores.strip_backends import backend_class
+from gpufeed.system.gpu import jpeg_engines
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 DEVICE = torch.device("cuda", 0)

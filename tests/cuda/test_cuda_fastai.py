@@ -24,15 +24,15 @@ from test_fastai_transform import (  # noqa: F401
 from torch import nn
 
 from gpufeed.augment.fastai_transform import GPUPipelineTransform
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.devices import apply_precision
-from gpufeed.errors import Skip
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import fetch
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.models.simple_cnn import SimpleCNN
-from gpufeed.registry import fetch
-from gpufeed.trainers.base import TrainJob
-from gpufeed.trainers.fastai import FastaiTrainer
-from gpufeed.trainers.plain import PlainTrainer
+from gpufeed.system.devices import apply_precision
+from gpufeed.training.engines.base import TrainJob
+from gpufeed.training.engines.fastai import FastaiTrainer
+from gpufeed.training.engines.plain import PlainTrainer
 
 pytestmark = [
     pytest.mark.cuda,

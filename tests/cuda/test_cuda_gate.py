@@ -14,16 +14,16 @@ from image_fixtures import write_beton, write_cache, write_dataset, write_files,
 from PIL import Image
 from test_gate import WRONG
 
-from gpufeed import registry
-from gpufeed.cache import build
-from gpufeed.data.synthetic import reorganise
-from gpufeed.errors import Skip
-from gpufeed.gate.verdict import Verdict
+from gpufeed.core import registry
+from gpufeed.core.equivalence_verdict import Verdict
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import DECODERS, LOADERS
+from gpufeed.datasets.synthetic import reorganise
 from gpufeed.loaders.base import Batch, OrderedLoader
-from gpufeed.loaders.transfer import send
-from gpufeed.registry import DECODERS, LOADERS
-from gpufeed.strips.backends import BACKENDS, BY_NAME, open_backend
-from gpufeed.strips.to_cache import build_from_strips
+from gpufeed.loaders.batch_transfer import send
+from gpufeed.stores.decoded_cache import build
+from gpufeed.stores.strip_backends import BACKENDS, BY_NAME, open_backend
+from gpufeed.stores.strips_to_cache import build_from_strips
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):
     """In a fresh interpreter, as its job is: one that has used CUDA cannot fork a child that does."""
     task = task_for(*jpegs, "overlap", device="cuda")
     program = (
-        "import sys; from gpufeed.gate.task import Task; from gpufeed.gate.watch import watched;"
+        "import sys; from gpufeed.benchmarks.equivalence.equivalence_task import Task; from gpufeed.benchmarks.equivalence.supervised import watched;"
         "assert 'torch' not in sys.modules;"
         f"watched({task!r}, 'here').write({str(tmp_path / 'verdict.json')!r})"
     )

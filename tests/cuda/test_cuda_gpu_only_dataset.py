@@ -9,17 +9,17 @@ from image_fixtures import MEAN, STD
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from gpufeed import gpu_only_dataset
 from gpufeed.augment.plain import Normalise
-from gpufeed.cache import open_cache, read_info
-from gpufeed.data import image_folder
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.data.resize import resized
-from gpufeed.decode.dali_gpu import DaliGpuDecoder
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.decode.resizing import resize_tolerance
-from gpufeed.errors import GpufeedError
-from gpufeed.gpu_only_dataset import DECODING_BYTES, GPUOnlyDataset
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets import image_folder
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.decoders.dali_gpu import DaliGpuDecoder
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.resize import resized
+from gpufeed.decoders.resizing import resize_tolerance
+from gpufeed.loaders import gpu_only_dataset
+from gpufeed.loaders.gpu_only_dataset import DECODING_BYTES, GPUOnlyDataset
+from gpufeed.stores.decoded_cache import open_cache, read_info
 
 COUNT, SIDE = 60, 64
 SIZE = (48, 40)

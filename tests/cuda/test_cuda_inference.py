@@ -6,22 +6,22 @@ import pytest
 import torch
 from test_inference_backends import PAIRS, TOLERANCES, hooked
 
-from gpufeed.cache import build
-from gpufeed.config import Composer
-from gpufeed.data.synthetic import reorganise
-from gpufeed.devices import apply_precision
-from gpufeed.errors import Skip
-from gpufeed.experiment import Cell
-from gpufeed.inference import export, files, quantise
-from gpufeed.inference.base import Setting
-from gpufeed.inference.files import EXPORTED, NAMES, Files
-from gpufeed.inference.measure import measure_inference
-from gpufeed.inference.precision import in_type
-from gpufeed.inference.record import write
-from gpufeed.parts import Stores
-from gpufeed.registry import BACKENDS, fetch
-from gpufeed.trained.model_file import save
-from gpufeed.trained.train import train_model
+from gpufeed.benchmarks.inference import export, exported_files, quantise
+from gpufeed.benchmarks.inference.backend import Setting
+from gpufeed.benchmarks.inference.exported_files import EXPORTED, NAMES, Files
+from gpufeed.benchmarks.inference.inference_benchmark import measure_inference
+from gpufeed.benchmarks.inference.inference_precision import in_type
+from gpufeed.benchmarks.saved_models.model_file import save
+from gpufeed.benchmarks.saved_models.train_model import train_model
+from gpufeed.core.cells import Cell
+from gpufeed.core.config import Composer
+from gpufeed.core.errors import Skip
+from gpufeed.core.inference_record import write
+from gpufeed.core.registry import BACKENDS, fetch
+from gpufeed.datasets.synthetic import reorganise
+from gpufeed.stores.decoded_cache import build
+from gpufeed.system.devices import apply_precision
+from gpufeed.training.runtime_context import Stores
 
 BATCH = 4
 GRAPHS = ("cuda_graphs", "compiled_graphs", "autotuned_graphs", "torchao_int8", "torchao_fp8")
@@ -147,13 +147,13 @@ def test_a_kept_model_is_measured_by_all_that_this_node_has(tmp_path):
         "exported": export.export_model(cell, path, tmp_path / "exported", "here"),
     }
     EXPORTED.write(listed["exported"], tmp_path / "exported.json")
-    found = files.find({tmp_path / "exported.json": tmp_path / "exported"})
+    found = exported_files.find({tmp_path / "exported.json": tmp_path / "exported"})
     calibration = {"images": 64, "method": "minmax", "seed": 0}
     listed["quantised"] = quantise.quantise_model(
         cell, found, table, stores, calibration, tmp_path / "quantised", "here"
     )
     EXPORTED.write(listed["quantised"], tmp_path / "quantised.json")
-    found = files.find({tmp_path / f"{name}.json": tmp_path / name for name in listed})
+    found = exported_files.find({tmp_path / f"{name}.json": tmp_path / name for name in listed})
     settings = {
         "backends": list(BACKENDS),
         "precisions": ["fp32", "fp16", "bf16"],

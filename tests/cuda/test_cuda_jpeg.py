@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
-from gpufeed import ops
-from gpufeed.decode.jpeg_groups import coding_of, grouped, joined
-from gpufeed.decode.pillow import PillowDecoder, rgb
-from gpufeed.ops.jpeg import decode_between, decode_jpegs
-from gpufeed.strips.parse import Refused, parse
+from gpufeed import native
+from gpufeed.decoders.jpeg_groups import coding_of, grouped, joined
+from gpufeed.decoders.jpeg_parser import Refused, parse
+from gpufeed.decoders.pillow import PillowDecoder, rgb
+from gpufeed.native.jpeg_op import decode_between, decode_jpegs
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 
@@ -23,7 +23,7 @@ CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 @pytest.fixture(autouse=True, scope="module")
 def extension():
     """The library with its CUDA kernels."""
-    found = ops.status("cuda")
+    found = native.status("cuda")
     if found.sentence:
         pytest.skip(found.sentence)
 

@@ -5,11 +5,11 @@ import torch
 from jpeg_fixtures import encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
-from gpufeed import ops
-from gpufeed.decode.jpeg_groups import coding_of, joined
-from gpufeed.ops.jpeg import Coding, decode_jpegs
-from gpufeed.ops.jpeg_pieces import STAGES, PieceDecoder
-from gpufeed.strips.parse import parse
+from gpufeed import native
+from gpufeed.decoders.jpeg_groups import coding_of, joined
+from gpufeed.decoders.jpeg_parser import parse
+from gpufeed.native.jpeg_op import Coding, decode_jpegs
+from gpufeed.native.jpeg_pieces import STAGES, PieceDecoder
 
 CUDA = torch.device("cuda", 0)
 PIECES = 2 * STAGES + 1  # each pinned buffer is used again within a call
@@ -18,7 +18,7 @@ PIECES = 2 * STAGES + 1  # each pinned buffer is used again within a call
 @pytest.fixture(autouse=True, scope="module")
 def extension():
     """The library with its CUDA kernels."""
-    found = ops.status("cuda")
+    found = native.status("cuda")
     if found.sentence:
         pytest.skip(found.sentence)
 

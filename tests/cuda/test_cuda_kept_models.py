@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from gpufeed.cache import build
-from gpufeed.config import Composer
-from gpufeed.data.manifest import Manifest
-from gpufeed.data.synthetic import reorganise
-from gpufeed.experiment import Cell
-from gpufeed.parts import Stores
+from gpufeed.benchmarks.saved_models.evaluation import evaluate_model
+from gpufeed.benchmarks.saved_models.model_file import load, save
+from gpufeed.benchmarks.saved_models.prediction import Predictor
+from gpufeed.benchmarks.saved_models.train_model import train_model
+from gpufeed.core.cells import Cell
+from gpufeed.core.config import Composer
+from gpufeed.core.saved_model_record import EVALUATION, MODEL
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.synthetic import reorganise
 from gpufeed.predict import main
-from gpufeed.trained.evaluation import evaluate_model
-from gpufeed.trained.model_file import load, save
-from gpufeed.trained.predict import Predictor
-from gpufeed.trained.record import EVALUATION, MODEL
-from gpufeed.trained.train import train_model
+from gpufeed.stores.decoded_cache import build
+from gpufeed.training.runtime_context import Stores
 
 OPTIONS = {
     "count": 400,

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from gpufeed import ops
-from gpufeed.errors import Skip
-from gpufeed.kernels import activation, measure, record
-from gpufeed.kernels.activation import ACTIVATION_IMPLEMENTATIONS, Case
-from gpufeed.kernels.augment import MAKERS, Batch
-from gpufeed.kernels.clock import Clock, Yardsticks, copy_of, triad_of
-from gpufeed.kernels.plan import ACTIVATION_WORKS, STEPS, WORKS
-from gpufeed.kernels.task import NotDone
+from gpufeed import native
+from gpufeed.benchmarks.kernels import activation_work, kernel_benchmark
+from gpufeed.benchmarks.kernels.activation_work import ACTIVATION_IMPLEMENTATIONS, Case
+from gpufeed.benchmarks.kernels.augment_work import MAKERS, Batch
+from gpufeed.benchmarks.kernels.kernel_clock import Clock, Yardsticks, copy_of, triad_of
+from gpufeed.benchmarks.kernels.kernel_task import NotDone
+from gpufeed.core import kernel_record
+from gpufeed.core.errors import Skip
+from gpufeed.core.plan_kernels import ACTIVATION_WORKS, STEPS, WORKS
 
 OURS = ("fused", "chain", "torch", "torchvision")
 
@@ -91,8 +92,8 @@ def test_a_copy_of_twice_the_bytes_takes_twice_as_long(device):
 def test_a_small_benchmark_is_whole(device, tmp_path):
     pytest.importorskip("cupy")
     settings = {"family": "augment", "batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}
-    found = measure.measure_kernels("e", settings, "here")
-    record.write(found, tmp_path / "e.json")
+    found = kernel_benchmark.measure_kernels("e", settings, "here")
+    kernel_record.write(found, tmp_path / "e.json")
     assert found["status"] == "done"
     for row in found["rows"]:
         if row["implementation"] in OURS:
@@ -111,7 +112,7 @@ def test_a_small_benchmark_is_whole(device, tmp_path):
 def test_everybody_does_the_work_of_the_activation(device, work, form, name, dtype):
     """Setting a work up holds its result against float64; rows beyond one chunk, and not whole ones."""
     try:
-        run = activation.make(Case(4096 + 37, 96, dtype, device), work, form, name)
+        run = activation_work.make(Case(4096 + 37, 96, dtype, device), work, form, name)
     except NotDone:
         pytest.skip("no such row")
     except Skip as lacking:
@@ -135,7 +136,7 @@ def test_a_triad_moves_as_many_bytes_as_a_copy_in_about_the_time(device):
 def test_the_backward_pass_is_timed_without_the_host(device):
     """Autograd takes the host longer to call than this small work takes the device."""
     clock = Clock(device, 20)
-    run = activation.make(Case(512, 768, torch.bfloat16, device), "bias_gelu_backward", "tanh", "eager")
+    run = activation_work.make(Case(512, 768, torch.bfloat16, device), "bias_gelu_backward", "tanh", "eager")
     times = sorted(clock.device_ms(run))
     assert times[10] < clock.call_ms(run)
 
@@ -143,13 +144,13 @@ def test_the_backward_pass_is_timed_without_the_host(device):
 @pytest.mark.alone
 def test_a_small_benchmark_of_the_activation_is_whole(device, tmp_path):
     settings = {"family": "activation", "rows": 4096, "columns": [256], "launches": 5, "dtype": "bfloat16"}
-    found = measure.measure_kernels("e", settings, "here")
-    record.write(found, tmp_path / "e.json")
+    found = kernel_benchmark.measure_kernels("e", settings, "here")
+    kernel_record.write(found, tmp_path / "e.json")
     assert found["status"] == "done"
     assert {(row["work"], row["form"]) for row in found["rows"]} == {
         (work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms
     }
-    lacking = ops.status("cuda").sentence
+    lacking = native.status("cuda").sentence
     for row in found["rows"]:
         said = (row["work"], row["implementation"], row["sentence"])
         if lacking and row["implementation"] in ("extension", "epilogue"):

@@ -11,14 +11,14 @@ import torch
 from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
-from gpufeed.devices import uuids_seen
-from gpufeed.leases import gpus, locks
-from gpufeed.leases.cuda_order import in_cuda_order
-from gpufeed.leases.mask import visible
+from gpufeed.system.devices import uuids_seen
+from gpufeed.system.gpu_locks import file_locks, gpu_listing
+from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
+from gpufeed.system.gpu_locks.visible_gpus import visible
 
 SEEN = """
 import torch
-from gpufeed.devices import resolve_device, uuids_seen
+from gpufeed.system.devices import resolve_device, uuids_seen
 device = resolve_device("cuda")
 {first}
 found = {{"device": str(device), "seen": uuids_seen(), "sum": torch.ones(8, device=device).sum().item()}}
@@ -28,7 +28,7 @@ print(json.dumps(found), flush=True)
 # What the tests' own process sees: a GPU that others use, or that a mask hides, is not for these tests.
 FREE = [
     gpu
-    for gpu in visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpus.on_node(), in_cuda_order)
+    for gpu in visible(os.environ.get("CUDA_VISIBLE_DEVICES"), gpu_listing.on_node(), in_cuda_order)
     if not gpu.part
 ]
 TWO = pytest.mark.skipif(len(FREE) < 2, reason=f"needs 2 whole GPUs, and this process may take {len(FREE)}")
@@ -76,10 +76,10 @@ def test_indices_choose_as_in_cuda(taker):
 def test_what_asked_cuda_before_is_found_out(taker):
     code = """
 import os, sys, torch
-from gpufeed import leases
+from gpufeed.system import gpu_locks
 torch.ones(1, device="cuda")
 try:
-    leases.take()
+    gpu_locks.take()
 except RuntimeError as error:
     print(error)
 """
@@ -92,11 +92,11 @@ except RuntimeError as error:
 
 @ONE
 def test_more_than_there_are_is_refused_without_a_context(taker):
-    count = len(gpus.on_node()) + 1
+    count = len(gpu_listing.on_node()) + 1
     then = """
 import torch
-from gpufeed.devices import resolve_device
-from gpufeed.errors import Skip
+from gpufeed.system.devices import resolve_device
+from gpufeed.core.errors import Skip
 try:
     resolve_device("auto")
 except Skip as skip:
@@ -119,7 +119,7 @@ def test_two_jobs_have_two_gpus_a_third_waits_and_a_killed_one_frees_its_own(tak
         assert f"is held by process {job.process.pid} (" in third.log()
     both[1].kill()
     assert asked(third)["seen"] == seen[1]
-    assert locks.holder(f"GPU-{seen[0][0]}.lock")["pid"] == both[0].process.pid
+    assert file_locks.holder(f"GPU-{seen[0][0]}.lock")["pid"] == both[0].process.pid
 
 
 @TWO
@@ -134,7 +134,7 @@ def test_a_gpu_on_which_others_compute_comes_last(taker):
     """The tests' own process has a context on its first GPU, as a training outside of the workflow would."""
     torch.ones(1, device="cuda:0")
     first = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    busy = {gpu.uuid for gpu in gpus.on_node() if gpu.busy}
+    busy = {gpu.uuid for gpu in gpu_listing.on_node() if gpu.busy}
     if first not in busy:
         pytest.skip("NVML does not tell who computes on this node's GPUs, as in some containers")
     idle = [gpu.uuid for gpu in FREE[:2] if gpu.uuid not in busy]

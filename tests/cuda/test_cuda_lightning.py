@@ -12,12 +12,12 @@ import image_fixtures
 import pytest
 import torch
 
-from gpufeed.config import read_hyper
-from gpufeed.ddp.files import Call
-from gpufeed.ddp.launch import spread
-from gpufeed.devices import AMPERE
-from gpufeed.experiment import Cell
-from gpufeed.measure import measure
+from gpufeed.benchmarks.end_to_end import measure
+from gpufeed.core.cells import Cell
+from gpufeed.core.config import read_hyper
+from gpufeed.system.devices import AMPERE
+from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.rank_files import Call
 
 pytestmark = [
     pytest.mark.cuda,

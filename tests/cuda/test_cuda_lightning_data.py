@@ -4,8 +4,8 @@ import pytest
 import torch
 from test_lightning_data import Tiny, fit
 
-from gpufeed.errors import Skip
-from gpufeed.registry import fetch
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import fetch
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ import image_fixtures
 import pytest
 import torch
 
-from gpufeed.config import read_hyper
-from gpufeed.ddp.files import Call
-from gpufeed.ddp.launch import spread
-from gpufeed.errors import GpufeedError
-from gpufeed.experiment import Cell
-from gpufeed.measure import measure
-from gpufeed.record import DOCUMENT
+from gpufeed.benchmarks.end_to_end import measure
+from gpufeed.core.cells import Cell
+from gpufeed.core.config import read_hyper
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.record import DOCUMENT
+from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.rank_files import Call
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs 2 GPUs")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from gelu_fixtures import FORMS, all_values, exact_derivative, exact_gelu, ulps
 
-from gpufeed import ops
-from gpufeed.errors import GpufeedError
-from gpufeed.ops import loading, reference
+from gpufeed import native
+from gpufeed.core.errors import GpufeedError
+from gpufeed.native import loading, torch_reference
 
 CUDA = torch.device("cuda")
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
@@ -20,7 +20,7 @@ ODD = [(7, 5), (3, 1), (1, 1), (2, 3, 129), (65, 1023), (1, 4099), (3000, 8), (5
 @pytest.fixture(autouse=True, scope="module")
 def extension():
     """The library with CUDA kernels, compiled for this GPU; what the node lacks for it."""
-    found = ops.status("cuda")
+    found = native.status("cuda")
     if found.sentence:
         pytest.skip(found.sentence)
 
@@ -57,7 +57,7 @@ def test_every_value_of_16_bits(form, dtype, wide_bias):
     x = all_values(dtype).reshape(256, 256)
     bias = torch.zeros(256, dtype=torch.float32 if wide_bias else dtype, device=CUDA)
     expected = exact_gelu(x.double(), form).to(dtype)
-    assert ulps(ops.bias_gelu(x.cuda(), bias, form).cpu(), expected).max() <= 1
+    assert ulps(native.bias_gelu(x.cuda(), bias, form).cpu(), expected).max() <= 1
     slope = exact_derivative(x.double(), form).to(dtype)
     for given in (bias, None):
         found = backward(torch.ones_like(x, device=CUDA), x.cuda(), given, form)[0].cpu()
@@ -70,7 +70,7 @@ def test_every_value_of_16_bits(form, dtype, wide_bias):
 def test_every_value_of_16_bits_with_an_odd_number_of_columns(form):
     """The same by the path of rows whose length no vector divides."""
     x = all_values(torch.bfloat16)[: 255 * 257].reshape(257, 255)
-    found = ops.bias_gelu(x.cuda(), torch.zeros(255, device=CUDA), form).cpu()
+    found = native.bias_gelu(x.cuda(), torch.zeros(255, device=CUDA), form).cpu()
     assert ulps(found, exact_gelu(x.double(), form).bfloat16()).max() <= 1
 
 
@@ -79,7 +79,7 @@ def test_float32_far_into_the_tail(form):
     x = torch.linspace(-12, 12, 20_000, device=CUDA).unsqueeze(0)
     bias = torch.zeros(x.shape[1], device=CUDA)
     torch.testing.assert_close(
-        ops.bias_gelu(x, bias, form).cpu().double(), exact_gelu(exact(x), form), rtol=5e-5, atol=1e-37
+        native.bias_gelu(x, bias, form).cpu().double(), exact_gelu(exact(x), form), rtol=5e-5, atol=1e-37
     )
     found = backward(torch.ones_like(x), x, bias, form)[0].cpu().double()
     torch.testing.assert_close(found, exact_derivative(exact(x), form), rtol=5e-5, atol=1e-6)
@@ -94,7 +94,7 @@ def test_infinities_and_nan(form, dtype, columns):
     x[0, :5] = torch.tensor([inf, -inf, nan, 1.0, inf])
     bias = torch.zeros(columns, dtype=torch.float32, device=CUDA)
     bias[3:5] = torch.tensor([nan, -inf])
-    out = ops.bias_gelu(x, bias, form)[0, :5].float().cpu()
+    out = native.bias_gelu(x, bias, form)[0, :5].float().cpu()
     torch.testing.assert_close(out, torch.tensor([inf, 0, nan, nan, nan]), equal_nan=True)
     dx = backward(torch.ones_like(x), x, bias, form)[0][0, :5].float().cpu()
     torch.testing.assert_close(dx, torch.tensor([1.0, 0, nan, nan, nan]), equal_nan=True)
@@ -104,7 +104,7 @@ def test_infinities_and_nan(form, dtype, columns):
 def test_a_sum_that_the_type_of_x_cannot_hold(form):
     x = torch.tensor([[1.0, 256.0, -3e38, 1.0]], dtype=torch.bfloat16, device=CUDA)
     bias = torch.tensor([2**-10, -255.5, 3e38, 2**-20], device=CUDA)
-    found = ops.bias_gelu(x, bias, form).cpu()
+    found = native.bias_gelu(x, bias, form).cpu()
     assert ulps(found, exact_gelu(exact(x, bias), form).bfloat16()).max() <= 1
     assert found[0, 1].item() == pytest.approx(0.5 * 0.6915, abs=3e-3)  # and not gelu(0)
 
@@ -116,7 +116,7 @@ def test_a_sum_that_the_type_of_x_cannot_hold(form):
 def test_any_shape_forward_and_backward(shape, dtype, wide_bias, form):
     bias = random(shape[-1], dtype=torch.float32 if wide_bias else dtype, seed=1, grad=True)
     x, grad = random(*shape, dtype=dtype, grad=True), random(*shape, dtype=dtype, seed=2)
-    out = ops.bias_gelu(x, bias, form)
+    out = native.bias_gelu(x, bias, form)
     out.backward(grad)
     assert (out.shape, out.dtype, x.grad.dtype, bias.grad.dtype) == (x.shape, dtype, dtype, bias.dtype)
     z = exact(x, bias)
@@ -134,7 +134,7 @@ def test_views_that_no_vector_access_may_touch(offset, dtype):
     grad = random(64 * 40 + offset, dtype=dtype, seed=2)[offset:].view(64, 40)
     assert x.data_ptr() % 16
     z = exact(x, bias)
-    assert_near(ops.bias_gelu(x, bias), exact_gelu(z, "none"))
+    assert_near(native.bias_gelu(x, bias), exact_gelu(z, "none"))
     dx, dbias = backward(grad, x, bias, "none")
     slope = exact(grad) * exact_derivative(z, "none")
     assert_near(dx, slope)
@@ -143,7 +143,7 @@ def test_views_that_no_vector_access_may_touch(offset, dtype):
 
 def test_transposed_and_expanded_tensors():
     x, bias = random(48, 6, 32).transpose(0, 1), random(64, seed=1)[::2]
-    out = ops.bias_gelu(x, bias)
+    out = native.bias_gelu(x, bias)
     assert_near(out, exact_gelu(exact(x, bias), "none"))
     assert out.is_contiguous()
     ones = torch.ones((), device=CUDA).expand(x.shape)  # as sum().backward() gives
@@ -156,12 +156,12 @@ def test_transposed_and_expanded_tensors():
 def test_nothing_in_nothing_out():
     for shape in ((0, 5), (4, 0), (0,), (2, 0, 3)):
         x, bias = torch.empty(shape, device=CUDA), torch.ones(shape[-1], device=CUDA)
-        assert ops.bias_gelu(x, bias).shape == shape
+        assert native.bias_gelu(x, bias).shape == shape
         dx, dbias = backward(x, x, bias, "none")
         assert dx.shape == shape
         assert torch.equal(dbias, torch.zeros_like(bias))
     x, weight1, weight2 = (torch.ones(shape, device=CUDA) for shape in ((0, 4), (8, 4), (6, 8)))
-    out = ops.gelu_mlp(
+    out = native.gelu_mlp(
         x.requires_grad_(), weight1, torch.ones(8, device=CUDA), weight2, torch.ones(6, device=CUDA)
     )
     out.sum().backward()
@@ -172,9 +172,9 @@ def test_nothing_in_nothing_out():
 def test_the_same_bits_twenty_times(shape):
     x, grad = random(*shape, dtype=torch.bfloat16), random(*shape, dtype=torch.bfloat16, seed=2)
     bias = random(shape[-1], seed=1)
-    first = (ops.bias_gelu(x, bias), *backward(grad, x, bias, "none"))
+    first = (native.bias_gelu(x, bias), *backward(grad, x, bias, "none"))
     for _ in range(20):
-        again = (ops.bias_gelu(x, bias), *backward(grad, x, bias, "none"))
+        again = (native.bias_gelu(x, bias), *backward(grad, x, bias, "none"))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
@@ -194,13 +194,13 @@ def test_on_a_side_stream():
     """A kernel on another stream would read x before the slow one has written it."""
     side, bias = torch.cuda.Stream(), random(768, seed=1)
     source = random(65_536, 768, dtype=torch.bfloat16)
-    expected = ops.bias_gelu(source, bias), *backward(source, source, bias, "tanh")
+    expected = native.bias_gelu(source, bias), *backward(source, source, bias, "tanh")
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         x = torch.full_like(source, 3.0)
         torch.cuda._sleep(50_000_000)
         x.copy_(source)
-        found = ops.bias_gelu(x, bias), *backward(x, x, bias, "tanh")
+        found = native.bias_gelu(x, bias), *backward(x, x, bias, "tanh")
     side.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
@@ -211,7 +211,7 @@ def test_captured_in_a_graph(function):
     inputs = [value.detach().requires_grad_() for value in inputs]
 
     def step():
-        out = getattr(ops, function)(*inputs)
+        out = getattr(native, function)(*inputs)
         return out, *torch.autograd.grad(out.float().square().sum(), inputs)
 
     side = torch.cuda.Stream()
@@ -292,7 +292,7 @@ def test_products_of_views_that_cublas_may_not_read_in_16_bytes(offset, dtype):
 def test_the_gradients_of_the_linear_functions_against_float64(dtype, function):
     inputs = mlp_inputs(dtype)[: 3 if function == "linear_bias_gelu" else 5]
     wide = [value.detach().cpu().double().requires_grad_() for value in inputs]
-    out, expected = getattr(ops, function)(*inputs), getattr(reference, function)(*wide)
+    out, expected = getattr(native, function)(*inputs), getattr(torch_reference, function)(*wide)
     grad = random(*out.shape, dtype=dtype, seed=7)
     out.backward(grad)
     expected.backward(grad.cpu().double())
@@ -309,12 +309,12 @@ def test_autocast_with_master_weights_in_float32(function, dtype):
     x, weight1, bias1, weight2, bias2 = mlp_inputs(torch.float32)
     with torch.autocast("cuda", dtype):
         if function == "bias_gelu":
-            used, out = (x, weight1, bias1), ops.bias_gelu(torch.nn.functional.linear(x, weight1), bias1)
+            used, out = (x, weight1, bias1), native.bias_gelu(torch.nn.functional.linear(x, weight1), bias1)
         elif function == "linear_bias_gelu":
-            used, out = (x, weight1, bias1), ops.linear_bias_gelu(x, weight1, bias1)
+            used, out = (x, weight1, bias1), native.linear_bias_gelu(x, weight1, bias1)
         else:
             used = (x, weight1, bias1, weight2, bias2)
-            out = ops.gelu_mlp(*used)
+            out = native.gelu_mlp(*used)
     assert out.dtype == dtype
     out.float().sum().backward()
     assert {value.grad.dtype for value in used} == {torch.float32}
@@ -324,9 +324,9 @@ def test_autocast_with_master_weights_in_float32(function, dtype):
 @pytest.mark.parametrize("autocast", [False, True])
 def test_compiled_whole_with_backward(autocast, monkeypatch):
     def block(x, weight1, bias1, weight2, bias2):
-        x = ops.bias_gelu(x, bias2, "none") + x
-        x = ops.gelu_mlp(x, weight1, bias1, weight2, bias2) + x
-        return ops.linear_bias_gelu(x, weight1, bias1)
+        x = native.bias_gelu(x, bias2, "none") + x
+        x = native.gelu_mlp(x, weight1, bias1, weight2, bias2) + x
+        return native.linear_bias_gelu(x, weight1, bias1)
 
     def run(function):
         inputs = mlp_inputs(torch.float32)
@@ -370,11 +370,11 @@ def test_torch_finds_nothing_wrong_with_the_ops(dtype):
 def test_what_the_kernels_do_not_take_is_told():
     x = random(2, 4)
     with pytest.raises(TypeError, match="found: x of Double on cuda:0"):
-        ops.bias_gelu(x.double(), torch.zeros(4, device=CUDA))
+        native.bias_gelu(x.double(), torch.zeros(4, device=CUDA))
     with pytest.raises(ValueError, match="found: bias on cpu and x on cuda:0"):
-        ops.bias_gelu(x, torch.zeros(4))
+        native.bias_gelu(x, torch.zeros(4))
     with pytest.raises(GpufeedError, match="the only form"):
-        ops.linear_bias_gelu(x, random(8, 4), random(8), "none")
+        native.linear_bias_gelu(x, random(8, 4), random(8), "none")
 
 
 @pytest.mark.alone
@@ -387,7 +387,7 @@ def test_more_elements_than_32_bits_count(columns):
     x = torch.zeros(rows, columns, dtype=torch.bfloat16, device=CUDA)
     x[-1], x[0] = random(columns, dtype=torch.bfloat16), 1.0
     bias = random(columns, seed=1)
-    out = ops.bias_gelu(x, bias)
+    out = native.bias_gelu(x, bias)
     dx, dbias = backward(x, x, bias, "none")  # the gradient is x: the rows of zeros add nothing
     ends = x[[0, -1]].clone()
     z = exact(ends, bias)

@@ -7,7 +7,7 @@ import torch
 from image_fixtures import request, write_files
 from test_resident_jpeg import HEIGHT, WIDTH, by_pillow, files
 
-from gpufeed import ops
+from gpufeed import native
 from gpufeed.loaders import resident_jpeg
 from gpufeed.loaders.resident_jpeg import ResidentJpegLoader
 
@@ -20,7 +20,7 @@ LATE_CYCLES = 400_000
 @pytest.fixture(autouse=True, scope="module")
 def extension():
     """The library with its CUDA kernels."""
-    found = ops.status("cuda")
+    found = native.status("cuda")
     if found.sentence:
         pytest.skip(found.sentence)
 

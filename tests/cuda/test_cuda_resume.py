@@ -5,7 +5,7 @@ import torch
 from cuda_cell_fixtures import STEPS, made_dataset, measured
 
 from gpufeed.loaders.resident import ResidentLoader
-from gpufeed.trainers.checkpoints import Checkpoints
+from gpufeed.training.checkpoints import Checkpoints
 
 pytestmark = [
     pytest.mark.cuda,

@@ -13,13 +13,13 @@ from PIL import Image
 # The contract's tests run again here, with the `dataset` and `device` fixtures of this module.
 from test_loader_contract import *  # noqa: F403
 
-from gpufeed.data.manifest import Manifest
-from gpufeed.decode.dali_gpu import share_of_engines
-from gpufeed.errors import GpufeedError, Skip
-from gpufeed.gpu import jpeg_engines
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.registry import DECODERS, LOADERS, load
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.dali_gpu import share_of_engines
 from gpufeed.loaders.base import Loader
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.registry import DECODERS, LOADERS, load
+from gpufeed.system.gpu import jpeg_engines
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 DALI = [name for name in STREAMING if name.startswith("dali")]

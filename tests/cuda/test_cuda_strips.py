@@ -10,15 +10,15 @@ from stream_fixtures import wrong_beside_a_busy_stream
 from test_strips_set import dataset
 from test_strips_write import files
 
-from gpufeed.decode.nvimgcodec_cpu import decode_streams
-from gpufeed.decode.pillow import rgb
-from gpufeed.errors import Skip
-from gpufeed.strips.backends import backend_class
-from gpufeed.strips.build import build
-from gpufeed.strips.parse import parse
-from gpufeed.strips.reader import StripReader
-from gpufeed.strips.store import Strip
-from gpufeed.strips.write import join
+from gpufeed.core.errors import Skip
+from gpufeed.decoders.jpeg_parser import parse
+from gpufeed.decoders.nvimgcodec_cpu import decode_streams
+from gpufeed.decoders.pillow import rgb
+from gpufeed.decoders.strip_joiner import join
+from gpufeed.stores.strip_backends import backend_class
+from gpufeed.stores.strips_build import build
+from gpufeed.stores.strips_reader import StripReader
+from gpufeed.stores.strips_store import Strip
 
 DEVICE = torch.device("cuda", 0)
 COUNT, SIDE = 256, 64  # 16,384 rows, the tallest strip that is built

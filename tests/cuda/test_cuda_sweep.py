@@ -5,17 +5,17 @@ import pytest
 import torch
 from hostile_fixtures import available
 
-from gpufeed.data import mosaic, synthetic
-from gpufeed.data.manifest import Manifest
-from gpufeed.decode.files import read_file
-from gpufeed.decode.parallel import SLOTS, Files, open_bulk
-from gpufeed.decode.pillow import PillowDecoder
-from gpufeed.registry import DECODERS, load
-from gpufeed.strips.build import build
-from gpufeed.sweep.measure import DeviceMemory, measure_decoder
-from gpufeed.sweep.plan import DEFAULTS
-from gpufeed.sweep.record import write
-from gpufeed.sweep.strips import StripsBulk
+from gpufeed.benchmarks.decoding.decoder_benchmark import DeviceMemory, measure_decoder
+from gpufeed.benchmarks.decoding.strip_points import StripsBulk
+from gpufeed.core.decoding_record import write
+from gpufeed.core.plan_decoding import DEFAULTS
+from gpufeed.core.registry import DECODERS, load
+from gpufeed.datasets import mosaic, synthetic
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.parallel import SLOTS, Files, open_bulk
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.stores.strips_build import build
 
 DEVICE = torch.device("cuda", 0)
 NAMES = [name for name in DECODERS if name != "strips"]

@@ -10,14 +10,14 @@ import pynvml
 import pytest
 import torch
 
-from gpufeed import registry
-from gpufeed.gpu import handle_of
-from gpufeed.measure import measure
-from gpufeed.nvml import ask
-from gpufeed.record import DOCUMENT
-from gpufeed.telemetry import nvml, summary, watch
-from gpufeed.telemetry.nvml import Gpu
-from gpufeed.telemetry.watch import Watch
+from gpufeed.benchmarks.end_to_end import measure
+from gpufeed.core import registry
+from gpufeed.core.record import DOCUMENT
+from gpufeed.system.gpu import handle_of
+from gpufeed.system.nvml import ask
+from gpufeed.system.telemetry import gpu_readings, summary, watch
+from gpufeed.system.telemetry.gpu_readings import Gpu
+from gpufeed.system.telemetry.watch import Watch
 
 pytestmark = [
     pytest.mark.cuda,
@@ -88,7 +88,7 @@ def test_every_number_is_in_its_range(device, gpu):
     assert 100 <= found["memory_clock_mhz"]["median"] <= 20_000
     assert 10 <= found["temperature_c"]["median"] <= 110
     assert limit_w is None or 10 <= found["power_w"]["median"] <= 1.5 * limit_w / 1e3
-    assert set(found["clock_events"]) <= set(nvml.EVENTS)
+    assert set(found["clock_events"]) <= set(gpu_readings.EVENTS)
     assert all(0 < share <= 1 for share in found["clock_events"].values())
     assert told["host"]["cpu_s"] > 0
 

@@ -8,21 +8,21 @@ import pandas as pd
 import pytest
 import torch
 
-from gpufeed.data.manifest import DatasetInfo, Manifest
-from gpufeed.devices import AMPERE, apply_precision
-from gpufeed.environment import environment
+from gpufeed.core.plan_side_by_side import printed
+from gpufeed.core.registry import load
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.order import permutation
-from gpufeed.loaders.rows import Rows, StoredBatch
+from gpufeed.loaders.deferred_gather import Rows, StoredBatch
+from gpufeed.loaders.sample_order import permutation
 from gpufeed.models.simple_cnn import SimpleCNN
-from gpufeed.registry import load
-from gpufeed.side_by_side import printed
-from gpufeed.timing import Mark, synchronise
-from gpufeed.trainers.base import TrainJob
-from gpufeed.trainers.evaluate import answers
-from gpufeed.trainers.graph import GraphedStep, captured
-from gpufeed.trainers.plain import PlainTrainer
-from gpufeed.trainers.step import TrainStep
+from gpufeed.system.devices import AMPERE, apply_precision
+from gpufeed.system.environment import environment
+from gpufeed.system.timing import Mark, synchronise
+from gpufeed.training.cuda_graph import GraphedStep, captured
+from gpufeed.training.engines.base import TrainJob
+from gpufeed.training.engines.plain import PlainTrainer
+from gpufeed.training.evaluate import answers
+from gpufeed.training.step import TrainStep
 
 pytestmark = [
     pytest.mark.cuda,

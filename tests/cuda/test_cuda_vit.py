@@ -8,15 +8,15 @@ from test_cuda_trainer import SIDE, StrictLoader, losses, need, trainer
 from torch._dynamo import reset
 from torch._dynamo.utils import counters
 
-from gpufeed import ops
-from gpufeed.compiling import require_compiler
-from gpufeed.config import read_hyper
-from gpufeed.devices import apply_precision, autocast
-from gpufeed.errors import Skip
+from gpufeed import native
+from gpufeed.core.config import read_hyper
+from gpufeed.core.errors import Skip
+from gpufeed.core.vit_options import ACTIVATIONS, BY_EXTENSION, HALF_ONLY, PLAIN_FORM
 from gpufeed.models.make import make, portable, require
-from gpufeed.models.vit_options import ACTIVATIONS, BY_EXTENSION, HALF_ONLY, PLAIN_FORM
-from gpufeed.trainers.graph import GraphedStep
-from gpufeed.trainers.plain import PlainTrainer
+from gpufeed.native.torch_compile import require_compiler
+from gpufeed.system.devices import apply_precision, autocast
+from gpufeed.training.cuda_graph import GraphedStep
+from gpufeed.training.engines.plain import PlainTrainer
 
 pytestmark = [
     pytest.mark.cuda,
@@ -231,8 +231,8 @@ def test_the_extension_is_what_runs(monkeypatch):
     """The ops are called, so that the times of these activations are not the reference's."""
     model = vit(activation="bias_gelu")
     need_for(model, "fp32")
-    assert ops.status(device()).implementation == "extension"
-    monkeypatch.setattr("gpufeed.ops.reference.bias_gelu", None)
-    monkeypatch.setattr("gpufeed.ops.reference.gelu_mlp", None)
+    assert native.status(device()).implementation == "extension"
+    monkeypatch.setattr("gpufeed.native.torch_reference.bias_gelu", None)
+    monkeypatch.setattr("gpufeed.native.torch_reference.gelu_mlp", None)
     outcome(model, "fp32")
     outcome(vit(activation="linear_bias_gelu"), "fp32")

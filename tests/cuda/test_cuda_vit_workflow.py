@@ -9,7 +9,7 @@ from data_fixtures import write_fashion
 pytest.importorskip("snakemake")
 from workflow_fixtures import Workflow
 
-from gpufeed.data.manifest import Manifest
+from gpufeed.datasets.manifest import Manifest
 
 SMALL = ["trainer.optimiser=adamw", "trainer.learning_rate=0.001", "trainer.evaluate=epoch"]
 

@@ -16,8 +16,8 @@ import pandas as pd
 import pytest
 import record_fixtures as made
 
-from gpufeed.analysis import publish
-from gpufeed.config import ROOT
+from gpufeed.core.config import ROOT
+from gpufeed.report import publish
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [

@@ -88,8 +88,8 @@ def test_what_both_copy_is_there_and_docker_is_not_kept_from_it():
 
 
 def test_the_extension_is_built_for_named_architectures_and_found_by_that_name():
-    from gpufeed.ops.build import READY
-    from gpufeed.ops.toolkit import WANTED
+    from gpufeed.native.build import READY
+    from gpufeed.native.toolkit import WANTED
 
     listed = values(" ".join(named("ARG")), {})["TORCH_CUDA_ARCH_LIST"].split(";")
     built = {tuple(map(int, part.removesuffix("+PTX").split("."))) for part in listed}
@@ -118,7 +118,7 @@ def test_compose_starts_the_demo_with_gpus_and_on_request_without():
 
 
 def test_containers_and_the_host_mark_gpus_in_one_folder():
-    from gpufeed.leases.locks import FOLDER, VARIABLE
+    from gpufeed.system.gpu_locks.file_locks import FOLDER, VARIABLE
 
     base = COMPOSE["x-gpufeed"]
     mounts = dict(volume.split(":", 1) for volume in base["volumes"])

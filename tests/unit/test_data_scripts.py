@@ -8,7 +8,7 @@ import pytest
 from data_fixtures import REPOSITORY
 from PIL import Image
 
-from gpufeed.data.manifest import Manifest
+from gpufeed.datasets.manifest import Manifest
 
 
 class Named(dict):

@@ -12,11 +12,11 @@ import yaml
 from data_fixtures import REPOSITORY
 from test_shipped import CONFIG, published
 
-from gpufeed.compose import cell_from, composed, offer, row, shipped
-from gpufeed.errors import GpufeedError
-from gpufeed.gpu_only_dataset import GPUOnlyDataset
-from gpufeed.kernels.activation import MAKERS
-from gpufeed.registry import KINDS
+from gpufeed.benchmarks.kernels.activation_work import MAKERS
+from gpufeed.core.compose import cell_from, composed, offer, row, shipped
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import KINDS
+from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
 
 PAGE = (REPOSITORY / "docs/guides.md").read_text()
 
@@ -44,7 +44,7 @@ def words(node: object) -> set[str]:
 @cache
 def known() -> set[str]:
     """What is registered, configured, a rule, a column of a table, or a way to run a kernel."""
-    files = [*(REPOSITORY / "gpufeed/schemas").glob("*.yaml"), *HYDRA.rglob("*.yaml")]
+    files = [*(REPOSITORY / "gpufeed/core/schemas").glob("*.yaml"), *HYDRA.rglob("*.yaml")]
     found = {word for path in files for word in words(yaml.safe_load(path.read_text()))}
     for path in (REPOSITORY / "rules").glob("*.smk"):
         found |= set(re.findall(r"^rule (\w+):", path.read_text(), re.MULTILINE))
@@ -167,7 +167,7 @@ def test_every_name_on_our_side_exists(span):
         ),
         *("trainer.optimiser=rmsprop", "model.heads=7", "batch_size=0", "device: tpu"),
         *("snakemake nothing --cores 8", "make coffee", "python -m gpufeed.compare --a-cross"),
-        "gpufeed.gpu_only_dataset.CPUOnlyDataset",
+        "gpufeed.loaders.gpu_only_dataset.CPUOnlyDataset",
     ],
 )
 def test_a_name_that_is_not_there_would_be_found(span):

@@ -8,10 +8,10 @@ import pandas as pd
 from data_fixtures import REPOSITORY
 from test_shipped import CONFIG, REFERENCE, published, the
 
-from gpufeed.analysis import sweeps
-from gpufeed.analysis.claims import CLAIMS, notebook_claims
-from gpufeed.analysis.standing import standing
-from gpufeed.analysis.statistics import SAME
+from gpufeed.report.claims import CLAIMS, notebook_claims
+from gpufeed.report.sections import decoding_tables
+from gpufeed.report.significance import standing
+from gpufeed.system.statistics import SAME
 
 PAGE = (REPOSITORY / "docs/guides.md").read_text()
 
@@ -227,9 +227,11 @@ def test_what_it_says_of_the_kernels_is_of_their_records():
 
 
 def decoders(host: str) -> pd.DataFrame:
-    points, troubles = sweeps.read_sweeps(sorted((REFERENCE / host / "sweeps/gpu_decoding").glob("*.json")))
+    points, troubles = decoding_tables.read_sweeps(
+        sorted((REFERENCE / host / "sweeps/gpu_decoding").glob("*.json"))
+    )
     assert troubles.empty
-    found = sweeps.measured(points)
+    found = decoding_tables.measured(points)
     assert set(found["n"]) == {3}
     return found[found["batch_size"] == 256]
 
@@ -268,7 +270,7 @@ def test_what_it_says_of_decoders_is_of_their_records():
     assert said("`simplejpeg` there decodes N and N images/s") == [
         round(point["images_per_s"]) for point in many
     ]
-    strips, _ = sweeps.read_sweeps([REFERENCE / "h200/sweeps/gpu_decoding/strips.json"])
+    strips, _ = decoding_tables.read_sweeps([REFERENCE / "h200/sweeps/gpu_decoding/strips.json"])
     strips = the(strips, side=64, cache="warm", batch_size=20000, cores=16)
     own = json.loads((REFERENCE / "h100/bench/own_jpeg.json").read_text())["images_per_s"]["own"]["20000"]
     assert said("N million images/s of 64 x 64 by strips (N to N)") == [
@@ -313,8 +315,8 @@ def test_what_it_says_of_building_a_set_once_is_of_its_records():
     counts = (1000, 20000, 50000, 200000)
     names = ("dali_gpu", "torchvision_cuda", "nvimgcodec", "strips")
     most = [round(max(build(name, count)["gpu_buffers_mib"] for count in counts)) for name in names]
-    points, _ = sweeps.read_sweeps([REFERENCE / "h200/sweeps/gpu_decoding/dali_gpu.json"])
-    swept = sweeps.measured(points)
+    points, _ = decoding_tables.read_sweeps([REFERENCE / "h200/sweeps/gpu_decoding/dali_gpu.json"])
+    swept = decoding_tables.measured(points)
     assert (swept["side"].min(), swept["side"].max()) == (32, 1024)
     assert said(
         "DALI N MiB at any count of N x N, N to N in the sweep from N to N pixels; `torchvision_cuda` N"

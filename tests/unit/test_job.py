@@ -6,16 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpufeed import attempts, orphan
-from gpufeed.errors import GpufeedError
+from gpufeed.core import retry_policy
+from gpufeed.core.errors import GpufeedError
 from gpufeed.job import run
+from gpufeed.system import parent_watchdog
 
 
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """Runs a work as a job whose Snakemake runs; returns its log. watched: what the watch was asked."""
-    monkeypatch.setattr(orphan, "snakemake_runs", lambda: lambda: True)
-    monkeypatch.setattr(orphan, "end_unless", lambda runs: started.watched.append(runs()))
+    monkeypatch.setattr(parent_watchdog, "snakemake_runs", lambda: lambda: True)
+    monkeypatch.setattr(parent_watchdog, "end_unless", lambda runs: started.watched.append(runs()))
     monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
 
     def started(work, **keywords):
@@ -70,7 +71,7 @@ def test_a_document_is_kept_with_its_attempt_and_what_stopped_it_is_printed(
 
     def write(data, path):
         # the attempt has been written down by then: a job that is killed here is tried again
-        assert attempts.counter(path).read_text() == "3\n"
+        assert retry_policy.counter(path).read_text() == "3\n"
         (tmp_path / "made.json").write_text(json.dumps(data))
 
     started(lambda job: job.keep(document, job.output[0], write, "a work", said))
@@ -109,10 +110,10 @@ def test_an_error_of_ours_ends_the_job_with_its_three_lines(started, tmp_path, c
 
 @pytest.mark.parametrize("share", [True, False])
 def test_a_job_takes_gpus_with_its_share_of_the_cores_or_without(started, monkeypatch, share):
-    from gpufeed import leases
+    from gpufeed.system import gpu_locks
 
     asked = []
-    monkeypatch.setattr(leases, "take", lambda *given: asked.append(given[:4]))
+    monkeypatch.setattr(gpu_locks, "take", lambda *given: asked.append(given[:4]))
 
     def work(job):
         job.snakemake.resources = {"shares": 4}

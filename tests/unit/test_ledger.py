@@ -262,9 +262,9 @@ COVERS = {
     "imports inside a function": "def test_it():\n    import gpufeed.near",
     "imports by another module": "from gpufeed.between import near",
     "names a module": "COMMAND = 'python -m gpufeed.near'",
-    "names what is registered": "from gpufeed.registry import load\nload('loader', 'near')",
-    "takes a list of the registry": "from gpufeed.registry import LOADERS",
-    "takes it by the module": "from gpufeed import registry\nregistry.LOADERS",
+    "names what is registered": "from gpufeed.core.registry import load\nload('loader', 'near')",
+    "takes a list of the registry": "from gpufeed.core.registry import LOADERS",
+    "takes it by the module": "from gpufeed.core import registry\nregistry.LOADERS",
 }
 
 
@@ -311,10 +311,10 @@ def test_strings_and_one_line_bodies_are_no_comments(checkout, code, comment, an
 
 
 def test_native_sources_count_where_the_ops_are_covered(checkout):
-    root = checkout(test_x="import gpufeed.ops.gelu", test_y="")
-    source = root / "gpufeed/ops/csrc/gelu.cu"
+    root = checkout(test_x="import gpufeed.native.gelu", test_y="")
+    source = root / "gpufeed/native/csrc/gelu.cu"
     source.parent.mkdir(parents=True)
-    (root / "gpufeed/ops/gelu.py").touch()
+    (root / "gpufeed/native/gelu.py").touch()
     found = []
     for text in ("int a = 1;\n", "/* one */ int a = 1; // say\n", "int a = 2;\n"):
         source.write_text(text)

@@ -11,24 +11,24 @@ from data_fixtures import files_below, jpeg, write_tar, write_zip
 from image_fixtures import write_beton, write_cache, write_dataset, write_shards, write_strips
 from record_fixtures import cell, record, write
 
-from gpufeed import cell_file
-from gpufeed.analysis import confusion
-from gpufeed.beton.store import open_beton
-from gpufeed.cache import open_cache
-from gpufeed.data.archive import members
-from gpufeed.data.manifest import Manifest
-from gpufeed.data.packed import ARCHIVE, SIDECAR
-from gpufeed.data.prepare import prepare
-from gpufeed.data.unpacked import files_at
-from gpufeed.errors import GpufeedError
-from gpufeed.folders import settle_folders
-from gpufeed.gpu_only_dataset import GPUOnlyDataset
-from gpufeed.leases.locks import VARIABLE, lock
-from gpufeed.record import Record
-from gpufeed.shards.store import open_shards
-from gpufeed.strips.store import open_strips
-from gpufeed.trained import model_file
-from gpufeed.trainers import checkpoints
+from gpufeed.benchmarks.saved_models import model_file
+from gpufeed.core import cell_file
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import settle_folders
+from gpufeed.core.record import Record
+from gpufeed.datasets.archive import members
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.packed import ARCHIVE, SIDECAR
+from gpufeed.datasets.prepare import prepare
+from gpufeed.datasets.unpacked import files_at
+from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
+from gpufeed.report.sections import confusion_section
+from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.ffcv_store import open_beton
+from gpufeed.stores.shards_store import open_shards
+from gpufeed.stores.strips_store import open_strips
+from gpufeed.system.gpu_locks.file_locks import VARIABLE, lock
+from gpufeed.training import checkpoints
 
 DESTROYS = re.compile(
     r"\b(delet|remov|eras|overwrit|wip(e|ing)\b|unlink|rm\b|empty|clear|throw|discard)", re.IGNORECASE
@@ -111,7 +111,7 @@ CASES = {
         lambda own: spoilt(own / "0.json", b'{"schema_version": 99}'),
         lambda file, own: Record.read(file),
     ),
-    "an evaluation": (evaluation, lambda file, own: confusion.read(file)),
+    "an evaluation": (evaluation, lambda file, own: confusion_section.read(file)),
     "a cell by hand": (lambda own: spoilt(own / "cell.yaml"), lambda file, own: cell_file.read(file)),
     "a model": (lambda own: spoilt(own / "model.pt"), lambda file, own: model_file.load(file)),
     "another file of torch": (

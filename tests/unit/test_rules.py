@@ -5,7 +5,7 @@ from collections import Counter
 
 from data_fixtures import REPOSITORY
 
-from gpufeed.config import RULES
+from gpufeed.core.config import RULES
 
 
 def test_the_names_that_no_experiment_may_bear_are_those_of_the_rules():

@@ -8,7 +8,7 @@ import sys
 import pytest
 from data_fixtures import REPOSITORY
 
-from gpufeed import orphan
+from gpufeed.system import parent_watchdog
 
 SCRIPTS = sorted(path.stem for path in (REPOSITORY / "workflow/scripts").glob("*.py"))
 MOST_LINES = 15  # the rest is gpufeed.job's, or of what the job runs
@@ -18,9 +18,9 @@ HEAVY = {"matplotlib", "numpy", "pandas", "PIL", "pyarrow", "torch"}
 @pytest.mark.parametrize(
     ("script", "imported", "module"),
     [
-        ("build_cache", "gpufeed.cache.builder", "torch"),
-        ("assemble_report", "gpufeed.analysis.publish", "scipy"),
-        ("plot", "gpufeed.analysis.publish", "scipy"),
+        ("build_cache", "gpufeed.stores.cache_build", "torch"),
+        ("assemble_report", "gpufeed.report.publish", "scipy"),
+        ("plot", "gpufeed.report.publish", "scipy"),
     ],
 )
 def test_a_job_does_not_wait_for_modules_that_it_may_not_need(script, imported, module):
@@ -34,7 +34,10 @@ def test_a_job_does_not_wait_for_modules_that_it_may_not_need(script, imported, 
 def test_a_job_whose_snakemake_is_gone_ends_before_it_imports_what_takes_seconds(script, tmp_path):
     gone = subprocess.Popen(["true"])
     gone.wait()
-    handed = {orphan.VARIABLE: f"{gone.pid}:{orphan.pid_namespace()}", "PYTHONPATH": str(REPOSITORY)}
+    handed = {
+        parent_watchdog.VARIABLE: f"{gone.pid}:{parent_watchdog.pid_namespace()}",
+        "PYTHONPATH": str(REPOSITORY),
+    }
     path = str(REPOSITORY / f"workflow/scripts/{script}.py")
     code = f"import runpy; runpy.run_path({path!r}, {{'snakemake': None}}, run_name='__main__')"
     command = [sys.executable, "-X", "importtime", "-c", code]

@@ -10,13 +10,14 @@ import pytest
 import yaml
 from data_fixtures import REPOSITORY
 
-from gpufeed.analysis import crossover, records, sweeps, tables
-from gpufeed.analysis.standing import standing
-from gpufeed.analysis.statistics import SAME
-from gpufeed.config import planned
-from gpufeed.inference.plan import cells
-from gpufeed.kernels.plan import WORKS
-from gpufeed.registry import AUGMENTS, KINDS, LOADERS
+from gpufeed.core.config import planned
+from gpufeed.core.plan_inference import cells
+from gpufeed.core.plan_kernels import WORKS
+from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS
+from gpufeed.report import load_records, tables
+from gpufeed.report.sections import crossover, decoding_tables
+from gpufeed.report.significance import standing
+from gpufeed.system.statistics import SAME
 
 CONFIG = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 PLAN = planned(CONFIG)
@@ -90,7 +91,7 @@ def test_the_configs_readme_names_what_the_kernel_benchmark_measures():
 @cache
 def published(experiment: str, machine: str = "h200") -> pd.DataFrame:
     """The cells of an experiment's records on an H200, or an H100."""
-    found = records.read_records(sorted((REFERENCE / machine / "records" / experiment).glob("*/*.json")))
+    found = load_records.read_records(sorted((REFERENCE / machine / "records" / experiment).glob("*/*.json")))
     return tables.cells(found)
 
 
@@ -161,7 +162,7 @@ def test_what_the_readme_says_of_the_first_batch_of_an_epoch_is_of_its_records()
 def test_what_the_readme_says_of_decoders_is_of_its_records():
     best = {}
     for host in ("h200", "h100"):
-        points, troubles = sweeps.read_sweeps(
+        points, troubles = decoding_tables.read_sweeps(
             sorted((REFERENCE / host / "sweeps/gpu_decoding").glob("*.json"))
         )
         assert troubles.empty
@@ -177,7 +178,7 @@ def test_what_the_readme_says_of_decoders_is_of_its_records():
             assert size.strips.beats(size.cpu[16])
             assert size.strips.beats(size.strips_cpu[16])
         # the highest of all batches
-        at_64 = sweeps.measured(points)
+        at_64 = decoding_tables.measured(points)
         at_64 = at_64[(at_64["side"] == 64) & (at_64["cache"] == "warm") & (at_64["cores"] == 16)]
         best[host] = at_64.groupby("kind")["images_per_s"].max()
     said = claimed(

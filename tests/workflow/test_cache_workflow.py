@@ -10,8 +10,8 @@ from data_fixtures import jpeg, write_zip
 from hostile_fixtures import huge_jpeg
 from workflow_fixtures import TINY
 
-from gpufeed.build_time import BuildTimes
-from gpufeed.data.manifest import Manifest
+from gpufeed.benchmarks.store_builds import BuildTimes
+from gpufeed.datasets.manifest import Manifest
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from workflow_fixtures import SHORT
 
-from gpufeed.record import Record
+from gpufeed.core.record import Record
 
 PAGE, TABLE = "results/comparison/tiny.md", "results/comparison/tiny.csv"
 

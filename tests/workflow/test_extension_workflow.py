@@ -6,8 +6,8 @@ import json
 import pytest
 from workflow_fixtures import SHORT
 
-from gpufeed.errors import Skip
-from gpufeed.ops import toolkit
+from gpufeed.core.errors import Skip
+from gpufeed.native import toolkit
 
 pytestmark = pytest.mark.slow
 

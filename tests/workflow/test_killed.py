@@ -13,7 +13,7 @@ import pytest
 from process_fixtures import words
 from workflow_fixtures import SHORT, wait_until
 
-from gpufeed.record import Record
+from gpufeed.core.record import Record
 
 
 def finish(flow):

@@ -11,7 +11,7 @@ import pytest
 from lease_fixtures import uuid
 from workflow_fixtures import SHORT
 
-from gpufeed.record import Record
+from gpufeed.core.record import Record
 
 CONFIG = copy.deepcopy(SHORT) | {"device": "auto"}
 CONFIG["experiments"]["tiny"]["blocks"] = {

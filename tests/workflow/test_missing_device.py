@@ -7,8 +7,8 @@ import pytest
 import torch
 from workflow_fixtures import SHORT
 
-from gpufeed.record import Record
-from gpufeed.trained.record import EVALUATION
+from gpufeed.core.record import Record
+from gpufeed.core.saved_model_record import EVALUATION
 
 pytestmark = pytest.mark.slow
 

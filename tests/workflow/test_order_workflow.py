@@ -10,7 +10,7 @@ from data_fixtures import REPOSITORY
 from record_fixtures import telemetry
 from workflow_fixtures import TINY
 
-from gpufeed.order import shuffled
+from gpufeed.core.schedule import shuffled
 
 PLANTED = REPOSITORY / "tests/fixtures/planted_measure.py"
 # wide with six to eight repeats, not with nine, whose interval leaves out one at either end

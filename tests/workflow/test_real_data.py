@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from workflow_fixtures import TINY
 
-from gpufeed.data.manifest import Manifest
+from gpufeed.datasets.manifest import Manifest
 
 pytestmark = [pytest.mark.slow, pytest.mark.realdata]
 

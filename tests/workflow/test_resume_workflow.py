@@ -13,9 +13,9 @@ import torch
 from process_fixtures import words
 from workflow_fixtures import SHORT, wait_until
 
-from gpufeed.analysis.find import STEPS_SUFFIX
-from gpufeed.record import Record
-from gpufeed.trained.model_file import load
+from gpufeed.benchmarks.saved_models.model_file import load
+from gpufeed.core.record import Record
+from gpufeed.report.find_results import STEPS_SUFFIX
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from workflow_fixtures import SHORT
 
-from gpufeed.data.idx import FILES
-from gpufeed.data.manifest import Manifest
+from gpufeed.datasets.idx import FILES
+from gpufeed.datasets.manifest import Manifest
 
 SMALL = ["model.width=24", "model.depth=1", "model.heads=2", "trainer.optimiser=adamw"]
 

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from workflow_fixtures import SHORT, Workflow
 
-from gpufeed.ceilings import record as ceilings
-from gpufeed.inference import record as inference
-from gpufeed.inference.files import EXPORTED
-from gpufeed.trained.model_file import load
-from gpufeed.trained.record import EVALUATION
+from gpufeed.benchmarks.inference.exported_files import EXPORTED
+from gpufeed.benchmarks.saved_models.model_file import load
+from gpufeed.core import ceilings_record as ceilings
+from gpufeed.core import inference_record as inference
+from gpufeed.core.saved_model_record import EVALUATION
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import yaml
 from data_fixtures import REPOSITORY
 from workflow_fixtures import SHORT, TINY
 
-from gpufeed.record import Record
+from gpufeed.core.record import Record
 
 
 def records(flow):
@@ -102,7 +102,7 @@ def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
 def test_new_places_for_the_same_data_and_telemetry_measure_nothing_again_and_new_code_does(measured):
     flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": True})
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
-    with (flow.folder / "gpufeed/trainers/step.py").open("a") as file:
+    with (flow.folder / "gpufeed/training/step.py").open("a") as file:
         file.write("\n# edited\n")
     said = flow.run("-n", "--until", "measure_cell")
     assert "rule measure_cell" in said

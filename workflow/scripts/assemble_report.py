@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.analysis.publish import report
+    from gpufeed.report.publish import report
 
     report(job.params.results, job.params.experiments, job.params.plan, job.output.report)
 

@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.beton.build import build
+    from gpufeed.stores.ffcv_build import build
 
     info = build(job.manifest, job.output.beton, workers=job.threads)
     job.logger.info("%d images, %d of them as their JPEG files, %d bytes", info.count, info.jpegs, info.size)

@@ -5,9 +5,11 @@ from gpufeed.job import Job, run
 
 def work(job: Job) -> None:
     if job.input.get("strips"):
-        from gpufeed.strips.to_cache import for_job  # with torch, which most decoders need not wait for
+        from gpufeed.stores.strips_to_cache import (
+            for_job,  # with torch, which most decoders need not wait for
+        )
     else:
-        from gpufeed.cache.builder import for_job
+        from gpufeed.stores.cache_build import for_job
     for_job(job)
 
 

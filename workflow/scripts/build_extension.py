@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.ops.build import for_job
+    from gpufeed.native.build import for_job
 
     for_job(job)
 

@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.shards.build import build
+    from gpufeed.stores.shards_build import build
 
     shards = build(job.manifest, job.output.index, workers=job.threads).shards
     size = sum(shard.size for shard in shards)

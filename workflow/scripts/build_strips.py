@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.strips.build import for_job
+    from gpufeed.stores.strips_build import for_job
 
     for_job(job)
 

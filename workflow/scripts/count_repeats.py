@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.enough import decide
+    from gpufeed.benchmarks.stopping_rule import decide
 
     job.keep_json(decide(job.input, job.params.within))
 

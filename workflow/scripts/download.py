@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.data.fetch import for_job
+    from gpufeed.datasets.download import for_job
 
     for_job(job)
 

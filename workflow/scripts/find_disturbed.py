@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.repeats import disturbed
+    from gpufeed.core.repeats import disturbed
 
     job.keep_json({"again": disturbed(job.input)})
 

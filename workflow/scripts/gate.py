@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.gate.watch import for_job
+    from gpufeed.benchmarks.equivalence.supervised import for_job
 
     for_job(job)
 

@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.build_time import for_job
+    from gpufeed.benchmarks.store_builds import for_job
 
     for_job(job)
 

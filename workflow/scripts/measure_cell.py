@@ -4,8 +4,8 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.measure import for_job
-    from gpufeed.tracking.measured import track
+    from gpufeed.benchmarks.end_to_end import for_job
+    from gpufeed.tracking.measured_tracking import track
 
     # tracking is from the config and not from params: it does not change the repeat
     track(for_job(job), job.config["tracking"], job.config["results"], job.wildcards.repeat)

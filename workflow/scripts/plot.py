@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.analysis.publish import plot
+    from gpufeed.report.publish import plot
 
     drawn = job.output
     plot(job.input.records, drawn.throughput, drawn.breakdown, drawn.workers, drawn.timeline)

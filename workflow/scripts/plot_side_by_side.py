@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.analysis.publish import side_by_side
+    from gpufeed.report.publish import side_by_side
 
     out = job.output
     for line in side_by_side(job.input.records, job.params.pair, out.table, out.phases, out.totals):

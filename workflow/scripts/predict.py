@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.trained.predict import for_job
+    from gpufeed.benchmarks.saved_models.prediction import for_job
 
     for_job(job)
 

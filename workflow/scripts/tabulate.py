@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.analysis.publish import tabulate
+    from gpufeed.report.publish import tabulate
 
     tabulate(job.input.records, job.output.cells, job.output.batches)
 

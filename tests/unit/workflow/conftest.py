@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from config_fixtures import merged
 
-from gpufeed.config import planned
+from gpufeed.core.config import planned
 from gpufeed.workflow.run import Run
 
 TINY = {

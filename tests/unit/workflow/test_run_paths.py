@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
@@ -39,7 +39,7 @@ def test_inputs_of_a_cell_are_what_its_loader_reads_and_its_verdict(run, of_cell
 
 
 def test_a_second_record_waits_for_the_first(run, of_cell):
-    from gpufeed.repeats import AGAIN
+    from gpufeed.core.repeats import AGAIN
 
     tiny = run()
     wildcards = of_cell(tiny, "resident", repeat="1")
@@ -137,7 +137,7 @@ class Decided:
 
 
 def test_repeats_that_other_processes_disturbed_are_measured_once_more(run, tmp_path):
-    from gpufeed.repeats import AGAIN
+    from gpufeed.core.repeats import AGAIN
 
     tiny = run()
     (cell, *_) = tiny.plan.cells["tiny"]

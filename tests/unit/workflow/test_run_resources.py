@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpufeed.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.resources import JobResources
 

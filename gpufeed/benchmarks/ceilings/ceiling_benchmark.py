@@ -1,0 +1,134 @@
+"""The three ceilings of one cell, in one process and through one prepared training step."""
+
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpufeed.benchmarks.ceilings.input_only import example
+from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
+from gpufeed.benchmarks.ceilings.segments import Bench
+from gpufeed.benchmarks.ceilings.shares import ALONE, END, rates, shares, summary
+from gpufeed.benchmarks.ceilings.stages import COLD_ROUNDS, ROUNDS, cold_runs, input_runs, stages
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.core.ceilings_record import SCHEMA_VERSION, write
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_ceilings import refused
+from gpufeed.report.sections import ceilings_verdict
+from gpufeed.system.page_cache import read_in
+from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.input_residency import cached_share
+from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.smaller_batch import fitting
+
+log = logging.getLogger("gpufeed")
+MEASURED = ("resolved", "shared_cores", "dataset", "segment", "start_up", "shares", "images_per_s")
+NOTHING = {**dict.fromkeys((*MEASURED, "input_only", "stages", "cached_share")), "pairs": []}
+
+
+def measure_ceilings(
+    cell: dict,
+    manifest: str | Path,
+    stores: Stores,
+    settings: Mapping[str, Any],
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+    gate: str | Path | None = None,
+) -> dict[str, Any]:
+    """The ceilings (core/schemas/ceilings.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
+
+    settings: of gpufeed.core.plan_ceilings. threads, gate: as in gpufeed.benchmarks.end_to_end. What stops it
+    becomes status and sentence. An interrupt or SIGTERM leaves nothing.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    told = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
+    status, sentence, found = guarded(
+        cell_, lambda: measured(cell_, Path(manifest), stores, told, place, gate and Path(gate))
+    )
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    return about | NOTHING | {"schema_version": SCHEMA_VERSION, "settings": told} | (found or {})
+
+
+def measured(
+    cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
+) -> dict[str, Any]:
+    """What a finished measurement adds to its document; raises Skip, NotPassed or what stops it."""
+    if reason := refused(cell):
+        raise GpufeedError(
+            reason, "a cell with the trainer plain on one device", "measure ceilings of another cell"
+        )
+    size, found = fitting(cell, lambda one: of_cell(one, manifest, stores, settings, place, gate))
+    place.batch_size = size if size != cell.batch_size else None
+    # where no GPU trains, the loader's work and the training's compete for the same cores
+    return {"resolved": place.resolved(), "shared_cores": place.device.type == "cpu", **found}
+
+
+def of_cell(
+    cell: Cell, manifest: Path, stores: Stores, settings: Mapping[str, Any], place: Place, gate: Path | None
+) -> dict[str, Any]:
+    """All that is measured of the cell with this batch."""
+    with made_ready(cell, 0, manifest, stores, place, gate) as ready:
+        found = of_ready(ready, settings)
+        if ready.loader.tally is not None:
+            ready.loader.tally.check()
+    return found
+
+
+def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """All that is measured of a cell that is set up and has not trained yet."""
+    loader, bench = ready.loader, Bench(ready.trainer)
+    first = bench.train(loader, 1)  # as the cell would begin: workers start, the page cache is as it is
+    read_in(loader.files())
+    alone = Replayed(ready.request, example(loader))
+    bench.segment(alone, 1)
+    images, batches = loader.share, len(loader)
+    epochs = epochs_of_a_segment(bench.segment(loader, 1).seconds, settings)
+    log.info("segments of %d epochs, each of %d images in %d batches", epochs, images, batches)
+    pairs = bench.pairs(loader, alone, epochs, settings["pairs"])
+    files = loader.files()
+    cached = cached_share([Path(file) for file in files]) if files else None
+    seconds, firsts, reasons = input_runs(loader, ready.request, epochs, settings["rounds"])
+    cold = cold_runs(loader, lambda: bench.segment(loader, 1, lead_in=False).seconds, settings["cold_rounds"])
+    of_sides = rates(pairs, images * epochs)
+    epoch_s = {side: images / of_sides[side]["median"] for side in of_sides}
+    return {
+        "dataset": {"images": images, "batches": batches},
+        "segment": {"epochs": epochs, "images": images * epochs},
+        "start_up": {
+            "setup_s": ready.setup_s,
+            "open_s": ready.open_s,
+            "first_batch_s": first.first_batch_s,
+            "first_epoch_s": first.epochs[0]["epoch_s"],
+            "epoch_s": epoch_s[END],
+            "epoch_start_s": float(np.median([pair[END]["start_s"] for pair in pairs])) / epochs,
+        },
+        "pairs": pairs,
+        "shares": shares(pairs),
+        "images_per_s": {**of_sides, "input_only": summary(images / s for s in seconds["input_only"])},
+        "input_only": {"epoch_s": seconds["input_only"], "first_batch_s": float(np.median(firsts))},
+        "stages": stages(seconds, reasons, cold, images, epoch_s[END], epoch_s[ALONE]),
+        "cached_share": cached,
+    }
+
+
+def epochs_of_a_segment(epoch_s: float, settings: Mapping[str, Any]) -> int:
+    """Whole epochs, so many that all end-to-end segments together take `least_s`."""
+    return max(1, math.ceil(settings["least_s"] / (settings["pairs"] * max(epoch_s, 1e-6))))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_ceilings, a gpufeed.job.Job."""
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    found = measure_ceilings(
+        job.cell, job.input.manifest, job.stores, job.params.settings, gate=job.gate, **job.asked
+    )
+    said = found["sentence"] or ceilings_verdict.of(found).sentence
+    what = f"ceilings of {job.wildcards.cell}, {found['status']}"
+    job.keep(found, job.output.ceilings, write, what, [said])

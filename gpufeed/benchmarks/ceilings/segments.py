@@ -1,0 +1,105 @@
+"""Segments: epochs through one prepared training step, and pairs of them, with the loader and without."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+from gpufeed.loaders.base import Loader
+from gpufeed.training.engines.base import TrainResult
+from gpufeed.training.engines.plain import PlainTrainer
+from gpufeed.training.step import Snapshot
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Seconds on the device's clock, each epoch from its first request to the end of its last step.
+
+    seconds = wait_s + step_s. wait_s: the gaps between steps on the compute stream. start_s: what the first
+    steps of the epochs waited longer than the later ones; a part of wait_s.
+    """
+
+    seconds: float
+    wait_s: float
+    step_s: float
+    start_s: float
+
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, Any]]) -> "Segment":
+        """From the rows of its steps (gpufeed.system.timing.STEP_COLUMNS)."""
+        seconds, wait_s, step_s = (
+            sum(row[name] for row in rows) / 1e3 for name in ("total_ms", "wait_ms", "train_ms")
+        )
+        return cls(seconds, wait_s, step_s, min(wait_s, starts_s(rows)))
+
+    def asdict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def starts_s(rows: Sequence[Mapping[str, Any]]) -> float:
+    """What first steps waited longer than the median of the later ones; 0 in epochs of one step."""
+    whole = 0.0
+    for _, epoch in groupby(rows, key=lambda row: row["epoch"]):
+        first, *later = (row["wait_ms"] for row in epoch)
+        whole += max(0.0, first - median(later)) / 1e3 if later else 0.0
+    return whole
+
+
+class Bench:
+    """A prepared trainer, whose step, compiled or captured, every segment shares.
+
+    Each segment starts from the same weights, those before the first step: what it trains is thrown away, so
+    that no segment depends on those before it.
+    """
+
+    def __init__(self, trainer: PlainTrainer):
+        """trainer: prepared, and not run yet."""
+        self.trainer, self.snapshot = trainer, Snapshot(trainer.train_step)
+
+    def train(self, loader: Loader, epochs: int) -> TrainResult:
+        """Whole epochs of an open loader."""
+        self.snapshot.put_back()
+        with hushed():
+            return self.trainer.over(loader, epochs)
+
+    def segment(self, loader: Loader, epochs: int, lead_in: bool = True) -> Segment:
+        """The same, as its times.
+
+        A loader that keeps on working between epochs had all the time since its last one to work ahead: with
+        lead_in it begins with an epoch more, which is not counted.
+        """
+        lead = int(lead_in and loader.keeps_on)
+        rows = self.train(loader, lead + epochs).steps
+        return Segment.of([row for row in rows if row["epoch"] >= lead])
+
+    def pairs(self, loader: Loader, replayed: Loader, epochs: int, count: int) -> list[dict[str, Any]]:
+        """So many pairs of segments, end to end and compute only, in the order ABBA ABBA...
+
+        So what drifts on the machine, in either direction, meets both sides alike.
+        """
+        sides, found = {"end_to_end": loader, "compute_only": replayed}, []
+        for number in range(count):
+            order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+            times = {side: self.segment(sides[side], epochs).asdict() for side in order}
+            found.append({"first": order[0], **times})
+            log.info(
+                "pair %d of %d: end to end %.4f s, compute only %.4f s",
+                *(number + 1, count, times["end_to_end"]["seconds"], times["compute_only"]["seconds"]),
+            )
+        return found
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Within it the log has warnings and errors alone: segments may be thousands of epochs."""
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)

@@ -1,0 +1,157 @@
+"""The wait, split by difference runs: the loader alone, whole and without one stage of its work."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.benchmarks.ceilings.shares import summary
+from gpufeed.core.errors import GpufeedError, Skip, one_line
+from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
+from gpufeed.loaders.base import Loader, LoadRequest, NoStage
+from gpufeed.loaders.samples import Samples
+from gpufeed.system.page_cache import Refused, make_cold
+
+ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
+# Pixels that stand in for decoding: more than caches of CPUs hold, so that taking them costs what it should.
+POOL_BYTES = 256 * 2**20
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Cold:
+    """Seconds of an epoch, by round: the loader alone with evicted files, then with the same files in the
+    page cache, and training with evicted files."""
+
+    cold_s: list[float]
+    warm_s: list[float]
+    end_to_end_s: list[float]
+
+
+def input_runs(
+    loader: Loader, request: LoadRequest, epochs: int, rounds: int
+) -> tuple[dict[str, list[float]], list[float], dict[str, str]]:
+    """The loader alone, whole (key `input_only`) and without a stage (its name): seconds an epoch, by round.
+
+    Beside them the seconds to the first batch of each whole epoch, and why a stage could not be left out.
+    The variants take turns, every other round backwards. loader: open, made from `request`.
+    """
+    ways: dict[str, Callable[[], Loader]] = {
+        DECODE: lambda: type(loader).without_decoding(request, lambda: decoded(request)),
+        TRANSFER: lambda: type(loader).without_transfer(request),
+    }
+    reasons: dict[str, str] = {}
+    with ExitStack() as stack:
+        loaders = {"input_only": loader}
+        for stage, make in ways.items():
+            try:
+                variant = stack.enter_context(make())
+                drain(variant)  # its workers start, its memory is allocated
+                loaders[stage] = variant
+            except (NoStage, Skip) as reason:
+                reasons[stage] = str(reason)
+            except GpufeedError as error:
+                reasons[stage] = one_line(error)
+        seconds: dict[str, list[float]] = {name: [] for name in loaders}
+        firsts: list[float] = []
+        for number in range(rounds):
+            for name in list(loaders) if number % 2 == 0 else list(loaders)[::-1]:
+                found = drain(loaders[name], epochs)
+                seconds[name].append(found.seconds / epochs)
+                firsts += found.first_batch_s if name == "input_only" else []
+            log.info("input only, round %d: %s", number + 1, {name: s[-1] for name, s in seconds.items()})
+    return seconds, firsts, reasons
+
+
+def decoded(request: LoadRequest) -> np.ndarray:
+    """Decoded images of the split, uint8 (n, H, W, 3), as many as POOL_BYTES hold."""
+    height, width = request.manifest.image_size()
+    ids = request.manifest.ids(request.split)[: max(1, POOL_BYTES // (height * width * 3))]
+    samples = Samples(request)
+    with ThreadPoolExecutor(max(1, request.threads)) as pool:
+        return np.stack(list(pool.map(samples.read, ids.tolist())))
+
+
+def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> Cold | str:
+    """Epochs whose files were evicted, each beside one with them in the page cache; or why there are none.
+
+    end_to_end: trains an epoch of the same loader, without a lead-in, and returns its seconds.
+    """
+    cold, warm, whole = [], [], []
+    for number in range(rounds):
+        files = loader.files()
+        if not files:
+            return "An epoch reads no file."
+        try:
+            make_cold(files)
+            cold.append(drain(loader, lead_in=False).seconds)
+            loader.files()  # what was made ahead of the epoch goes, as before the cold one
+            warm.append(drain(loader, lead_in=False).seconds)  # of the files that the one before has read
+            make_cold(loader.files())
+            whole.append(end_to_end())
+            told = number + 1, cold[-1], warm[-1], whole[-1]
+            log.info("page cache, round %d: alone %.4f s cold, %.4f s warm, end to end %.4f s cold", *told)
+        except Refused as reason:
+            return str(reason)
+    return Cold(cold, warm, whole)
+
+
+def difference(
+    more: Sequence[float], less: Sequence[float], images: int, end_to_end_s: float, compute_s: float
+) -> dict[str, Any]:
+    """What a stage takes, and what its removal could bring. All seconds are of an epoch of so many images.
+
+    more, less: the loader alone with the stage and without it, round by round. end_to_end_s: a training
+    epoch with the stage. compute_s: one without any input. at_most: no training is faster than its compute
+    alone or than what is left of its input alone. points: the share of the epoch that its removal can save:
+    no more than the stage's own time, and no more than at_most says.
+    """
+    apart = [with_it - without for with_it, without in zip(more, less, strict=True)]
+    seconds, without = summary(apart), float(np.median(less))
+    at_most = max(1.0, end_to_end_s / max(compute_s, without))
+    points = max(0.0, min(seconds["median"] / end_to_end_s, 1 - 1 / at_most))
+    return {
+        "reason": None,
+        "seconds": seconds,
+        # fewer rounds have no interval: that all of three go one way is chance in an eighth of all cases
+        "shown": seconds["ci95_low"] is not None and seconds["ci95_low"] > 0,
+        "end_to_end_s": end_to_end_s,
+        "images_per_s_without": images / without,
+        "at_most": at_most,
+        "points": points,
+    }
+
+
+NOTHING = dict.fromkeys(("seconds", "end_to_end_s", "images_per_s_without", "at_most", "points"))
+
+
+def stages(
+    seconds: Mapping[str, Sequence[float]],
+    reasons: Mapping[str, str],
+    cold: Cold | str,
+    images: int,
+    end_to_end_s: float,
+    compute_s: float,
+) -> dict[str, dict[str, Any]]:
+    """The field `stages` of the document, from what input_runs and cold_runs found."""
+    found = {}
+    if isinstance(cold, Cold):
+        whole_s = float(np.median(cold.end_to_end_s))
+        found[FETCH] = difference(cold.cold_s, cold.warm_s, images, whole_s, compute_s)
+    else:
+        found[FETCH] = not_measured(cold)
+    for stage in (DECODE, TRANSFER):
+        if stage in reasons:
+            found[stage] = not_measured(reasons[stage])
+        else:
+            found[stage] = difference(seconds["input_only"], seconds[stage], images, end_to_end_s, compute_s)
+    return found
+
+
+def not_measured(reason: str) -> dict[str, Any]:
+    return {"reason": reason, "shown": False, **NOTHING}

@@ -1,0 +1,70 @@
+"""DALI in the sweep: its own reader brings the files, as it does in DALI's loaders."""
+
+from collections.abc import Iterator
+from itertools import cycle
+
+import numpy as np
+import torch
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.parallel import SLOTS, CallBulk, Files
+from gpufeed.loaders.dali import what_dali_says
+from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline
+
+
+class DaliBulk(CallBulk):
+    """DALI reads and decodes; where DALI does not take every file, it is fed bytes as others are.
+
+    A run goes on where the one before ended, and nothing of it is read before it begins.
+    """
+
+    def __init__(self, decoder: str, cores: int, device: torch.device):
+        super().__init__(decoder, cores, device)
+        self.reading: ReadingPipeline | None = None
+
+    def open(self, files: Files) -> None:
+        super().open(files)
+        self.reading = None
+        if all(self.decoder.takes_all([read_file(path)], files.shape[:2]) for path in files.paths):
+            whole = -(-len(files.paths) // files.batch_size) * files.batch_size
+            batches = (np.arange(whole) % len(files.paths)).reshape(-1, files.batch_size)
+            self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size, self.device)
+            self.reading.follow(Planned(0, ids) for ids in cycle(batches))
+            # the first call begins so many, whatever is allowed: a later run shall find none of them ready
+            for _ in self._read_by_dali(DEPTH):
+                pass
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        if self.reading is None:
+            return super().run(images)
+        return self._read_by_dali(-(-images // self.files.batch_size))
+
+    def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor]:
+        self.reading.allow(batches)
+        on_cuda = self.device.type == "cuda"  # where DALI brings what it decoded, too
+        shape = (self.files.batch_size, *self.files.shape)
+        for number in range(batches):
+            slot = number % SLOTS
+            out = torch.empty(shape, dtype=torch.uint8, device=self.device) if on_cuda else self.room(slot)
+            try:
+                filled = self.reading.fill(self.reading.coming(), out)
+            except RuntimeError as error:
+                raise self.changed(what_dali_says(error)) from error
+            if not filled:
+                raise self.changed("images of other sizes")
+            yield out if on_cuda else self.delivered(out, slot)
+
+    def changed(self, found: str) -> GpufeedError:
+        """The error for files that have changed since `open`; later runs are fed with bytes."""
+        self.reading = None
+        size = f"{self.files.height} x {self.files.width} pixels"
+        return GpufeedError(
+            f"{found}, from DALI's reader",
+            f"the images of {size} that were there when it began",
+            "prepare the dataset again: its files have changed",
+        )
+
+    def close(self) -> None:
+        self.reading = None
+        super().close()

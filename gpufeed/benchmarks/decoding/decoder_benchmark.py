@@ -1,0 +1,334 @@
+"""One decoder over all points of a sweep, in one process: from files in the page cache to device tensors."""
+
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.benchmarks.decoding.strip_points import StripsBulk
+from gpufeed.benchmarks.result_envelope import outcome
+from gpufeed.core.decoding_record import SCHEMA_VERSION, write
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError, Skip, one_line
+from gpufeed.core.plan_decoding import STRIP_SETS, Images, Point, core_counts, points
+from gpufeed.core.registry import load
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
+from gpufeed.system.cores import can_restrict, on_cores, physical_cores
+from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.page_cache import Refused, make_cold, read_in
+from gpufeed.system.timing import synchronise
+
+READ_BY_DALI = ("dali_cpu", "dali_gpu")
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A dataset as the sweep uses it: up to `images` files of its training split, in a fixed random order."""
+
+    manifest_path: Path
+    strips: Path | None
+    paths: list[str]
+    images: Images
+    bytes_per_pixel: float
+    quality: int | None
+
+    def files(self, batch_size: int) -> Files:
+        return Files(
+            self.paths, self.images.height, self.images.width, batch_size, self.manifest_path, self.strips
+        )
+
+
+def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
+    """Reads a manifest; raises GpufeedError unless all its images have one size."""
+    manifest = Manifest.read(manifest_path)
+    height, width = manifest.image_size()
+    everyone = manifest.ids("train")
+    ids = np.random.default_rng(0).permutation(everyone)[:most]
+    everything = manifest.paths()
+    paths = [os.fspath(everything[id]) for id in ids]
+    size = sum(os.path.getsize(path) for path in paths)
+    return Stored(
+        manifest_path,
+        strips,
+        paths,
+        Images(height, width, len(paths), len(everyone)),
+        size / (len(paths) * height * width),
+        manifest.info.source.get("quality"),
+    )
+
+
+def measure_decoder(
+    experiment: str,
+    decoder: str,
+    settings: dict,
+    manifests: Mapping[str, str | Path],
+    planned_on: str,
+    device: str = "auto",
+    strips: Mapping[str, str | Path] | None = None,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict:
+    """The sweep of one decoder (gpufeed/core/schemas/sweep.schema.yaml).
+
+    settings: from `gpufeed.core.plan_decoding.settings`; manifests, strips: dataset -> manifest.parquet,
+    strips.bin. threads: cores of the job, of which no point has more; None for all that the node allows. What
+    the node lacks gives status `skipped`; a point that raises is failed, with a sentence, and the others go
+    on. An interrupt or SIGTERM leaves nothing.
+    """
+    keep_freed_blocks()
+    started_at = now()
+
+    def work(on: torch.device) -> dict:
+        sources = {
+            name: stored(
+                Path(path), Path(strips[name]) if strips and name in strips else None, settings["images"]
+            )
+            for name, path in manifests.items()
+        }
+        return run(decoder, settings, sources, on, min(threads or cores_allowed(), cores_allowed()))
+
+    on, found = outcome("the sweep", device, work)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": experiment,
+        "decoder": decoder,
+        "attempt": attempt,
+        "planned_on": planned_on,
+        "started_at": started_at,
+        "finished_at": now(),
+        "settings": settings,
+        "environment": environment(on),
+        **dict.fromkeys(("device", "parallel", "version")),
+        "left_out": [],
+        "points": [],
+        **found,
+    }
+
+
+def run(
+    decoder: str, settings: Mapping, sources: Mapping[str, Stored], device: torch.device, allowed: int
+) -> dict:
+    """The fields of a sweep that is done; raises Skip, or GpufeedError if no point could be measured.
+
+    allowed: the most cores of a point.
+    """
+    parallel = how(decoder, device)
+    counts, left_out = core_counts(
+        settings["cores"], allowed, spreads=parallel != "device", restricts=can_restrict()
+    )
+    planned = points(
+        settings, {name: source.images for name, source in sources.items()}, counts, decoder in STRIP_SETS
+    )
+    for source in sources.values():
+        read_in(source.paths)
+    memory, version, measured = DeviceMemory(device), None, []
+    for cores, group in groupby(planned, key=lambda point: point.cores):
+        with (
+            on_cores(cores) as core_ids,
+            torch_threads(cores),
+            Bench(decoder, cores, core_ids, device) as bench,
+        ):
+            for point in group:
+                measured.append(measure_point(bench, point, sources[point.dataset], settings, memory))
+                log.info("%s", {key: measured[-1][key] for key in ("dataset", "cores", "status", "sentence")})
+            version = bench.version or version
+    if all(point["status"] == "failed" for point in measured):
+        raise GpufeedError(
+            f"no point of {decoder} could be measured: {measured[0]['sentence']}",
+            "at least one",
+            "see the log of its rule",
+        )
+    return {
+        "device": device.type,
+        "parallel": parallel,
+        "version": version,
+        "left_out": left_out,
+        "points": measured,
+    }
+
+
+def how(decoder: str, device: torch.device) -> str:
+    """How the decoder uses cores; raises Skip for one that decodes on a GPU if the device is none."""
+    if decoder in STRIP_SETS:
+        on_gpu = device.type == "cuda" and STRIP_SETS[decoder] is None
+        return "device" if on_gpu else "own threads"
+    try:
+        parallel = load("decoder", decoder).parallel
+    except ModuleNotFoundError as error:
+        raise Skip(f"Decoder {decoder} needs the package {error.name}, which this node lacks.") from error
+    if parallel == "device" and device.type != "cuda":
+        raise Skip(f"Decoder {decoder} decodes on a CUDA GPU, and this sweep's device is {device.type}.")
+    return parallel
+
+
+class Bench:
+    """The bulk form of a decoder, made when first needed and made anew after an error."""
+
+    def __init__(self, decoder: str, cores: int, core_ids: list[int] | None, device: torch.device):
+        self.decoder, self.cores, self.core_ids, self.device = decoder, cores, core_ids, device
+        self.bulk: Bulk | None = None
+        self.version: str | None = None
+
+    def open(self, files: Files) -> Bulk:
+        """The bulk, ready for these files; raises Skip if the node lacks what the decoder needs."""
+        if self.bulk is None:
+            self.bulk = self._new()
+        self.bulk.open(files)
+        self.version = self.bulk.version()
+        return self.bulk
+
+    def _new(self) -> Bulk:
+        if self.decoder in STRIP_SETS:
+            return StripsBulk(self.cores, self.device, STRIP_SETS[self.decoder])
+        if self.decoder in READ_BY_DALI:
+            from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+
+            return DaliBulk(self.decoder, self.cores, self.device)
+        return open_bulk(self.decoder, self.cores, self.device, self.core_ids)
+
+    def drop(self) -> None:
+        """Ends the bulk; the next point gets a new one."""
+        if self.bulk is not None:
+            self.bulk.close()
+            self.bulk = None
+
+    def __enter__(self) -> "Bench":
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.drop()
+
+
+class DeviceMemory:
+    """What other libraries than torch take of the GPU's memory from now on."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        if device.type == "cuda":
+            torch.zeros(1, device=device)  # the context itself is no decoder's buffer
+            torch.cuda.synchronize(device)
+            self.before = self._used()
+
+    def _used(self) -> int:
+        free, total = torch.cuda.mem_get_info(self.device)
+        return total - free - torch.cuda.memory_reserved(self.device)
+
+    def buffers_mib(self) -> float | None:
+        """MiB, 0 at the start; None without CUDA."""
+        return max(0, self._used() - self.before) / 2**20 if self.device.type == "cuda" else None
+
+
+def measure_point(
+    bench: Bench, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory
+) -> dict:
+    """One point as the schema has it; an error makes it a failed point. Raises Skip only."""
+    found = {
+        **point.asdict(),
+        "height": source.images.height,
+        "width": source.images.width,
+        "bytes_per_pixel": source.bytes_per_pixel,
+        "quality": source.quality,
+        "status": "done",
+        "sentence": None,
+        "images": [],
+        "images_per_s": [],
+        "evicted_share": [],
+        "fell_back": 0,
+        "buffers_mib": None,
+        "physical_cores": physical_cores(bench.core_ids),
+    }
+    try:
+        bulk = bench.open(source.files(point.batch_size))
+        return found | passes(bulk, point, source, settings, memory) | bulk.settings
+    except Skip:
+        raise
+    except Refused as refused:
+        return found | {"status": "refused", "sentence": str(refused)}
+    except Exception as error:
+        log.exception("%s failed", point)
+        bench.drop()
+        return found | {"status": "failed", "sentence": one_line(error)}
+
+
+def passes(bulk: Bulk, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory) -> dict:
+    """Warms up, then times `rounds` passes; raises Refused if a cold page cache cannot be had."""
+    cold, reads = point.cache == "cold", bulk.reads()
+    if not cold:
+        read_in(reads)
+
+    def chill() -> float | None:
+        if not cold:
+            return None
+        bulk.let_go()
+        return make_cold(reads)
+
+    # a cold pass reads no file twice: the second time it would be warm
+    most = max(1, source.images.count // point.batch_size) * point.batch_size if cold else None
+    images = images_of_a_pass(bulk, point.batch_size, settings["seconds"], most, chill)
+    before, counts, rates, shares, buffers = bulk.fell_back, [], [], [], []
+    for _ in range(settings["rounds"]):
+        if (share := chill()) is not None:
+            shares.append(share)
+        count, seconds = timed(bulk, images)
+        counts.append(count)
+        rates.append(count / seconds)
+        buffers.append(memory.buffers_mib())
+    return {
+        "images": counts,
+        "images_per_s": rates,
+        "evicted_share": shares,
+        "fell_back": bulk.fell_back - before,
+        "buffers_mib": None if buffers[0] is None else max(buffers),
+    }
+
+
+def images_of_a_pass(bulk: Bulk, batch_size: int, seconds: float, most: int | None, chill) -> int:
+    """How many images, whole batches, take about `seconds`, by passes that grow from one batch.
+
+    These passes are the warm-up. chill: called before each; most: no more images than that.
+    """
+    images, most = batch_size, math.inf if most is None else most
+    while True:
+        chill()
+        count, took = timed(bulk, images)
+        wanted = max(1, round(seconds * count / took / batch_size)) * batch_size
+        if took >= seconds / 3 or images >= most:
+            return int(min(wanted, most))
+        images = int(min(max(wanted, 2 * images), 8 * images, most))
+
+
+def timed(bulk: Bulk, images: int) -> tuple[int, float]:
+    """(images, seconds) of one pass, from the first open to the last image on the device."""
+    synchronise(bulk.device)
+    start = time.perf_counter()
+    count = sum(len(batch) for batch in bulk.run(images))
+    synchronise(bulk.device)
+    return count, time.perf_counter() - start
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_decoder, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device, share=False)
+    job.load_extension()
+    datasets, strips = job.params.settings["datasets"], job.input.get("strips") or []
+    sweep = measure_decoder(
+        job.wildcards.experiment,
+        job.wildcards.decoder,
+        job.params.settings,
+        {name: job.input[name] for name in datasets},
+        device=job.params.device,
+        strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
+        **job.asked,
+    )
+    job.keep(sweep, job.output[0], write, sweep["decoder"])

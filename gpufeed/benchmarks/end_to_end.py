@@ -1,0 +1,276 @@
+"""One repeat of one cell: train it, and put what happened into a record."""
+
+import itertools
+import resource
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psutil
+import torch._dynamo  # noqa: F401 (seconds, and the first optimiser would do it: so it counts as import)
+
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.core.file_writes import whole
+from gpufeed.core.plan_side_by_side import block_of, printed, words
+from gpufeed.core.record import Record
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.stores.decoded_cache import read_info
+from gpufeed.system import gpu_locks
+from gpufeed.system.environment import environment, filesystem
+from gpufeed.system.telemetry import leak, wanted
+from gpufeed.system.timing import STEP_COLUMNS, step_statistics, throughput, warmup
+from gpufeed.training.cell_training import (
+    Trained,
+    guarded,
+    is_judged,
+    judge,
+    read_cell,
+    settle_process,
+    train,
+)
+from gpufeed.training.checkpoints import Checkpoints
+from gpufeed.training.engines.base import TrainResult
+from gpufeed.training.epochs import entry_of
+from gpufeed.training.resume import over, resumable
+from gpufeed.training.runtime_context import Place, Stores
+
+COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
+OF_ONE_PROCESS = ("warmup", "steps", "throughput", "telemetry")  # null in a record of several
+SHOWN = 20  # quarantined files in a record; the log of prepare_dataset has them all
+
+
+@dataclass
+class Outcome:
+    """What a cell that ran to its end adds to its record, and its rows of the steps table."""
+
+    rows: list[dict]
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+def measure(
+    cell: dict,
+    repeat: int,
+    manifest: Path,
+    cache: Path | None,
+    planned_on: str,
+    strips: Path | None = None,
+    attempt: int = 1,
+    threads: int | None = None,
+    gate: Path | None = None,
+    extension: Path | None = None,
+    telemetry: bool = True,
+    began_s: float | None = None,
+    least_s: float = 0.0,
+    shards: Path | None = None,
+    beton: Path | None = None,
+    scratch: Path | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> tuple[Record, pd.DataFrame]:
+    """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
+
+    threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
+    gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
+    extension: the library of gpufeed.native; None where neither model nor loader needs it.
+    telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
+    began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
+    the start of the process; None where nobody took it.
+    least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
+    scratch: a folder that all nodes see, for a cell on several.
+    checkpoints: where a training that was killed goes on from; who keeps the record removes them then. It
+    ends where it was planned to, whatever least_s: beyond that there is nothing that could be gone on with.
+
+    What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
+    steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
+    """
+    called, starts = time.perf_counter(), start_up(began_s)
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    built = {"cache": cache, "strips": strips, "shards": shards, "beton": beton, "extension": extension}
+    stores = Stores(**{name: path and Path(path) for name, path in built.items()})
+    asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
+    if checkpoints is not None:
+        asked |= {"checkpoints": checkpoints, "least_s": 0.0}
+    status, sentence, outcome = guarded(
+        cell_,
+        lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, asked),
+    )
+    outcome = outcome or Outcome([])
+    record = Record(
+        experiment=cell_.experiment,
+        cell_id=cell_.id,
+        repeat=repeat,
+        attempt=attempt,
+        status=status,
+        sentence=sentence,
+        planned_on=planned_on,
+        started_at=started_at,
+        finished_at=now(),
+        cell=cell_.asdict(),
+        environment=environment(place.device),
+        **outcome.fields,
+    )
+    if record.phases is not None:
+        record.phases["wall_s"] = starts["start_to_ready_s"] + time.perf_counter() - called
+    return record, steps_table(record, outcome.rows)
+
+
+def start_up(began_s: float | None) -> dict[str, float]:
+    """The `phases` of a record up to now: start_to_ready_s and, if began_s is known, its two parts.
+
+    began_s: as in measure. The start of the process is known to about 10 ms, a tick of the kernel's clock.
+    What it waited for its GPU is in none of them.
+    """
+    born_s, now_s = psutil.Process().create_time(), time.time()
+    ready_s = max(0.0, now_s - born_s - gpu_locks.waited_s())
+    if began_s is None:
+        return {"start_to_ready_s": ready_s}
+    start_s = min(ready_s, max(0.0, began_s - born_s))
+    return {"start_to_ready_s": ready_s, "start_s": start_s, "import_s": ready_s - start_s}
+
+
+def run(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    starts: dict[str, float],
+    asked: dict[str, Any],
+) -> Outcome:
+    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
+
+    starts: the phases of the record so far (see start_up). asked: telemetry, least_s, scratch and
+    checkpoints, as in train.
+    """
+    trained = train(cell, repeat, manifest, stores, place, gate, **asked)
+    if trained.telemetry is not None:
+        leak.check(trained.telemetry.levels)
+    memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
+    accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
+    phases = {
+        **starts,
+        **trained.spent,
+        "setup_s": trained.setup_s,
+        "first_batch_s": trained.result.first_batch_s,
+        "evaluation_s": evaluation_s,
+    }
+    fields = {
+        "resolved": place.resolved(),
+        "phases": phases,
+        "memory": memory,
+        "accuracy": accuracy,
+        "dataset": dataset_facts(trained.request.manifest, stores),
+        "loading": trained.loading,
+        "telemetry": trained.telemetry and trained.telemetry.fields,
+        **statistics(trained.result, trained.batches),
+        "epochs": epochs_as_planned(cell, trained.result),
+    }
+    if trained.result.resumed:
+        fields |= {"resumed": trained.result.resumed, **dict.fromkeys(OF_ONE_PROCESS)}
+    return Outcome(trained.result.steps, fields)
+
+
+def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
+    """The field dataset of a record."""
+    broken, (height, width) = manifest.info.quarantined, manifest.image_size()
+    return {
+        "samples": len(manifest),
+        "classes": len(manifest.info.classes),
+        "height": height,
+        "width": width,
+        "quarantined": len(broken),
+        "examples": broken[:SHOWN],
+        "cache": read_info(stores.cache).decoder_version if stores.cache else None,
+        "filesystem": filesystem(
+            stores.cache or stores.strips or stores.shards or stores.beton or manifest.files_root()
+        ),
+    }
+
+
+def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
+    """The fields warmup, steps and throughput of a record, of all that was measured."""
+    left_out = warmup(result.epochs, batches_in_epoch)
+    counted = result.steps[left_out["steps"] :]
+    return {
+        "warmup": left_out,
+        "steps": step_statistics(counted),
+        "throughput": throughput(counted),
+    }
+
+
+def epochs_as_planned(cell: Cell, result: TrainResult) -> list[dict]:
+    """The field epochs of a record: what was trained beyond the planned end is no part of what was learnt.
+
+    A run of `steps` ends where these do, be it within an epoch.
+    """
+    if cell.steps is None:
+        return result.epochs[: cell.epochs]
+    of_epoch = itertools.groupby(result.steps[: cell.steps], key=lambda row: row["epoch"])
+    return [entry_of(epoch, list(rows)) for epoch, rows in of_epoch]
+
+
+def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:
+    """(accuracy, seconds) on the evaluation split, through the same loader and augment `none`.
+
+    It is that of the last epoch that was planned, too. (None, None) where it means nothing.
+    """
+    if not is_judged(cell):
+        return None, None
+    start = time.perf_counter()
+    accuracy = judge(cell, trained.model, trained.request, precision).accuracy()
+    trained.result.epochs[cell.epochs - 1]["accuracy"] = accuracy
+    return accuracy, time.perf_counter() - start
+
+
+def steps_table(record: Record, rows: list[dict]) -> pd.DataFrame:
+    """The steps with the columns COLUMNS, which an empty table has too."""
+    own = {"experiment": record.experiment, "cell_id": record.cell_id, "repeat": record.repeat}
+    table = pd.DataFrame([{**own, **row} for row in rows], columns=list(COLUMNS))
+    return table.astype(COLUMNS)
+
+
+def peak_host_mib() -> float:
+    """Largest resident set of this process so far, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10  # bytes there, KiB on Linux
+
+
+def for_job(job: Any) -> Record:
+    """Do the work of rule measure_cell, a gpufeed.job.Job, and return the record.
+
+    The steps are written first: the record vouches for both.
+    """
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    results, name = Path(job.config["results"]), job.wildcards
+    place = (name.experiment, name.cell, name.repeat)
+    # from the config and not from params: neither this nor telemetry changes what is timed
+    resumes = job.config["experiments"][name.experiment].get("resume", False)
+    block = block_of(job.config, name.experiment, job.cell)
+    shown = printed(f"{words(block)}, repeat {job.params.repeat + 1}") if block else nullcontext()
+    kept = resumable(results.joinpath("checkpoints", *place), *place, job.params.code)
+    with kept if resumes else nullcontext() as checkpoints, shown:
+        record, steps = measure(
+            job.cell,
+            job.params.repeat,
+            job.input.manifest,
+            gate=job.gate,
+            least_s=job.params.least_s,
+            scratch=job.scratch,
+            telemetry=wanted(job.config["telemetry"]),
+            began_s=job.began_s,
+            checkpoints=checkpoints,
+            **vars(job.stores),
+            **job.asked,
+        )
+        with whole(job.output.steps) as partial:
+            steps.to_parquet(partial, index=False)
+        job.keep(record, job.output.record, what=f"{record.cell_id} repeat {record.repeat}")
+    if checkpoints is not None:
+        over(checkpoints, record.status)
+    return record

@@ -1,0 +1,288 @@
+"""One epoch of a loader held against the reference, by sample id."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpufeed.decoders.base import Tolerance
+from gpufeed.loaders.base import Batch, Loader
+from gpufeed.loaders.batch_transfer import send
+
+WAITING = 8  # batches whose comparison is queued before the host asks for results
+CHUNK_BYTES = 64 * 2**20  # of pixels that are widened for subtraction at a time
+LATE_CYCLES = 1_000_000  # about 0.5 ms on the GPU: pixels are read when the next batch is under way
+OFFENDERS = 5  # images named in a verdict
+
+
+class Mismatch(Exception):
+    """What differs from the reference, as a sentence without its full stop."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is right, row i = sample id i. pixels: uint8 (N, H, W, 3); labels: int64 (N,); paths: N."""
+
+    pixels: np.ndarray
+    labels: np.ndarray
+    paths: list[str]
+
+    def name(self, sample: int) -> str:
+        """A sample for a sentence."""
+        return f"sample {sample} ({Path(self.paths[sample]).name})"
+
+
+@dataclass
+class Differences:
+    """What the comparison of pixels found so far, over any number of epochs."""
+
+    samples: int = 0
+    values: int = 0  # compared: samples x H x W x 3
+    total: int = 0  # sum of absolute differences
+    largest: int = 0
+    beyond: int = 0
+    offenders: list[dict] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.values if self.values else 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One batch as compared, on the device: ids and labels as they came, differences from the promised ids.
+
+    ids, labels, total: int64 (n,); largest: int16 (n,). exchanged: for the first batch of an epoch the
+    largest difference of its first image once red and blue are exchanged, int16 (); else None.
+    """
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    largest: torch.Tensor
+    total: torch.Tensor
+    exchanged: torch.Tensor | None
+
+
+def check_epoch(
+    loader: Loader,
+    split_ids: np.ndarray,
+    reference: Reference,
+    tolerance: Tolerance,
+    found: Differences,
+    alive: Callable[[], None] = lambda: None,
+) -> np.ndarray:
+    """Runs one epoch; returns the promised order (int64). Raises Mismatch at the first kind of difference.
+
+    split_ids: every sample that must come, ascending. found: is added to. alive: called for each batch.
+
+    As in training, the host does not wait for the device between batches: a loader that writes into
+    memory which queued work still reads shows wrong pixels here too.
+    """
+    order = loader.order()
+    check_promise(order, split_ids, reference)
+    size = loader.request.batch_size
+    seen, sizes, waiting = Seen(), [], []
+    for batch in loader:
+        alive()
+        check_form(batch, reference.pixels.shape[1:], loader.request.device)
+        start = sum(sizes)
+        sizes.append(len(batch.ids))
+        if start + sizes[-1] > len(order):
+            seen.extra(batch.ids.cpu().numpy())
+            break  # an epoch without an end must not be waited for
+        waiting.append(compare(batch, order[start : start + sizes[-1]], reference, first=not start))
+        del batch
+        if len(waiting) == WAITING:
+            seen.take(waiting)
+            waiting = []
+    seen.take(waiting)
+    check_samples(seen.ids(), split_ids, reference)
+    check_sizes(sizes, len(order), size)
+    check_order(seen.ids(), order, reference)
+    check_labels(order, seen.labels(), reference)
+    check_pixels(order, seen, reference, tolerance, found)
+    return order
+
+
+class Seen:
+    """What came in an epoch, on the host, batch by batch."""
+
+    def __init__(self):
+        self.parts: dict[str, list[np.ndarray]] = {name: [] for name in ("ids", "labels", "largest", "total")}
+        self.exchanged = 255
+
+    def take(self, rows: list[Row]) -> None:
+        """Waits for the device and keeps the results of these batches."""
+        for row in rows:
+            for name, part in self.parts.items():
+                part.append(getattr(row, name).cpu().numpy())  # sync point
+            if row.exchanged is not None:
+                self.exchanged = int(row.exchanged)
+
+    def extra(self, ids: np.ndarray) -> None:
+        """Keeps the ids of a batch that goes beyond the end."""
+        self.parts["ids"].append(ids)
+
+    def _whole(self, name: str) -> np.ndarray:
+        return np.concatenate([np.empty(0, np.int64), *self.parts[name]])
+
+    def ids(self) -> np.ndarray:
+        return self._whole("ids")
+
+    def labels(self) -> np.ndarray:
+        return self._whole("labels")
+
+    def largest(self) -> np.ndarray:
+        return self._whole("largest")
+
+    def total(self) -> np.ndarray:
+        return self._whole("total")
+
+
+def compare(batch: Batch, expected: np.ndarray, reference: Reference, first: bool) -> Row:
+    """Queues the comparison of a batch with the rows of the expected ids, int64 (n,)."""
+    device, n = batch.images.device, len(expected)
+    if not n:
+        raise Mismatch("found a batch without a sample, expected at least one")
+    rows = send(np.asarray(reference.pixels[expected]), device)
+    if device.type == "cuda":
+        torch.cuda._sleep(LATE_CYCLES)
+    step = max(1, CHUNK_BYTES // rows[0].numel())
+    parts = [difference(batch.images[i : i + step], rows[i : i + step]) for i in range(0, n, step)]
+    exchanged = difference(batch.images[:1], rows[:1].flip(-1))[0][0] if first else None
+    largest, total = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Row(batch.ids.clone(), batch.labels.clone(), largest, total, exchanged)
+
+
+def difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Largest (int16) and summed (int64) absolute difference of each image; both uint8 (n, H, W, 3)."""
+    absolute = (found.to(torch.int16) - expected.to(torch.int16)).abs_().flatten(1)
+    return absolute.amax(1), absolute.sum(1, dtype=torch.int64)
+
+
+def check_form(batch: Batch, image: tuple[int, ...], device: torch.device) -> None:
+    """Raises Mismatch unless dtype, shape, layout and device are those of the contract; reads no value."""
+    n = len(batch.ids)
+    expected = {
+        "images": (batch.images, torch.uint8, (n, *image)),
+        "labels": (batch.labels, torch.int64, (n,)),
+        "ids": (batch.ids, torch.int64, (n,)),
+    }
+    for name, (tensor, dtype, shape) in expected.items():
+        right = (
+            tensor.dtype == dtype
+            and tuple(tensor.shape) == shape
+            and tensor.is_contiguous()
+            and same_device(tensor.device, device)
+        )
+        if not right:
+            raise Mismatch(
+                f"found {name} {form(tensor)}, expected contiguous {type_name(dtype)} {shape} on {device}"
+            )
+
+
+def form(tensor: torch.Tensor) -> str:
+    layout = "contiguous" if tensor.is_contiguous() else "not contiguous"
+    return f"{layout} {type_name(tensor.dtype)} {tuple(tensor.shape)} on {tensor.device}"
+
+
+def type_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def same_device(found: torch.device, expected: torch.device) -> bool:
+    """Whether they are one device; `mps` is `mps:0`."""
+    return found.type == expected.type and (found.index or 0) == (expected.index or 0)
+
+
+def check_promise(order: np.ndarray, split_ids: np.ndarray, reference: Reference) -> None:
+    """Raises Mismatch unless Loader.order() holds every sample of the split once."""
+    try:
+        check_samples(order, split_ids, reference)
+    except Mismatch as error:
+        raise Mismatch(f"Loader.order() is no order of the split: {error}") from error
+
+
+def check_samples(ids: np.ndarray, split_ids: np.ndarray, reference: Reference) -> None:
+    """Raises Mismatch unless every sample came exactly once."""
+    if np.array_equal(np.sort(ids), split_ids):
+        return
+    strange = ids[~np.isin(ids, split_ids)]
+    unique, counts = np.unique(ids, return_counts=True)
+    twice, lost = unique[counts > 1], np.setdiff1d(split_ids, ids)
+    parts = []
+    if len(strange):
+        parts.append(f"{len(strange)} ids that are not in the split (first: {strange[0]})")
+    if len(twice):
+        parts.append(f"{len(twice)} samples more than once (first: {reference.name(twice[0])})")
+    if len(lost):
+        parts.append(f"{len(lost)} samples never (first: {reference.name(lost[0])})")
+    raise Mismatch(f"found {' and '.join(parts)}, expected each of the {len(split_ids)} samples once")
+
+
+def check_sizes(sizes: list[int], count: int, size: int) -> None:
+    """Raises Mismatch unless all batches are of one size, but for a last smaller one."""
+    expected = [min(size, count - start) for start in range(0, count, size)]
+    for number, (found, right) in enumerate(zip(sizes, expected, strict=False)):
+        if found != right:
+            raise Mismatch(f"found {found} samples in batch {number} (counted from 0), expected {right}")
+    if len(sizes) != len(expected):
+        raise Mismatch(f"found {len(sizes)} batches, expected {len(expected)}")
+
+
+def check_order(ids: np.ndarray, order: np.ndarray, reference: Reference) -> None:
+    """Raises Mismatch unless the samples came in the promised order."""
+    wrong = np.flatnonzero(ids != order)
+    if len(wrong):
+        place = wrong[0]
+        raise Mismatch(
+            f"found {reference.name(ids[place])} at place {place}, "
+            f"expected {reference.name(order[place])}, which Loader.order() promised there"
+        )
+
+
+def check_labels(order: np.ndarray, labels: np.ndarray, reference: Reference) -> None:
+    """Raises Mismatch unless the labels are the manifest's."""
+    expected = reference.labels[order]
+    wrong = np.flatnonzero(labels != expected)
+    if len(wrong):
+        first = wrong[0]
+        raise Mismatch(
+            f"found label {labels[first]} for {reference.name(order[first])}, expected {expected[first]} "
+            f"as in the manifest; {len(wrong)} of {len(order)} labels differ"
+        )
+
+
+def check_pixels(
+    order: np.ndarray, seen: Seen, reference: Reference, tolerance: Tolerance, found: Differences
+) -> None:
+    """Adds the epoch to `found`; raises Mismatch if any image is beyond the tolerance."""
+    values = int(np.prod(reference.pixels.shape[1:]))
+    largest, mean = seen.largest(), seen.total() / values
+    beyond = np.flatnonzero((largest > tolerance.max) | (mean > tolerance.mean))
+    found.samples += len(order)
+    found.values += len(order) * values
+    found.total += int(seen.total().sum())
+    found.largest = max(found.largest, int(largest.max()))
+    found.beyond += len(beyond)
+    named = [
+        {
+            "id": int(order[i]),
+            "path": reference.paths[order[i]],
+            "max_difference": int(largest[i]),
+            "mean_difference": float(mean[i]),
+        }
+        for i in beyond[:OFFENDERS]
+    ]
+    found.offenders = [*found.offenders, *named][:OFFENDERS]
+    if len(beyond):
+        first = beyond[0]
+        agree = seen.exchanged <= tolerance.max and 4 * seen.exchanged < largest[0]
+        hint = "; with red and blue exchanged they agree" if agree else ""
+        raise Mismatch(
+            f"found {len(beyond)} of {len(order)} images beyond the tolerance, the first "
+            f"{reference.name(order[first])} by {largest[first]} (mean {mean[first]:.4g}), "
+            f"expected at most {tolerance.max} (mean {tolerance.mean:g}) from Pillow{hint}"
+        )

@@ -1,0 +1,214 @@
+"""A loader over three epochs of training and one of evaluation, held against the reference."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.benchmarks.equivalence.epoch_check import Differences, Mismatch, Reference, check_epoch
+from gpufeed.benchmarks.equivalence.equivalence_task import Task
+from gpufeed.core.errors import GpufeedError, Skip, one_line
+from gpufeed.core.registry import fetch
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.decode_counts import together
+from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
+from gpufeed.stores import ffcv_store as beton
+from gpufeed.stores import shards_store as shards
+from gpufeed.stores import strips_store as strips
+from gpufeed.stores.decoded_cache import open_cache, read_info
+from gpufeed.system.devices import resolve_device
+from gpufeed.system.environment import cores_allowed, environment
+from gpufeed.system.timing import synchronise
+
+EPOCHS = 3  # of the training split: losses that begin with the second epoch must show
+TELLING = 10  # samples from which on two epochs of one order cannot be chance (10! is 3.6 million)
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is judged, and by what."""
+
+    loader: str
+    request: LoadRequest  # of the training split
+    reference: Reference
+
+    def split_ids(self, split: str) -> np.ndarray:
+        return self.request.manifest.ids(split)
+
+    def splits(self) -> list[str]:
+        """The training split, and the evaluation split if it has a sample."""
+        info, present = self.request.manifest.info, set(self.request.manifest.table["split"])
+        return [split for split in ("train", info.evaluation_split) if split in present]
+
+
+def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
+    """Judges a loader and tells, as (what, value):
+
+    "facts", fields of its verdict as they become known, the status among the last; "alive", a few words
+    on what is being done, at least once a batch. Raises GpufeedError if manifest or reference cannot be used.
+    """
+    try:
+        device = resolve_device(task.device)
+    except Skip as skip:
+        here = environment(torch.device("cpu"))
+        return tell("facts", {"environment": here, "status": "skipped", "sentence": str(skip)})
+    bench = make_bench(task, device)
+    info = read_info(Path(task.reference))
+    tell(
+        "facts",
+        {
+            "environment": environment(device),
+            "device": device.type,
+            "samples": {split: len(bench.split_ids(split)) for split in bench.splits()},
+            "reference": {
+                "decoder_version": info.decoder_version,
+                "sha256": info.sha256,
+                "manifest_sha256": info.manifest_sha256,
+            },
+        },
+    )
+    tell("facts", judgement(bench, tell))
+
+
+def make_bench(task: Task, device: torch.device) -> Bench:
+    """Opens manifest and reference; raises GpufeedError if they do not belong together."""
+    manifest = Manifest.read(task.manifest)
+    pixels = open_cache(task.reference, manifest)
+    threads = min(task.threads or cores_allowed(), cores_allowed())
+    torch.set_num_threads(threads)
+    request = LoadRequest(
+        manifest=manifest,
+        split="train",
+        device=device,
+        **task.settings,
+        cache=task.cache and Path(task.cache),
+        strips=task.strips and Path(task.strips),
+        shards=task.shards and Path(task.shards),
+        beton=task.beton and Path(task.beton),
+        extension=task.extension and Path(task.extension),
+        threads=threads,
+    )
+    return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
+
+
+def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
+    """The fields of the verdict that say how it went: three epochs of training, one of evaluation."""
+    found, epochs, tallies = Differences(), 0, []
+    status, sentence = "passed", None
+    try:
+        make = fetch("loader", bench.loader)
+        verify(bench.request, tell)
+        for place, split in enumerate(bench.splits()):
+            request = replace(bench.request, split=split, shuffle=place == 0)
+            tell("alive", f"opening the loader for split {split}")
+            with make(request) as loader:
+                source = pixel_source(bench.loader, loader, request.cache)
+                tell("facts", {"pixels": fields_of(source)})
+                tallies += [loader.tally] if loader.tally is not None else []
+                for _ in run_epochs(bench, loader, source, EPOCHS if place == 0 else 1, found, tell):
+                    epochs += 1
+                    if tallies and place == 0:  # an epoch shows every file
+                        tallies[0].check()
+    except Skip as skip:
+        status, sentence = "skipped", str(skip)
+    except Mismatch as mismatch:
+        status, sentence = "failed", str(mismatch)
+    except Exception as error:
+        status, sentence = "failed", f"it raised an error. {one_line(error)}"
+        log.exception("the loader raised an error")
+    return {
+        "status": status,
+        "sentence": sentence,
+        "epochs": epochs,
+        "compared": found.samples,
+        "max_difference": found.largest if found.samples else None,
+        "mean_difference": found.mean if found.samples else None,
+        "beyond_tolerance": found.beyond,
+        "offenders": found.offenders,
+        "loading": together(tallies).asdict() if tallies else None,
+    }
+
+
+def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
+    """Reads every byte of what was built of the files; raises GpufeedError if one is wrong.
+
+    No loader does.
+    """
+    if request.strips is not None:
+        opened = strips.open_strips(request.strips, request.manifest)
+        strips.verify_bytes(opened, lambda: tell("alive", "verifying the bytes of the strips"))
+    if request.shards is not None:
+        found = shards.open_shards(request.shards, request.manifest)
+        shards.verify_bytes(found, lambda: tell("alive", "verifying the bytes of the shards"))
+    if request.beton is not None:
+        said = "verifying the bytes of the .beton file"
+        beton.verify_bytes(request.beton, request.manifest, lambda: tell("alive", said))
+
+
+def fields_of(source: PixelSource) -> dict:
+    """`pixels` of a verdict."""
+    allowed = source.tolerance
+    return {
+        "decoder": source.decoder,
+        "version": source.version,
+        "max": allowed.max,
+        "mean": allowed.mean,
+    }
+
+
+def run_epochs(
+    bench: Bench,
+    loader: Loader,
+    source: PixelSource,
+    count: int,
+    found: Differences,
+    tell: Callable[[str, Any], None],
+) -> Iterator[int]:
+    """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
+    r, orders = loader.request, []
+    ids = bench.split_ids(r.split)
+    for number in range(1, count + 1):
+        where = f"epoch {number} of {count} of split {r.split}"
+
+        def alive(where: str = where) -> None:
+            tell("alive", f"waiting for a batch of {where}")
+
+        alive()
+        try:
+            order = check_epoch(loader, ids, bench.reference, source.tolerance, found, alive)
+            check_novelty(order, orders, r)
+        except Mismatch as mismatch:
+            raise Mismatch(f"in {where} it was wrong: {mismatch}.") from mismatch
+        except GpufeedError:
+            log.error("the error came in %s", where)
+            raise
+        orders.append(order)
+        yield number
+    synchronise(r.device)
+    check_repeatable(loader, orders[0])
+
+
+def check_novelty(order: np.ndarray, earlier: list[np.ndarray], request: LoadRequest) -> None:
+    """Raises Mismatch if a shuffled epoch has the order of an earlier one, or an unshuffled one another."""
+    for number, other in enumerate(earlier, 1):
+        same = np.array_equal(order, other)
+        if request.shuffle and same and len(order) >= TELLING:
+            raise Mismatch(f"found the order of epoch {number} again, expected another one in each epoch")
+        if not request.shuffle and not same:
+            raise Mismatch(f"found another order than in epoch {number}, expected no shuffling")
+
+
+def check_repeatable(loader: Loader, first: np.ndarray) -> None:
+    """Raises Mismatch unless the loader, set back to its first epoch, promises the same order again."""
+    loader.load_state_dict({**loader.state_dict(), "epoch": 0, "next_batch": 0})
+    if not np.array_equal(loader.order(), first):
+        raise Mismatch(
+            "found another order for epoch 1 after setting it back, expected a function of seed and epoch."
+        )

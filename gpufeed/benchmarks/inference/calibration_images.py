@@ -1,0 +1,49 @@
+"""Normalised images of a cell's dataset as the cell's own loader brings them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+
+from gpufeed.core.cells import Cell
+from gpufeed.core.registry import fetch
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.training.runtime_context import Stores, load_request, make_augment
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+def requested(cell: Cell, samples: Manifest, stores: Stores, device: torch.device, batch: int) -> LoadRequest:
+    """What the cell's loader gets to know for batches of this size of the training split."""
+    normalise = make_augment("none", cell, samples, cell.seed)
+    return load_request(replace(cell, batch_size=batch), samples, stores, device, cell.seed, normalise)
+
+
+@contextmanager
+def opened(cell: Cell, request: LoadRequest) -> Iterator[Iterator[Pair]]:
+    """Batches of one epoch: images float32 (N, 3, H, W), contiguous, and labels int64 (N,), on the device."""
+    normalise = make_augment("none", cell, request.manifest, request.seed)
+    with fetch("loader", cell.loader)(request) as loader:
+        yield (
+            (normalise(batch.images, batch.ids, 0).float().contiguous(), batch.labels.clone())
+            for batch in loader
+        )
+
+
+def for_evaluation(request: LoadRequest) -> LoadRequest:
+    """The same for the evaluation split, in the order of the manifest."""
+    return replace(request, split=request.manifest.info.evaluation_split, shuffle=False)
+
+
+def first(cell: Cell, request: LoadRequest, n: int) -> torch.Tensor:
+    """float32 (n, 3, H, W): the first n images of the split, from the beginning again if it has fewer."""
+    found: list[torch.Tensor] = []
+    with opened(cell, request) as batches:
+        for images, _ in batches:
+            found.append(images)
+            if sum(map(len, found)) >= n:
+                break
+    images = torch.cat(found)
+    return images.repeat(-(-n // len(images)), 1, 1, 1)[:n]

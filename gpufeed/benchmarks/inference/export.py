@@ -1,0 +1,268 @@
+"""A kept model as files that run without gpufeed: a program of torch.export, and ONNX made from it.
+
+TensorRT computes in the types of its file, so each ONNX file also gets a version in half precision.
+
+Models are exported in the form that runs on any device (models.make.portable): activations that are
+kernels of ours become torch's own in the same form of GELU, which is the same function of the same weights.
+"""
+
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram
+
+from gpufeed.benchmarks.inference.exported_files import (
+    EXPORTED,
+    INPUT,
+    METADATA,
+    NAMES,
+    OUTPUT,
+    SCHEMA_VERSION,
+    metadata_text,
+    row,
+    troubles,
+)
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.runtime_context import Place
+
+OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
+EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
+CHECKED = 5  # images that a file is compared on, another number than it was traced with
+TOLERANCE = 1e-3  # of the largest logit: the same float32 products, summed in another order
+# The same for a float16 file against its source: a value rounded the other way is a whole step of INT8.
+HALF_TOLERANCES = {"onnx": 0.02, "onnx_int8": 0.1}
+MOST_IMAGES = 65536  # a call
+SEED = 1
+
+
+def export_model(
+    cell: dict,
+    model: str | Path,
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Write the files of the cell's model.pt, except those in INT8, into a folder, and return their list.
+
+    A file that cannot be made is a row with a sentence, and the others are made all the same. Runs on the
+    CPU: what it writes does not depend on the node.
+    """
+    cell_, started_at, folder = read_cell(cell), now(), Path(folder)
+    settle_process(threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    status, sentence, saved = guarded(cell_, lambda: load(model))
+    rows = []
+    if saved is not None:
+        outcome = partial(guarded, cell_)
+        rows = [
+            row("program", folder, partial(write_program, saved), outcome),
+            row("onnx", folder, partial(write_onnx, saved), outcome),
+        ]
+        rows.append(half_row(rows[-1], folder, outcome))
+    about = heading(cell_, Place(), started_at, status, sentence, planned_on, attempt)
+    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": None}
+
+
+def write_program(saved: SavedModel, path: Path) -> dict[str, Any]:
+    """Exports, saves, and compares what was saved with the model; returns fields of the file's row."""
+    model = saved.build(torch.device("cpu"))
+    program, dynamic = trace(model, saved.size)
+    torch.export.save(program, path, extra_files={f"{METADATA}.json": metadata_text(saved)})
+    again = torch.export.load(path).module()
+    images = noise(saved.size, CHECKED if dynamic else EXAMPLES)
+    with torch.inference_mode():
+        difference = compared(again(images), model(images), path)
+    return {"dynamic_batch": dynamic, "difference": difference}
+
+
+def write_onnx(saved: SavedModel, path: Path) -> dict[str, Any]:
+    """Exports, saves, checks with onnx and compares with the model under ONNX Runtime, as above.
+
+    Raises Skip without the packages of the extra `inference`.
+    """
+    onnx, onnxruntime = packages("onnx", "onnxruntime", "onnxscript")[:2]
+    model = saved.build(torch.device("cpu"))
+    program, dynamic = trace(model, saved.size)
+    with quiet():
+        made = torch.onnx.export(
+            program,
+            (noise(saved.size, EXAMPLES),),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        ).model_proto
+    name_batch(made)
+    onnx.helper.set_model_props(made, {METADATA: metadata_text(saved)})
+    onnx.checker.check_model(made, full_check=True)
+    onnx.save(made, path)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    images = noise(saved.size, CHECKED if dynamic else EXAMPLES)
+    (logits,) = session.run([OUTPUT], {INPUT: images.numpy()})
+    with torch.inference_mode():
+        difference = compared(torch.from_numpy(logits), model(images), path)
+    return {"opset": OPSET, "dynamic_batch": dynamic, "difference": difference}
+
+
+def half_row(source: dict[str, Any], folder: Path, outcome: Callable) -> dict[str, Any]:
+    """Make the float16 version of the file of this row, and return its own row.
+
+    If that file was not made, the new row has the same status and reason. outcome: as for
+    gpufeed.benchmarks.inference.exported_files.row.
+    """
+    format = f"{source['format']}_fp16"
+    if source["status"] != "done":
+        return {**source, "format": format}
+
+    def work(path: Path) -> dict[str, Any]:
+        found = write_half(folder / NAMES[source["format"]], path, HALF_TOLERANCES[source["format"]])
+        return {**found, "quantised": source["quantised"]}
+
+    return row(format, folder, work, outcome)
+
+
+def write_half(source: Path, path: Path, tolerance: float) -> dict[str, Any]:
+    """Write the float16 version of an ONNX file, compare both, and return fields of its row.
+
+    ONNX Runtime compares them without its optimiser, which changes the results of float16 scales.
+    """
+    onnx, onnxruntime = packages("onnx", "onnxruntime")
+    model = onnx.load(source)
+    with quiet():  # no warning of values too large for float16: the comparison finds what matters
+        halve(model.graph)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    size = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]]
+    images = noise((size[0], size[1]), CHECKED if is_dynamic(model) else EXAMPLES).numpy()
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    logits = []
+    for file in (path, source):
+        session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        logits.append(torch.from_numpy(session.run([OUTPUT], {INPUT: images})[0]))
+    opset = next(opset.version for opset in model.opset_import if not opset.domain)
+    difference = compared(*logits, path, tolerance)
+    return {"opset": opset, "dynamic_batch": is_dynamic(model), "difference": difference}
+
+
+def halve(graph: Any) -> None:
+    """Make every float32 value of an ONNX graph float16, except its input and output, which are cast."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    single, half = TensorProto.FLOAT, TensorProto.FLOAT16
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    constants = [attribute.t for attribute in attributes if attribute.HasField("t")]
+    for tensor in (*graph.initializer, *constants):
+        if tensor.data_type == single:
+            values = numpy_helper.to_array(tensor).astype("float16")
+            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == single:  # of a cast
+            attribute.i = half
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == single:
+            value.type.tensor_type.elem_type = half
+    inner = {name: f"{name}_fp16" for name in (INPUT, OUTPUT)}
+    for node in graph.node:
+        node.input[:] = [inner.get(name, name) for name in node.input]
+        node.output[:] = [inner.get(name, name) for name in node.output]
+    graph.node.insert(0, helper.make_node("Cast", [INPUT], [inner[INPUT]], "images_to_half", to=half))
+    graph.node.append(helper.make_node("Cast", [inner[OUTPUT]], [OUTPUT], "logits_to_float", to=single))
+
+
+def is_dynamic(model: Any) -> bool:
+    """Return whether an ONNX model takes any number of images."""
+    return bool(model.graph.input[0].type.tensor_type.shape.dim[0].dim_param)
+
+
+def name_batch(made: Any) -> None:
+    """Calls the number of images `batch` in an ONNX model, in place of the exporter's s and a number."""
+    symbol = made.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    if not symbol:
+        return
+    for value in (*made.graph.input, *made.graph.output, *made.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = re.sub(rf"\b{symbol}\b", "batch", dim.dim_param)
+
+
+def trace(model: nn.Module, size: tuple[int, int]) -> tuple[ExportedProgram, bool]:
+    """The program of a model on the CPU in evaluation mode, and whether it takes any number of images.
+
+    len() of a tensor becomes a constant unless Python is traced too (strict), which other code forbids:
+    each is tried, and then a fixed number of images.
+    """
+    images = noise(size, EXAMPLES)
+    dynamic = ({0: Dim("batch", min=1, max=MOST_IMAGES)},)
+    for shapes, strict in ((dynamic, False), (dynamic, True)):
+        try:
+            with quiet():
+                return torch.export.export(model, (images,), dynamic_shapes=shapes, strict=strict), True
+        except Exception as error:  # of many types: UserError, Unsupported, RuntimeError ...
+            logging.getLogger("gpufeed").info("no export with any batch, strict %s: %s", strict, error)
+    with quiet():
+        return torch.export.export(model, (images,)), False
+
+
+def noise(size: tuple[int, int], n: int) -> torch.Tensor:
+    """float32 (n, 3, H, W), the same each time."""
+    return torch.randn((n, 3, *size), generator=torch.Generator().manual_seed(SEED))
+
+
+def compared(found: torch.Tensor, wanted: torch.Tensor, path: Path, tolerance: float = TOLERANCE) -> float:
+    """The largest difference of logits (n, classes); raises GpufeedError where it is not rounding alone."""
+    difference, largest = (found - wanted).abs().max().item(), wanted.abs().max().item()
+    if not difference <= tolerance * max(1.0, largest):  # true of NaN too
+        raise GpufeedError(
+            f"logits of {path.name} up to {difference:.2g} away from the model's",
+            f"at most {tolerance * max(1.0, largest):.2g}",
+            "do not use this file, and report it",
+        )
+    return difference
+
+
+def packages(*names: str) -> list[Any]:
+    """Modules of the extra `inference`; raises Skip for the first one that is not installed."""
+    from importlib import import_module
+
+    try:
+        return [import_module(name) for name in names]
+    except ModuleNotFoundError as error:
+        raise Skip(
+            f"The package {error.name} is not installed here: pip install 'gpufeed[inference]' brings it."
+        ) from error
+
+
+@contextmanager
+def quiet():
+    """Keeps out of the log what exporters say of operators that no model here has."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule export_model, a gpufeed.job.Job."""
+    found = export_model(job.cell, job.input.model, job.output.files, **job.asked)
+    what = f"export of {job.wildcards.cell}"
+    job.keep(found, job.output.exported, EXPORTED.write, what, troubles(found))

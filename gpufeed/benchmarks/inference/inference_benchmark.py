@@ -1,0 +1,194 @@
+"""A kept model by each backend, in one process: accuracy, latency of one image, throughput of batches.
+
+Backends take turns round by round, so that what changes on the machine meanwhile meets them all alike.
+Images lie on the device before the clock starts: this is about the model, not its input.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.benchmarks.inference import call_clock
+from gpufeed.benchmarks.inference.backend import Setting
+from gpufeed.benchmarks.inference.calibration_images import first, for_evaluation, opened, requested
+from gpufeed.benchmarks.inference.exported_files import Files, find, troubles
+from gpufeed.benchmarks.inference.inference_row import Row, told
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.saved_models.evaluation import check_classes
+from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.inference_record import SCHEMA_VERSION, write
+from gpufeed.core.plan_inference import pairs
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.system.devices import apply_precision, resolve_device, resolve_precision
+from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.runtime_context import Place, Stores
+
+log = logging.getLogger("gpufeed")
+NOTHING = {**dict.fromkeys(("trained", "resolved", "split")), "rows": []}
+
+
+def measure_inference(
+    cell: dict,
+    model: str | Path,
+    files: Files,
+    manifest: str | Path,
+    stores: Stores,
+    settings: Mapping[str, Any],
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """The measurement (gpufeed/core/schemas/inference.schema.yaml) of a cell's model.pt.
+
+    files: those exported from it. settings: of gpufeed.core.plan_inference. What stops it becomes status and
+    sentence; what stops one backend becomes those of its row, and the others go on. threads: as in measure.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    status, sentence, found = guarded(
+        cell_,
+        lambda: measured(cell_, Path(model), files, Path(manifest), stores, settings, place),
+    )
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    told_settings = {**settings, "warmup": call_clock.WARMUP}
+    return about | NOTHING | {"schema_version": SCHEMA_VERSION, "settings": told_settings} | (found or {})
+
+
+def measured(
+    cell: Cell,
+    model: Path,
+    files: Files,
+    manifest: Path,
+    stores: Stores,
+    settings: Mapping[str, Any],
+    place: Place,
+) -> dict[str, Any]:
+    """What a finished measurement adds to its document; raises Skip or what stops it as a whole."""
+    saved, samples = load(model), Manifest.read(manifest)
+    check_classes(saved, samples)
+    place.device = resolve_device(cell.device)
+    apply_precision("fp32")
+    batches = sorted(settings["batch_sizes"])
+    request = for_evaluation(requested(cell, samples, stores, place.device, batches[0]))
+    examples = first(cell, request, batches[-1])
+    rows, labels = [Row(*pair) for pair in pairs(settings)], None
+    with torch.no_grad():
+        for batch in [1, *batches]:
+            images = examples[:batch].clone()
+            for row in rows:
+                row.prepare(setting_of(row, saved, files, images, cell))
+            if batch == batches[0]:
+                labels = answer(cell, request, rows, batch)
+            time_rounds(rows, images, settings, single=batch == 1)
+            for row in rows:
+                row.release()
+    others = {
+        row.precision: torch.cat(row.predicted)
+        for row in rows
+        if row.backend == "eager" and row.precision in ("fp32", "bf16") and len(row.predicted) > 0
+    }
+    others = {name: answers for name, answers in others.items() if len(answers) == len(labels)}
+    return {
+        "trained": {
+            "finished_at": saved.about["finished_at"],
+            "commit": saved.about["environment"]["commit"],
+            "device": saved.about["resolved"]["device"],
+            "precision": saved.about["resolved"]["precision"],
+        },
+        "resolved": {"device": place.device.type, "threads": torch.get_num_threads()},
+        "split": request.split,
+        "rows": [told(row, labels, others) for row in rows],
+    }
+
+
+def setting_of(row: Row, saved: SavedModel, files: Files, images: torch.Tensor, cell: Cell) -> Setting:
+    """What the row's backend may know."""
+    return Setting(saved, files, images, row.precision, fallback(images.device), cell.channels_last)
+
+
+def fallback(device: torch.device) -> str:
+    """The type of what a quantised model has not quantised: bf16 on GPUs that have it, fp32 elsewhere."""
+    if device.type != "cuda":
+        return "fp32"
+    try:
+        return resolve_precision("bf16", device)
+    except Skip:
+        return "fp32"
+
+
+def answer(cell: Cell, request: LoadRequest, rows: Sequence[Row], batch: int) -> torch.Tensor:
+    """Asks every row that is ready about every image of the request's split; returns the labels, int64 (n,).
+
+    The last batch is filled up with its first images, whose second answers are not counted.
+    """
+    labels: list[torch.Tensor] = []
+    with opened(cell, request) as batches:
+        for images, own in batches:
+            labels.append(own)
+            n = len(images)
+            whole = torch.cat([images, images[:1].expand(batch - n, -1, -1, -1)])
+            for row in rows:
+                if row.ready is None:
+                    continue
+                try:
+                    row.predicted.append(row.ready.run(whole)[:n].argmax(1).clone())
+                except Exception as error:
+                    row.stop(error, batch)
+    expected = len(request.manifest.ids(request.split))
+    if sum(map(len, labels)) != expected:
+        raise GpufeedError(
+            f"{sum(map(len, labels))} images from {cell.loader} in the evaluation",
+            f"each of the {expected} of split {request.split!r} once",
+            "choose another loader and report this one",
+        )
+    return torch.cat(labels)
+
+
+def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str, Any], single: bool) -> None:
+    """Times the rows that are ready, in turns; every other round goes through them backwards.
+
+    single: one call after another is waited for, else many are queued.
+    """
+    rounds, batch = settings["rounds"], len(images)
+    for number in range(rounds):
+        for row in rows if number % 2 == 0 else reversed(rows):
+            if row.ready is None:
+                continue
+            try:
+                if single:
+                    host, device = call_clock.latencies(
+                        row.ready.run, images, -(-settings["calls"] // rounds)
+                    )
+                    row.host_ms += host
+                    row.device_ms = None if device is None else [*(row.device_ms or []), *device]
+                else:
+                    rate = call_clock.images_per_s(row.ready.run, images, settings["seconds"])
+                    row.rates.setdefault(batch, []).append(rate)
+            except Exception as error:
+                row.stop(error, batch)
+    for row in rows:
+        if row.ready is not None:
+            log.info("%s, batch %d: measured", row.name, batch)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_inference, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    lists = {job.input.exported: job.input.exported_files, job.input.quantised: job.input.quantised_files}
+    found = measure_inference(
+        job.cell,
+        job.input.model,
+        find(lists),
+        job.input.manifest,
+        job.stores,
+        job.params.settings,
+        **job.asked,
+    )
+    job.keep(found, job.output.inference, write, f"inference of {job.wildcards.cell}", troubles(found))

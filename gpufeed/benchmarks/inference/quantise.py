@@ -1,0 +1,185 @@
+"""Static INT8: the ONNX file with explicit quantisation (Q/DQ nodes), calibrated on training images.
+
+As TensorRT wants it, which ONNX Runtime takes too: signed, zero points of 0, activations by tensor, weights
+by output channel and stored as int8, biases left in float32. Quantised are convolutions and products
+with weights; a product of two activations, as in attention, stays in float32.
+Source: TensorRT, Working with Quantized Types; ONNX Runtime, Quantize ONNX Models.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.benchmarks.inference.calibration_images import first, requested
+from gpufeed.benchmarks.inference.export import half_row, is_dynamic, packages, quiet
+from gpufeed.benchmarks.inference.exported_files import (
+    EXPORTED,
+    INPUT,
+    SCHEMA_VERSION,
+    Files,
+    find,
+    row,
+    troubles,
+)
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.training.cell_training import guarded, read_cell, settle_process
+from gpufeed.training.runtime_context import Place, Stores
+
+OPERATORS = ("Conv", "Gemm", "MatMul")
+BATCH = 32  # calibration images a call: histograms of all activations of so many are in memory at once
+OPTIONS = {
+    "ActivationSymmetric": True,
+    "WeightSymmetric": True,
+    "QuantizeBias": False,
+    "CalibStridedMinMax": 1,  # a call after another, whatever the method
+}
+
+
+def quantise_model(
+    cell: dict,
+    files: Files,
+    manifest: str | Path,
+    stores: Stores,
+    calibration: Mapping[str, Any],
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Write both INT8 files into a folder and return their list, as export_model does.
+
+    files: those that export_model made. calibration: images, method and seed (gpufeed.core.plan_inference).
+    """
+    cell_, started_at, place, folder = read_cell(cell), now(), Place(), Path(folder)
+    settle_process(threads)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def work(path: Path) -> dict[str, Any]:
+        source = files.path("onnx")
+        packages("onnx", "onnxruntime")
+        place.find(cell_)
+        images = calibration_images(cell_, Manifest.read(manifest), stores, place.device, calibration)
+        return quantise(source, images, calibration["method"], path)
+
+    outcome = partial(guarded, cell_)
+    made = row("onnx_int8", folder, work, outcome)
+    rows = [made, half_row(made, folder, outcome)]
+    about = heading(cell_, place, started_at, made["status"], made["sentence"], planned_on, attempt)
+    told = {"split": "train", **calibration} if made["status"] == "done" else None
+    return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": told}
+
+
+def calibration_images(
+    cell: Cell, samples: Manifest, stores: Stores, device: torch.device, calibration: Mapping[str, Any]
+) -> np.ndarray:
+    """float32 (images, 3, H, W), normalised: training images drawn by the seed, by the cell's own loader."""
+    request = requested(cell, samples, stores, device, min(BATCH, calibration["images"]))
+    request = replace(request, seed=calibration["seed"])
+    n = min(calibration["images"], len(samples.ids("train")))
+    return first(cell, request, n).cpu().numpy()
+
+
+def quantise(source: Path, images: np.ndarray, method: str, path: Path) -> dict[str, Any]:
+    """Writes the quantised file; returns fields of its row. images: float32 (n, 3, H, W)."""
+    import onnx
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    methods = {name.lower(): value for name, value in CalibrationMethod.__members__.items()}
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        prepared = Path(scratch) / "prepared.onnx"
+        # folds transposed weights, which otherwise would not count as weights, and batch norms
+        quant_pre_process(source, prepared, skip_symbolic_shape=True)
+        quantize_static(
+            prepared,
+            path,
+            reader(images),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=list(OPERATORS),
+            nodes_to_exclude=without_weights(onnx.load(prepared)),
+            per_channel=True,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=methods[method],
+            extra_options=OPTIONS,
+        )
+    model, original = onnx.load(path), onnx.load(source)
+    used = {node.domain for node in model.graph.node}
+    kept = [opset for opset in model.opset_import if opset.domain in used]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)  # onnxruntime adds those of all its own operators, which none is
+    del model.metadata_props[:]
+    model.metadata_props.extend(original.metadata_props)
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
+    opset = next(opset.version for opset in kept if not opset.domain)
+    return {"opset": opset, "dynamic_batch": is_dynamic(model), "quantised": quantised(model)}
+
+
+def without_weights(model: Any) -> list[str]:
+    """Names of the nodes that multiply two activations."""
+    weights = {entry.name for entry in model.graph.initializer}
+    nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
+    return [node.name for node in nodes if not weights & set(node.input)]
+
+
+def quantised(model: Any) -> dict[str, int]:
+    """How many of an ONNX model's convolutions and products take quantised inputs, of how many.
+
+    Products of two activations count among all and never among the quantised.
+    """
+    dequantised = {
+        name for node in model.graph.node if node.op_type == "DequantizeLinear" for name in node.output
+    }
+    nodes = [node for node in model.graph.node if node.op_type in OPERATORS]
+    return {
+        "layers": sum(all(name in dequantised for name in node.input[:2]) for node in nodes),
+        "of": len(nodes),
+    }
+
+
+def reader(images: np.ndarray) -> Any:
+    """What onnxruntime asks for calibration images, a call of BATCH at a time."""
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self):
+            self.calls = [images[start : start + BATCH] for start in range(0, len(images), BATCH)]
+            self.set_range(0, len(self.calls))
+
+        def __len__(self) -> int:
+            return len(self.calls)
+
+        def set_range(self, start_index: int, end_index: int) -> None:
+            self.rest = iter(self.calls[start_index:end_index])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            call = next(self.rest, None)
+            return None if call is None else {INPUT: call}
+
+    return Reader()
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule quantise_model, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    found = quantise_model(
+        job.cell,
+        find({job.input.exported: job.input.exported_files}),
+        job.input.manifest,
+        job.stores,
+        job.params.calibration,
+        job.output.files,
+        **job.asked,
+    )
+    what = f"INT8 file of {job.wildcards.cell}"
+    job.keep(found, job.output.quantised, EXPORTED.write, what, troubles(found))

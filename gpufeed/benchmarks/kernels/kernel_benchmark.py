@@ -1,0 +1,128 @@
+"""Every work by everybody over all sizes, in one process, beside a copy or a triad of as many bytes."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.augment.amounts import DTYPES
+from gpufeed.benchmarks.kernels import activation_work, augment_work
+from gpufeed.benchmarks.kernels.device_ceilings import ceilings
+from gpufeed.benchmarks.kernels.kernel_clock import FLUSH_MIB, WARMUP, Clock, Yardsticks
+from gpufeed.benchmarks.kernels.kernel_task import NotDone, Task
+from gpufeed.benchmarks.result_envelope import outcome
+from gpufeed.core.document import now
+from gpufeed.core.errors import Skip, one_line
+from gpufeed.core.kernel_record import SCHEMA_VERSION, write
+from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
+from gpufeed.system.environment import environment
+from gpufeed.system.heap import keep_freed_blocks
+
+log = logging.getLogger("gpufeed")
+TASKS = {AUGMENT: augment_work.tasks, ACTIVATION: activation_work.tasks}
+
+
+def measure_kernels(
+    experiment: str,
+    settings: dict,
+    planned_on: str,
+    device: str = "auto",
+    attempt: int = 1,
+    extension: str | Path | None = None,
+) -> dict:
+    """The benchmark (gpufeed/core/schemas/kernel.schema.yaml); settings: of gpufeed.core.plan_kernels.
+
+    extension: the built library of gpufeed.native, for works that need it. Without a CUDA GPU the status is
+    `skipped`. A row that raises is failed, one that lacks a package skipped, both with a sentence, and
+    the others go on.
+    """
+    keep_freed_blocks()
+    started_at = now()
+    on, found = outcome("the benchmark", device, lambda on: work(settings, on, extension))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "experiment": experiment,
+        "attempt": attempt,
+        "planned_on": planned_on,
+        "started_at": started_at,
+        "finished_at": now(),
+        "settings": {**settings, "flush_mib": FLUSH_MIB, "warmup": WARMUP},
+        "environment": environment(on),
+        "rows": [],
+        "ceilings": None,
+        **found,
+    }
+
+
+def work(settings: dict, device: torch.device, extension: str | Path | None = None) -> dict:
+    """The fields `ceilings` and `rows`; raises Skip without a CUDA GPU."""
+    if device.type != "cuda":
+        raise Skip(f"Kernels are measured on a CUDA GPU, and this node's device is {device.type}.")
+    if extension is not None:
+        activation_work.load_extension(extension)
+    clock = Clock(device, settings["launches"])
+    yardsticks = Yardsticks(device, clock)
+    return {
+        "ceilings": ceilings(device, clock, yardsticks, DTYPES[settings["dtype"]]),
+        "rows": list(rows(settings, device, clock, yardsticks)),
+    }
+
+
+def rows(settings: dict, device: torch.device, clock: Clock, yardsticks: Yardsticks) -> Iterator[dict]:
+    """All rows, the smallest sizes first."""
+    for task in TASKS[settings["family"]](settings, device):
+        found = measured(task, clock, yardsticks)
+        torch.cuda.empty_cache()  # so that the sizes before take no memory from those to come
+        if found is not None:
+            row = {**task.names, **task.facts, **against(found, task)}
+            log.info("%s", row)
+            yield row
+
+
+def measured(task: Task, clock: Clock, yardsticks: Yardsticks) -> dict | None:
+    """Status, sentence and times in milliseconds; None if there is no such row."""
+    empty = {"times": [], "call_ms": None, "copy_ms": None}
+    try:
+        run = task.make()
+        found = {"times": clock.device_ms(run), "call_ms": clock.call_ms(run)}
+        copy_ms = yardsticks.ms(task.yardstick, task.bytes) if task.yardstick and task.bytes else None
+        return {"status": "done", "sentence": None, **found, "copy_ms": copy_ms}
+    except NotDone:
+        return None
+    except Skip as skip:
+        return {"status": "skipped", "sentence": str(skip), **empty}
+    except ModuleNotFoundError as error:
+        return {"status": "skipped", "sentence": f"The package {error.name} is not installed here.", **empty}
+    except Exception as error:
+        log.exception("a row failed")
+        return {"status": "failed", "sentence": one_line(error), **empty}
+
+
+def against(found: dict, task: Task) -> dict:
+    """What a row says of its times: quartiles, rates, and the time of its yardstick over its own."""
+    times, copy_ms = found.pop("times"), found["copy_ms"]
+    names = ("ms_median", "ms_q1", "ms_q3", "share_of_copy", *task.amounts)
+    row = {**found, "launches": len(times), **dict.fromkeys(names)}
+    if times:
+        q1, median, q3 = (float(value) for value in np.percentile(times, (25, 50, 75)))
+        row |= {"ms_median": median, "ms_q1": q1, "ms_q3": q3}
+        row |= {rate: amount / median for rate, amount in task.amounts.items() if amount is not None}
+        row["share_of_copy"] = copy_ms / median if copy_ms is not None else None
+    return row
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_kernel, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device, share=False)
+    found = measure_kernels(
+        job.wildcards.experiment,
+        job.params.settings,
+        planned_on=job.planned_on,
+        device=job.params.device,
+        attempt=job.params.attempt,
+        extension=job.input.get("extension") or None,
+    )
+    job.keep(found, job.output[0], write, "kernels")

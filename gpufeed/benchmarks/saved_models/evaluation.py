@@ -1,0 +1,105 @@
+"""A kept model on the evaluation split of its dataset."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.saved_models import confusion_counts
+from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.saved_model_record import EVALUATION
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.system.devices import apply_precision
+from gpufeed.training.cell_training import guarded, judge, read_cell, settle_process
+from gpufeed.training.runtime_context import Place, Stores, load_request, make_augment
+
+MOST_CLASSES = 1000  # the matrix of so many has a million entries
+
+
+def evaluate_model(
+    cell: dict,
+    model: str | Path,
+    manifest: str | Path,
+    stores: Stores,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """The evaluation (gpufeed/core/schemas/evaluation.schema.yaml) of the cell's model.pt.
+
+    The images come through the cell's own loader, as they do after the training of a repeat. What stops
+    it becomes status and sentence. threads: as in measure.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    status, sentence, found = guarded(
+        cell_, lambda: judged(cell_, Path(model), Path(manifest), stores, place)
+    )
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    return about | (found or NOTHING)
+
+
+NOTHING = {
+    **dict.fromkeys(("trained", "resolved", "split", "n", "correct", "top1", "loss")),
+    **{key: [] for key in ("classes", "confusion", "recall", "precision")},
+}
+
+
+def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
+    """What a finished evaluation adds to its document; raises Skip or what stops it."""
+    saved, samples = load(model), Manifest.read(manifest)
+    check_classes(saved, samples)
+    fitted = saved.about["resolved"].get("batch_size", cell.batch_size)
+    cell = replace(cell, devices=1, nodes=1, batch_size=fitted)
+    place.find(cell)
+    apply_precision(place.precision)
+    normalise = make_augment("none", cell, samples, cell.seed)
+    request = load_request(cell, samples, stores, place.device, cell.seed, normalise)
+    net = saved.build(place.device)
+    if cell.channels_last:  # as in training, so that the same kernels run
+        net.to(memory_format=torch.channels_last)
+    answers = judge(cell, net, request, place.precision)
+    matrix = confusion_counts.confusion_matrix(answers.labels, answers.predicted, len(saved.classes))
+    accuracy = answers.accuracy()
+    return {
+        "trained": {
+            "finished_at": saved.about["finished_at"],
+            "commit": saved.about["environment"]["commit"],
+            "device": saved.about["resolved"]["device"],
+            "precision": saved.about["resolved"]["precision"],
+        },
+        "resolved": place.resolved(),
+        "n": accuracy["images"],
+        **{key: accuracy[key] for key in ("split", "correct", "top1", "loss")},
+        "classes": saved.classes,
+        "confusion": matrix.tolist(),
+        "recall": confusion_counts.recall(matrix),
+        "precision": confusion_counts.precision(matrix),
+    }
+
+
+def check_classes(saved: SavedModel, samples: Manifest) -> None:
+    """Raises GpufeedError unless the dataset has the classes of the model, and not too many."""
+    if saved.classes != samples.info.classes:
+        raise GpufeedError(
+            f"a model of {len(saved.classes)} classes, {', '.join(saved.classes[:3])} ..., for a dataset of "
+            f"{len(samples.info.classes)}, {', '.join(samples.info.classes[:3])} ...",
+            "the same classes in the same order",
+            "train the model again",
+        )
+    if len(saved.classes) > MOST_CLASSES:
+        raise GpufeedError(
+            f"{len(saved.classes)} classes", f"at most {MOST_CLASSES} for a matrix", "use a smaller dataset"
+        )
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule evaluate_model, a gpufeed.job.Job."""
+    job.take_gpus(1, job.cell["device"])
+    found = evaluate_model(job.cell, job.input.model, job.input.manifest, job.stores, **job.asked)
+    job.keep(found, job.output.evaluation, EVALUATION.write, f"evaluation of {job.wildcards.cell}")

@@ -1,0 +1,117 @@
+"""Image files, named or found in folders, as arrays of one size: a batch at a time, nothing lost."""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.file_bytes import MOST_BYTES, read_file
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.resize import resized
+
+SUFFIXES = (
+    ".bmp",
+    ".gif",
+    ".jpeg",
+    ".jpg",
+    ".png",
+    ".ppm",
+    ".tif",
+    ".tiff",
+    ".webp",
+)  # looked for in folders
+EMPTY = f"no image in this folder (names ending in {', '.join(SUFFIXES)})"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A path, and why it is no image; a reason of None says that nothing is known against it."""
+
+    path: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A path with its pixels, uint8 (H, W, 3), or with the reason why there are none."""
+
+    path: str
+    pixels: np.ndarray | None
+    reason: str | None
+
+
+def find(paths: Iterable[str]) -> Iterator[Found]:
+    """The files of `paths` in their order, folders replaced by the images below them, in order of name.
+
+    A folder without any image is found too, with that for a reason.
+    """
+    for path in paths:
+        if not os.path.isdir(path):
+            yield Found(path)
+            continue
+        empty, failed = True, []
+        for folder, folders, names in os.walk(path, onerror=failed.append):
+            folders.sort()
+            for name in sorted(names):
+                if name.lower().endswith(SUFFIXES):
+                    empty = False
+                    yield Found(os.path.join(folder, name))
+        for error in failed:
+            yield Found(error.filename, f"a folder that cannot be read: {error.strerror}")
+        if empty and not failed:
+            yield Found(path, EMPTY)
+
+
+def samples(manifest: str | Path, count: int) -> list[str]:
+    """Return `count` files of a dataset's evaluation split, evenly over classes; all if there are fewer."""
+    of = Manifest.read(manifest)
+    ids = of.ids(of.info.evaluation_split)
+    ids = ids[np.argsort(of.labels()[ids], kind="stable")]
+    count, paths = min(count, len(ids)), of.paths()
+    return [str(paths[ids[place * len(ids) // count]]) for place in range(count)]
+
+
+class Reader:
+    """Reads, decodes and resizes single files: Pillow as in the reference, bilinear as in `resize`."""
+
+    def __init__(self, size: tuple[int, int]):
+        """size: (height, width) of all pictures."""
+        self.size = size
+        self.decoder = PillowDecoder()
+
+    def read(self, found: Found) -> Picture:
+        """One picture; never raises for what a file may be."""
+        if found.reason:
+            return Picture(found.path, None, found.reason)
+        try:
+            file = os.stat(found.path)
+            if not stat.S_ISREG(file.st_mode):  # a pipe or a device may never end
+                return Picture(found.path, None, "neither a file nor a folder")
+            if file.st_size > MOST_BYTES:
+                return Picture(found.path, None, f"{file.st_size} bytes, at most {MOST_BYTES} are read")
+            data = read_file(found.path)
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+            return Picture(found.path, None, getattr(error, "strerror", None) or str(error))
+        except GpufeedError as error:
+            return Picture(found.path, None, error.found.removeprefix(f"{found.path}: "))
+        decoded = self.decoder.decode([data])
+        if decoded.images[0] is None:
+            return Picture(found.path, None, decoded.outcomes[0].reason)
+        return Picture(found.path, resized(decoded.images[0], self.size), None)
+
+
+def batches(
+    paths: Iterable[str], size: tuple[int, int], batch_size: int, threads: int
+) -> Iterator[list[Picture]]:
+    """All files of `paths`, `batch_size` at a time; no more than one batch is in memory at once."""
+    reader, files = Reader(size), find(paths)
+    with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without Python's lock
+        while found := list(islice(files, batch_size)):
+            yield list(pool.map(reader.read, found))

@@ -1,0 +1,128 @@
+"""model.pt: the weights of a trained cell, and all that is needed to use them without the config.
+
+`torch.load(path, weights_only=True)` gives a dict of plain values and tensors on the CPU: `format`, the
+fields of gpufeed/core/schemas/model.schema.yaml, and `state_dict`.
+"""
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpufeed.core.errors import GpufeedError, Skip, first_line
+from gpufeed.core.file_writes import whole
+from gpufeed.core.registry import MODELS
+from gpufeed.core.saved_model_record import MODEL, SCHEMA_VERSION
+from gpufeed.decoders.file_header import most_pixels
+from gpufeed.models.make import make, portable
+
+FORMAT = "gpufeed model"
+OURS = "a model.pt as rule train_model or python -m gpufeed.train writes it"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """about: the fields of model.schema.yaml. state_dict: float tensors and counters on the CPU."""
+
+    about: dict[str, Any]
+    state_dict: dict[str, torch.Tensor]
+
+    @property
+    def classes(self) -> list[str]:
+        """Names in the order of the outputs."""
+        return self.about["classes"]
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the images that it was trained on."""
+        return self.about["input"]["height"], self.about["input"]["width"]
+
+    def build(self, device: torch.device) -> nn.Module:
+        """The model with its weights, on the device, in evaluation mode, by operations that run anywhere.
+
+        Raises GpufeedError if the weights are not those of the model that the file names, Skip if this
+        node lacks a package that the model needs.
+        """
+        name, options = self.about["cell"]["model"], self.about["cell"]["hyper"].get("model", {})
+        if name not in MODELS:
+            raise GpufeedError(
+                f"a file of model {name!r}", f"one of: {', '.join(MODELS)}", "use the gpufeed that wrote it"
+            )
+        try:
+            model = make(name, len(self.classes), self.size, portable(options))
+            model.load_state_dict(self.state_dict)
+        except (GpufeedError, Skip):
+            raise
+        except Exception as error:  # by what the options are: TypeError, ZeroDivisionError, MemoryError ...
+            raise GpufeedError(
+                f"weights that do not fit model {name} ({first_line(error)})",
+                f"those of a {name} with {len(self.classes)} classes and {options}",
+                "use the gpufeed that wrote the file, or train again",
+            ) from error
+        return model.to(device).eval()
+
+
+def save(about: dict[str, Any], model: nn.Module | None, path: str | Path) -> None:
+    """Writes the file whole or not at all; without a model it holds only the reason why there is none."""
+    state = model.state_dict() if model is not None else {}
+    # contiguous: whoever reads the file need not know of channels_last
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+    with whole(path) as partial:
+        torch.save({"format": FORMAT, **about, "state_dict": state}, partial)
+
+
+def load(path: str | Path) -> SavedModel:
+    """Reads a file on any machine, with or without the device that trained it.
+
+    Raises GpufeedError if it is missing, no model of ours, of a newer format or incomplete, and Skip with
+    the sentence of the training if there are no weights in it.
+    """
+    data = read(Path(path))
+    version = data.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise GpufeedError(
+            f"{path}: a model of format {version}", f"format {SCHEMA_VERSION}", "use a newer gpufeed"
+        )
+    if "state_dict" not in data:
+        raise GpufeedError(f"{path}: no 'state_dict' in it", OURS, "train the model again")
+    about = {key: value for key, value in data.items() if key not in ("format", "state_dict")}
+    MODEL.check(about, Path(path), "train the model again")
+    if about["status"] != "done":
+        what = "was skipped" if about["status"] == "skipped" else "failed"
+        raise Skip(f"There are no weights in {path}, since the training {what}: {about['sentence']}")
+    state = data["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise GpufeedError(f"{path}: a 'state_dict' that holds no tensors", OURS, "train the model again")
+    if about["input"] is None or about["classes"] is None:
+        raise GpufeedError(f"{path}: no 'input' or no 'classes' in it", OURS, "train the model again")
+    saved, most = SavedModel(about, state), most_pixels()
+    if prod(saved.size) > most:
+        raise GpufeedError(
+            f"{path}: an input of {saved.size[0]:,} x {saved.size[1]:,} pixels",
+            f"at most {most:,} pixels, since Pillow opens no larger image",
+            "use a model.pt that you trust",
+        )
+    return saved
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The file's dict; raises GpufeedError if there is none of ours at `path`."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise GpufeedError(
+            f"{path}: {error.strerror or error}", OURS, "name a model.pt of gpufeed"
+        ) from error
+    with file:
+        try:
+            data = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # by what the bytes look like: UnpicklingError, RuntimeError, OSError ...
+            raise GpufeedError(f"{path} is no model file", OURS, "name a model.pt of gpufeed") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise GpufeedError(
+            f"{path}: a file of torch, but no model of gpufeed", OURS, "name a model.pt of gpufeed"
+        )
+    return data

@@ -1,0 +1,107 @@
+"""The classes that a kept model gives to image files."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.benchmarks.saved_models.image_files import Picture, batches, find, samples
+from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
+from gpufeed.benchmarks.saved_models.predictions_output import whole_file, write_predictions
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import fetch
+from gpufeed.system.devices import apply_precision, resolve_device
+from gpufeed.system.environment import cores_allowed
+
+BATCH = 64  # images at once: 39 MB of float32 at 224 px, before the model's own
+TOP = 5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A file and its most probable classes, the first one first; or the reason why it has none."""
+
+    file: str
+    classes: tuple[tuple[str, float], ...]
+    reason: str | None = None
+
+
+class Predictor:
+    """A model ready to be asked. In float32 everywhere: the answer does not depend on the device."""
+
+    def __init__(self, saved: SavedModel, device: torch.device):
+        apply_precision("fp32")
+        self.saved, self.device, self.model = saved, device, saved.build(device)
+        given = saved.about["input"]
+        self.normalise = fetch("augment", "none")(given["mean"], given["std"], 0, {})
+
+    @torch.inference_mode()
+    def probabilities(self, images: np.ndarray) -> np.ndarray:
+        """uint8 (N, H, W, 3) of the model's size to float32 (N, classes), each row a sum of 1."""
+        pixels = torch.from_numpy(images).to(self.device)
+        ids = torch.arange(len(pixels), device=self.device)
+        logits = self.model(self.normalise(pixels, ids, 0).contiguous())
+        return logits.float().softmax(1).cpu().numpy()
+
+    def predict(self, files: Iterable[str], top: int = TOP) -> Iterator[Prediction]:
+        """One prediction for each file and each image in a folder, in order; a batch in memory at once.
+
+        top: how many classes, or all where there are fewer.
+        """
+        for batch in batches(files, self.saved.size, BATCH, cores_allowed()):
+            yield from self.of_batch(batch, top)
+
+    def of_batch(self, batch: list[Picture], top: int) -> Iterator[Prediction]:
+        """The predictions of a batch, files without pixels in their places."""
+        images = [picture.pixels for picture in batch if picture.pixels is not None]
+        rows = iter(self.probabilities(np.stack(images))) if images else iter(())
+        for picture in batch:
+            if picture.pixels is None:
+                yield Prediction(picture.path, (), picture.reason)
+                continue
+            row = next(rows)
+            if not np.isfinite(row).all():
+                yield Prediction(picture.path, (), "the model gives no finite number for it")
+                continue
+            order = np.argsort(-row, kind="stable")[:top]
+            best = tuple((self.saved.classes[i], float(row[i])) for i in order)
+            yield Prediction(picture.path, best)
+
+
+def open_predictor(model: str | Path, device: str) -> Predictor:
+    """The model of a file on a device of gpufeed.core.cells.DEVICES.
+
+    Raises GpufeedError for a file that is no model of ours, Skip if it has no weights or the node lacks
+    the device.
+    """
+    return Predictor(load(model), resolve_device(device))
+
+
+def predict_to_csv(model: str | Path, files: Iterable[str], out: str | Path, device: str) -> None:
+    """Writes a CSV with a row a file. A model without weights gives rows with the sentence of its training.
+
+    Raises GpufeedError for a file that is no model of ours.
+    """
+    top, classes = TOP, []
+    try:
+        predictor = open_predictor(model, device)
+        classes = predictor.saved.classes
+        top = min(TOP, len(classes))
+        rows = predictor.predict(files, top)
+    except Skip as skip:
+        sentence = str(skip)
+        rows = (Prediction(found.path, (), sentence) for found in find(files))
+    with whole_file(out) as file:
+        write_predictions(rows, file, "csv", top, classes)
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule predict, a gpufeed.job.Job."""
+    job.take_gpus(1, job.params.device)
+    files = list(job.input.files)
+    if job.params.samples:
+        files += samples(job.input.manifest, job.params.samples)
+    predict_to_csv(job.input.model, files, job.output.predictions, job.params.device)

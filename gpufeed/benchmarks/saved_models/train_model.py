@@ -1,0 +1,100 @@
+"""A cell trained once, as its repeat 0 is, for its model: nothing is timed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.saved_models.model_file import save
+from gpufeed.core.document import now
+from gpufeed.core.saved_model_record import MODEL
+from gpufeed.training.cell_training import Trained, guarded, read_cell, settle_process, train
+from gpufeed.training.checkpoints import Checkpoints
+from gpufeed.training.resume import over, resumable
+from gpufeed.training.runtime_context import Place, Stores
+
+REPEAT = 0  # whose seed the training has
+OF_EPOCH = ("epoch", "steps", "images", "train_loss")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try: the fields of model.schema.yaml, and the model if it was trained."""
+
+    about: dict[str, Any]
+    model: nn.Module | None
+
+
+def train_model(
+    cell: dict,
+    manifest: str | Path,
+    stores: Stores,
+    gate: str | Path | None,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    scratch: Path | None = None,
+) -> Attempt:
+    """Trains a cell (Cell.asdict). What stops it becomes status and sentence, as in measure.
+
+    gate: the verdict on the cell's loader, without which nothing runs. threads: as in measure.
+    checkpoints: where a training that was killed goes on from; who keeps the model removes them then.
+    Trainer fastai has none, and starts again. scratch: as in measure.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    verdict = Path(gate) if gate else None
+    status, sentence, trained = guarded(
+        cell_,
+        lambda: train(
+            cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints, scratch=scratch
+        ),
+    )
+    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about |= learned(trained, place) if trained else unlearned()
+    return Attempt(about, trained.model if trained else None)
+
+
+def learned(trained: Trained, place: Place) -> dict[str, Any]:
+    """What a finished training adds to its document."""
+    info = trained.request.manifest.info
+    height, width = trained.request.manifest.image_size()
+    return {
+        "resolved": place.resolved(),
+        "dataset": info.dataset,
+        "input": {
+            "height": height,
+            "width": width,
+            "channels": 3,
+            "mean": list(info.mean),
+            "std": list(info.std),
+        },
+        "classes": list(info.classes),
+        "epochs": [{key: epoch[key] for key in OF_EPOCH} for epoch in trained.result.epochs],
+    }
+
+
+def unlearned() -> dict[str, Any]:
+    """The same of one that did not come to its end."""
+    return {"resolved": None, "dataset": None, "input": None, "classes": None, "epochs": []}
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule train_model, a gpufeed.job.Job: the weights, then what is known of them."""
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    with resumable(Path(job.output.model).parent, job.wildcards.cell, job.params.code) as checkpoints:
+        found = train_model(
+            job.cell,
+            job.input.manifest,
+            job.stores,
+            job.gate,
+            checkpoints=checkpoints,
+            scratch=job.scratch,
+            **job.asked,
+        )
+        save(found.about, found.model, job.output.model)
+        job.keep(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
+    over(checkpoints, found.about["status"])

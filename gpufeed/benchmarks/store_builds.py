@@ -1,0 +1,287 @@
+"""How long a decoder takes to build caches of 1,000 images, of 200,000, and how much device memory it takes.
+
+One process a decoder, so that the memory of one is not counted for another. A round is a whole build as
+`gpufeed.stores.decoded_cache.build` does it, with a decoder made anew. Not in it: the start of Python,
+imports, the CUDA context, the first reading of the files (they are in the page cache) and the disk's own time
+to take the array (nobody waits for it here, as a real build does once at its end).
+"""
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from gpufeed.core.document import Document, now
+from gpufeed.core.errors import Skip, one_line
+from gpufeed.core.registry import DECODERS, takes_gpu
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.stores.cache_build import threads_of
+from gpufeed.stores.cache_fill import decoder
+from gpufeed.stores.decoded_cache import CacheInfo, build
+from gpufeed.system.build_once import one_builder
+from gpufeed.system.heap import keep_freed_blocks
+
+SCHEMA_VERSION = 1
+STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart
+HEADER_BYTES = 128  # of a .npy file
+DOCUMENT = Document("build", "record of build times")
+LARGE = 20_000  # images; a set above it is built twice, others three times
+LOOK_S = 0.002  # how often the device is asked for its free memory: a call of a decoder takes longer
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass
+class BuildTimes:
+    """The builds of one decoder. Fields as in gpufeed/core/schemas/build.schema.yaml."""
+
+    experiment: str
+    dataset: str
+    decoder: str
+    cores_asked: str  # all | one
+    attempt: int
+    planned_on: str
+    started_at: str
+    finished_at: str
+    environment: dict
+    status: str = "done"  # done | skipped | failed
+    sentence: str | None = None
+    decoder_version: str | None = None
+    cores: int | None = None
+    image: tuple[int, int] | None = None
+    real_files: int | None = None
+    builds: list[dict] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    def write(self, path: str | Path) -> None:
+        """Writes it as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
+        DOCUMENT.write(asdict(self), path)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "BuildTimes":
+        """Reads what `write` wrote; raises GpufeedError if it is damaged or of another schema version."""
+        return cls(**DOCUMENT.read(path))
+
+
+def measure_build(
+    manifest_path: str | Path,
+    experiment: str,
+    decoder_name: str,
+    cores_asked: str,
+    counts: list[int],
+    folder: str | Path,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int = 1,
+) -> BuildTimes:
+    """Times the builds of one decoder; what the node lacks gives status `skipped`, an error `failed`.
+
+    folder: where the caches are written, one at a time, and removed: in a folder with a name of its own, from
+    which a run clears what a killed one left. threads: cores of the job, of which cores_asked "one" uses one.
+    """
+    keep_freed_blocks()
+    started_at = now()
+    manifest = Manifest.read(manifest_path)
+    try:
+        with own_place(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
+            found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, place)
+    except Skip as skip:
+        found = {"status": "skipped", "sentence": str(skip)}
+        log.info("skipped: %s", skip)
+    except Exception as error:
+        found = {"status": "failed", "sentence": one_line(error)}
+        log.exception("the build failed")
+    # here, as decoding processes start faster from a process without torch, which rule build_cache has too
+    import torch
+
+    from gpufeed.system.environment import environment
+
+    return BuildTimes(
+        experiment=experiment,
+        dataset=manifest.info.dataset,
+        decoder=decoder_name,
+        cores_asked=cores_asked,
+        attempt=attempt,
+        planned_on=planned_on,
+        started_at=started_at,
+        finished_at=now(),
+        environment=environment(
+            torch.device("cuda", torch.cuda.current_device())
+            if on_device(decoder_name)
+            else torch.device("cpu")
+        ),
+        **found,
+    )
+
+
+def timed(manifest: Manifest, decoder_name: str, cores: int, counts: list[int], place: Path) -> dict:
+    """The fields of BuildTimes that a decoder which can run has; raises Skip for one that cannot."""
+    before = used_mib() if on_device(decoder_name) else None
+    if decoder_name != STRIPS:
+        decoder(decoder_name, threads_of(decoder_name, cores))  # raises Skip before anything is prepared
+    builds, version = [], None
+    for count in counts:
+        subset = repeats(manifest, count)
+        read_once(subset)
+        with (
+            prepared(subset, decoder_name, cores, place) as (build_once, strips_s),
+            peak_mib(before) as peak,
+        ):
+            rounds = [timed_round(build_once) for _ in range(rounds_of(count))]
+        infos = [info for _, info in rounds]
+        version = infos[0].decoder_version
+        builds.append(
+            {
+                "count": count,
+                "files": min(count, len(manifest)),
+                "rounds_s": [seconds for seconds, _ in rounds],
+                "strips_s": strips_s,
+                "images_per_s": count / median(seconds for seconds, _ in rounds),
+                "bytes_written": int(np.prod(infos[0].shape)) + HEADER_BYTES,
+                "gpu_buffers_mib": peak.mib,
+            }
+        )
+        log.info("%d images: %s s", count, ", ".join(f"{seconds:.2f}" for seconds, _ in rounds))
+    return {
+        "decoder_version": version,
+        "cores": cores,
+        "image": manifest.image_size(),
+        "real_files": len(manifest),
+        "builds": builds,
+    }
+
+
+def rounds_of(count: int) -> int:
+    """How often a set of so many images is built."""
+    return 3 if count <= LARGE else 2
+
+
+def repeats(manifest: Manifest, count: int) -> Manifest:
+    """A dataset of `count` samples: files in a random but fixed order, again and again if need be."""
+    order = np.random.default_rng(0).permutation(len(manifest))
+    table = manifest.table.iloc[np.resize(order, count)].reset_index(drop=True)
+    return Manifest(manifest.root, manifest.info, table)
+
+
+def read_once(manifest: Manifest) -> None:
+    """Brings the files into the page cache."""
+    for path in dict.fromkeys(manifest.paths()):
+        path.read_bytes()
+
+
+@contextmanager
+def prepared(
+    manifest: Manifest, decoder_name: str, cores: int, place: Path
+) -> Iterator[tuple[Callable[[], CacheInfo], float | None]]:
+    """(what builds the cache once, in `place`, and seconds in which its strips were made before).
+
+    The seconds are None for a decoder that reads the files themselves.
+    """
+    shutil.rmtree(place, ignore_errors=True)  # of the set before
+    path = place / f"{decoder_name}.npy"
+    if decoder_name != STRIPS:
+        yield lambda: build(manifest, decoder_name, path, cores, durable=False), None
+        return
+    from gpufeed.stores.strips_build import build as build_strips
+    from gpufeed.stores.strips_to_cache import build_from_strips
+    from gpufeed.system.devices import resolve_device  # here: a CPU decoder's processes do without torch
+
+    strips, device, start = place / "strips/strips.bin", resolve_device("auto"), time.perf_counter()
+    build_strips(manifest, strips, workers=cores)
+    strips_s = time.perf_counter() - start
+    yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
+
+
+@contextmanager
+def own_place(place: Path) -> Iterator[Path]:
+    """The folder `place`, empty at first and gone afterwards; another process that wants it waits."""
+    with one_builder(place):
+        shutil.rmtree(place, ignore_errors=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
+    """(seconds, sidecar) of one build with a decoder made anew."""
+    decoder.cache_clear()
+    start = time.perf_counter()
+    info = build_once()
+    return time.perf_counter() - start, info
+
+
+def on_device(decoder_name: str) -> bool:
+    """Whether the decoder decodes on this node's GPU."""
+    if decoder_name != STRIPS and DECODERS[decoder_name].device != "cuda":
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def used_mib() -> float:
+    """Device memory in use, by whomever, in MiB; makes the CUDA context if there is none yet."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return (total - free) / 2**20
+
+
+@dataclass
+class Peak:
+    """The most device memory that was in use beyond what was before, in MiB; None if nobody looked."""
+
+    mib: float | None = None
+
+
+@contextmanager
+def peak_mib(before: float | None) -> Iterator[Peak]:
+    """Watches the device's memory in a thread while the block runs; before: in use at the start, or None.
+
+    A watch and not the allocator's own account, since decoding libraries have allocators of their own.
+    """
+    peak = Peak()
+    if before is None:
+        yield peak
+        return
+    stop = threading.Event()
+    peak.mib = 0.0
+
+    def look() -> None:
+        while True:
+            peak.mib = max(peak.mib, used_mib() - before)
+            if stop.wait(LOOK_S):
+                return
+
+    watch = threading.Thread(target=look, daemon=True)
+    watch.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        watch.join()
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule measure_build, a gpufeed.job.Job."""
+    job.take_gpus(takes_gpu(job.wildcards.decoder), share=False)
+    job.load_extension()
+    times = measure_build(
+        job.input.manifest,
+        job.wildcards.experiment,
+        job.wildcards.decoder,
+        job.wildcards.cores,
+        job.params.counts,
+        Path(job.input.manifest).parent / "build_times",
+        **job.asked,
+    )
+    job.keep(times, job.output[0], what=f"builds by {times.decoder}")

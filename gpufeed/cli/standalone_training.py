@@ -1,0 +1,135 @@
+"""One training that no workflow started: from the composed command line to a folder with the model in it."""
+
+import logging
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.saved_models.model_file import save
+from gpufeed.benchmarks.saved_models.train_model import learned
+from gpufeed.core import cell_file
+from gpufeed.core.cells import Cell, copied, without_later
+from gpufeed.core.compose import Composed, cell_from, shipped
+from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.node_name import node_name
+from gpufeed.core.registry import DECODERS, fetch
+from gpufeed.core.saved_model_record import MODEL
+from gpufeed.tracking.live_tracking import watched
+from gpufeed.training.cell_training import Trained, is_judged, judge, settle_process, train
+from gpufeed.training.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
+from gpufeed.training.distributed.one_task import check_one_task
+from gpufeed.training.distributed.slurm_step import nodes_of_job
+from gpufeed.training.ensure_inputs import Shelf, dataset, stores
+from gpufeed.training.runtime_context import Place
+
+log = logging.getLogger("gpufeed")
+
+
+def train_by_hand(found: Composed, out: Path) -> None:
+    """Provides what the cell reads, trains it, asks it about the evaluation split and keeps it in `out`.
+
+    metrics.csv is written after each epoch; model.pt and model.json at the end. Raises GpufeedError for what
+    cannot be meant and Skip for what this node lacks, the latter before anything is downloaded.
+    """
+    check_one_task()
+    config, started_at, place = shipped(), now(), Place()
+    cell = cell_from(found, config, count=devices_seen)
+    checkpoints, shelf = checkpoints_of(cell, found.values, out), shelf_of(found.values)
+    place.find(cell)
+    for kind in ("loader", "augment", "model", "trainer"):
+        fetch(kind, getattr(cell, kind))  # a package that is missing is told now, not after a download
+    if cell.nodes > 1:
+        nodes_of_job(cell.nodes)
+    cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
+    resume = found.values["resume"]
+    before = checkpoints.take(Path(str(resume))) if resume is not None else []
+    log.info("%s on %s in %s", cell.id, place.device, place.precision)
+    config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
+    manifest = dataset(cell.dataset, config, shipped(), shelf)
+    settle_process(None)
+    given = stores(cell, manifest, shelf)
+    with watched(cell, found.values["tracking"], out, before) as watch:
+        trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints, scratch=out)
+        if is_judged(cell):
+            trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
+        watch.end(trained.result.epochs)
+    keep(cell, trained, place, started_at, out)
+    if checkpoints is not None:
+        checkpoints.remove()
+
+
+def checkpoints_of(cell: Cell, values: Mapping[str, Any], out: Path) -> Checkpoints | None:
+    """Where the training's state is kept: in `out`, whatever folder it is gone on from; None without either.
+
+    Raises GpufeedError for a folder to resume without a checkpoint, or of another training.
+    """
+    every, folder = values["checkpoint_steps"], values["resume"]
+    if every is None and folder is None:
+        return None
+    if cell.trainer == "fastai":
+        raise GpufeedError(
+            "checkpoint_steps or resume with trainer fastai",
+            "trainer plain or lightning: fastai keeps no checkpoints",
+            "choose one of them, or leave both out",
+        )
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+        raise GpufeedError(f"checkpoint_steps {every!r}", "a number of 1 or more", "correct checkpoint_steps")
+    if folder is not None:
+        check_resumable(cell, Path(str(folder)))
+    return Checkpoints(out, every or CHECKPOINT_STEPS, cell.id, required=folder is not None)
+
+
+def check_resumable(cell: Cell, folder: Path) -> None:
+    """Raises GpufeedError unless the folder holds a checkpoint of a training of this very cell."""
+    if not (folder / CHECKPOINT).exists():
+        raise GpufeedError(
+            f"no {CHECKPOINT} in {folder}",
+            "the run folder of a training with checkpoint_steps that did not come to its end",
+            "name another folder, or leave resume out to train from the start",
+        )
+    before, ours = cell_file.read(folder / "cell.yaml"), cell.asdict()
+    for key, value in ours.items():
+        # a choice that came after it was written is as things were before
+        old, new = (without_later({key: copied(one[key])}) for one in (before, ours))
+        if old != new and key != "overrides":
+            raise GpufeedError(
+                f"{key} {value!r}, to go on with a training in {folder} that has {before[key]!r}",
+                "the same cell",
+                f"give the command at the top of {folder / 'cell.yaml'}, and resume={folder}",
+            )
+
+
+def devices_seen(device: str) -> int:
+    """GPUs that this process sees; 1 where it trains on something else."""
+    return max(1, torch.cuda.device_count()) if device in ("auto", "cuda") else 1
+
+
+def shelf_of(values: Mapping[str, Any]) -> Shelf:
+    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
+    choices = set(DECODERS) - {"strips"}  # whose cache is made from another store
+    if values["cache_decoder"] not in choices:
+        raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
+    archives = tuple(Path(folder) for folder in values["archives"])
+    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
+    broken, form = values["max_quarantined_share"], values["data_form"]
+    return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
+
+
+def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
+    """That of the evaluation split, which it also logs."""
+    found = judge(cell, trained.model, trained.request, place.precision).accuracy()
+    log.info("held out: top-1 %.4f, loss %.4f", found["top1"], found["loss"])
+    return found
+
+
+def keep(cell: Cell, trained: Trained, place: Place, started_at: str, out: Path) -> None:
+    """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
+    about = heading(cell, place, started_at, "done", None, node_name(), attempt=1) | learned(trained, place)
+    save(about, trained.model, out / "model.pt")
+    MODEL.write(about, out / "model.json")
+    log.info("python -m gpufeed.predict %s IMAGE... asks the model", out / "model.pt")

@@ -1,0 +1,63 @@
+"""python -m gpufeed.cluster.bundle FOLDER --cuda 13, in a checkout: what `make bundle` runs, with a network."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import yaml
+
+from gpufeed.cluster.bundle import bundle_archives, wheels
+from gpufeed.cluster.bundle.contents import ROOT, seal, this_node
+from gpufeed.core.config import CONFIG
+from gpufeed.core.config_schema import read_yaml
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import check_checkout
+
+EXPECTED = ("a file of YAML with `key: value`", "correct it, or name another: make bundle CONFIG=my.yaml")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gpufeed.cluster.bundle", description=__doc__)
+    parser.add_argument("folder", type=Path, help="is made, or completed")
+    parser.add_argument("--cuda", choices=("12", "13"), required=True, help="which stack")
+    parser.add_argument(
+        "--configfile", type=Path, action="append", default=[], help="merged over config/config.yaml"
+    )
+    return parser.parse_args()
+
+
+def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
+    """Packs wheels and archives, and seals the folder. Raises GpufeedError where it cannot be completed."""
+    check_checkout(ROOT / "Makefile")
+    config = read(CONFIG / "config.yaml")
+    for path in configfiles:
+        config = bundle_archives.merged(config, read(path))
+    wanted = bundle_archives.files(config)  # a wrong config ends it before gigabytes were fetched
+    requirements = wheels.resolved(cuda)
+    wheels.collect(requirements, folder / "wheels")
+    bundle_archives.collect(config, folder / "archives")
+    seal(folder, this_node(cuda, ROOT))
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
+    print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")
+    print(f"there: make setup CUDA={cuda} OFFLINE={folder}, and in the config archives: [{folder}/archives]")
+
+
+def read(path: Path) -> dict:
+    """A config file; raises GpufeedError for one that is missing or has no keys."""
+    try:
+        found = read_yaml(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise GpufeedError(f"config file {path}: {error}", *EXPECTED) from error
+    if not isinstance(found, dict | None):
+        raise GpufeedError(f"config file {path}: {type(found).__name__}", *EXPECTED)
+    return found or {}
+
+
+if __name__ == "__main__":
+    given = parsed()
+    try:
+        pack(given.folder, given.cuda, given.configfile)
+    except GpufeedError as error:
+        sys.exit(str(error))
+    except OSError as error:  # of the folder: no room, no permission, a file in its place
+        sys.exit(str(GpufeedError(str(error), "a folder with room, in which you may write", "name another")))

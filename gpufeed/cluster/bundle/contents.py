@@ -1,0 +1,87 @@
+"""What a bundle says of itself: checksums of its files, and for which Python and stack they are.
+
+Standard library only: a node checks a bundle before anything is installed.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import check_checkout
+
+ROOT = Path(__file__).resolve().parents[3]
+SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
+ABOUT = "bundle.json"
+COPY = "copy the folder again, by rsync -a --checksum"
+PARTS = ("archives", "wheels")
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def constraints(cuda: str, root: Path = ROOT) -> Path:
+    """The file with the versions of a stack, `12` or `13`."""
+    return root / f"envs/constraints-cuda{cuda}.txt"
+
+
+def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
+    """What wheels must fit: the stack and its versions, and Python and platform of this process."""
+    return {
+        "cuda": cuda,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "platform": sysconfig.get_platform(),
+        "constraints": sha256(constraints(cuda, root)),
+    }
+
+
+def seal(folder: Path, about: dict[str, str]) -> None:
+    """Writes bundle.json, then the checksums of all files: what has them is whole."""
+    (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
+    files = [folder / ABOUT, *(path for part in PARTS for path in sorted((folder / part).glob("*")))]
+    lines = [f"{sha256(path)}  {path.relative_to(folder)}\n" for path in files if path.is_file()]
+    partial = folder / f".{SUMS}.partial"
+    partial.write_text("".join(lines))
+    os.replace(partial, folder / SUMS)
+
+
+def check(folder: Path, cuda: str, root: Path = ROOT) -> int:
+    """The number of files of a bundle that is whole and fits this Python; raises GpufeedError otherwise."""
+    pack = f"run make bundle CUDA={cuda} again, where there is a network: it goes on where it stopped"
+    check_checkout(root / "envs")
+    if not (folder / SUMS).is_file():
+        raise GpufeedError(f"no {SUMS} in {folder}", "a folder that make bundle packed to its end", pack)
+    if not constraints(cuda, root).is_file():
+        raise GpufeedError(f"CUDA={cuda}", "12 or 13", "make setup CUDA=12 (or 13) OFFLINE=FOLDER")
+    rows = [line.partition("  ") for line in (folder / SUMS).read_text(errors="replace").splitlines()]
+    if not any(name == ABOUT for _, _, name in rows):
+        raise GpufeedError(f"{folder / SUMS} does not name {ABOUT}", "a file that was copied whole", COPY)
+    wrong = [name for sum_, _, name in rows if not (folder / name).is_file() or sha256(folder / name) != sum_]
+    if wrong:
+        shown = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} others" if len(wrong) > 3 else "")
+        raise GpufeedError(
+            f"{shown} in {folder}: missing, or other bytes than were packed",
+            f"the files of {folder / SUMS}",
+            COPY,
+        )
+    about, here = json.loads((folder / ABOUT).read_text()), this_node(cuda, root)
+    for key, value in here.items():
+        if about[key] != value:
+            raise unfit(key, about[key], value, pack)
+    return len(rows)
+
+
+def unfit(key: str, packed: str, here: str, pack: str) -> GpufeedError:
+    """A bundle for another stack, Python or platform."""
+    if key == "constraints":
+        return GpufeedError("a bundle of other versions", "those of this checkout's envs", pack)
+    remedy = f"make setup CUDA={packed}, or pack another" if key == "cuda" else pack
+    if key == "python":
+        remedy = f"make setup PYTHON=python{packed}, or pack with make bundle PYTHON=python{here}"
+    return GpufeedError(f"a bundle for {key} {packed}", f"one for {key} {here}", remedy)

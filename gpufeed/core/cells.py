@@ -1,0 +1,403 @@
+"""From the config to the cells of each experiment, and a sentence for every combination left out.
+
+Standard library only: the workflow imports this while it plans, on nodes that have nothing else.
+Nothing here looks at the node, so that a login node without a GPU plans the GPU's cells.
+"""
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import reduce
+from typing import Any
+
+from gpufeed.core import vit_options
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, MADE, MODELS, TRAINERS
+from gpufeed.core.repeats import Auto, read_auto
+
+PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
+SYNCHRONISE = ("epoch", "step")
+DEVICES = ("auto", "cuda", "mps", "cpu")
+
+
+# Choices that came after results were published, and what a cell did before: with it, it keeps its name.
+LATER = (
+    ("compile", False),
+    ("devices", 1),
+    ("nodes", 1),
+    ("smallest_batch_size", None),
+    ("source", {}),
+    ("hyper", "augment", "pil", False),
+    ("hyper", "trainer", "decay_matrices_only", False),
+    ("hyper", "trainer", "evaluate", "last"),
+    ("hyper", "trainer", "max_autotune", False),
+    ("hyper", "model", "patches", "linear"),
+    ("hyper", "trainer", "torch_defaults", False),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the matrix: what one repeat runs, whole. Two equal cells are one measurement."""
+
+    experiment: str
+    dataset: str
+    loader: str
+    augment: str = "none"
+    model: str = "simple_cnn"
+    trainer: str = "plain"
+    precision: str = "auto"
+    batch_size: int = 128
+    smallest_batch_size: int | None = None  # down to which it is halved where memory runs out; None: never
+    workers: int = 0
+    prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
+    pin_memory: bool = True
+    persistent_workers: bool = False
+    channels_last: bool = True
+    cuda_graphs: bool | str = False  # auto: where the device has them
+    compile: bool = False
+    synchronise: str = (
+        "epoch"  # when the host waits for the device: once an epoch, or after each phase of a step
+    )
+    epochs: int = 1
+    steps: int | None = None  # stop after so many batches, going on into further epochs if need be
+    device: str = "auto"
+    devices: int = 1  # of each node: each trains on batches of its own, of batch_size
+    nodes: int = 1  # of a job of Slurm
+    seed: int = 0
+    overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
+    source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
+    hyper: dict = field(
+        default_factory=dict, hash=False
+    )  # composed: {"model": ..., "trainer": ..., "augment": ...}
+
+    def asdict(self) -> dict:
+        """A copy of all fields as plain values."""
+        fields = {name: getattr(self, name) for name in FIELDS}
+        return fields | {
+            "overrides": list(self.overrides),
+            **{n: copied(fields[n]) for n in ("source", "hyper")},
+        }
+
+    def identity(self) -> dict:
+        """What the digest in `id` is of: all but the LATER choices that leave things as they were."""
+        return without_later(self.asdict())
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train, one for each device of each node."""
+        return self.nodes * self.devices
+
+    @property
+    def id(self) -> str:
+        """A name that a person can read, made unique by a digest of the whole cell."""
+        return named(self.identity())
+
+
+FIELDS = tuple(f.name for f in fields(Cell))
+AXES = set(FIELDS) - {"experiment", "source", "hyper", "seed", "device"}
+
+
+def copied(value: Any) -> Any:
+    """A copy of plain values. dataclasses.asdict took more than half of the time of planning 4,000 cells."""
+    if isinstance(value, dict):
+        return {key: copied(own) for key, own in value.items()}
+    return [copied(own) for own in value] if isinstance(value, list) else value
+
+
+def without_later(settings: dict) -> dict:
+    """The same settings; LATER choices that leave things as they were are taken out of them."""
+    for *path, name, before in LATER:
+        place = reduce(lambda within, key: within.get(key, {}), path, settings)
+        if name in place and place[name] == before:
+            del place[name]
+    return settings
+
+
+def cell_id(settings: Mapping) -> str:
+    """The name of the cell of a document. settings: Cell.asdict, of an older version too."""
+    return named(without_later(copied(settings)))
+
+
+def named(identity: Mapping) -> str:
+    """`id` of the cell with this identity."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    workers, trainer = identity["workers"], identity["trainer"]
+    devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
+    parts = [
+        identity["dataset"],
+        identity["loader"],
+        f"w{workers}" if workers else "",
+        identity["augment"],
+        identity["model"],
+        "" if trainer == "plain" else trainer,
+        identity["precision"],
+        f"b{identity['batch_size']}",
+        "compiled" if identity.get("compile") else "",
+        "graphs" if identity["cuda_graphs"] else "",
+        f"x{devices}" if devices != 1 else "",
+        f"n{nodes}" if nodes != 1 else "",
+        digest,
+    ]
+    return "-".join(part for part in parts if part)
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Combinations of an experiment that cannot exist, and why."""
+
+    experiment: str
+    sentence: str
+    combinations: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of every experiment that the config names, by experiment and cell id.
+
+    repeats: of a cell, by experiment; the fewest of one in `auto`, which has more if its numbers need them.
+    blocks: experiment -> block -> the ids of its cells, of which another block may have some too.
+    """
+
+    cells: dict[str, dict[str, Cell]]
+    left_out: list[LeftOut]
+    repeats: dict[str, int]
+    blocks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    auto: dict[str, Auto] = field(default_factory=dict)
+
+    @property
+    def most_repeats(self) -> int:
+        """The most that any cell may come to have."""
+        return max([*self.repeats.values(), *(auto.most for auto in self.auto.values())])
+
+
+def impossible(cell: Cell) -> str | None:
+    """Why a cell cannot exist on any machine, as a sentence; None if it can."""
+    loader = LOADERS[cell.loader]
+    if loader.workers == "never" and cell.workers:
+        return f"{cell.loader} has no worker processes, so workers must be 0"
+    if loader.workers == "required" and not cell.workers:
+        return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
+    if cell.source.get("layout") in MADE and not loader.makes:
+        return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
+    if loader.device == "cuda" and cell.device in ("cpu", "mps"):
+        return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
+    if cell.source.get("resize") and not loader.resizes:
+        return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
+    if cell.augment not in loader.augments:
+        return homeless(cell)
+    if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
+        return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
+    if cell.cuda_graphs is True and cell.device in ("cpu", "mps"):
+        return f"CUDA graphs need device cuda, and the config says {cell.device}"
+    if cell.cuda_graphs and cell.synchronise == "step":
+        return "a CUDA graph is one launch, so synchronise must be 'epoch' with cuda_graphs"
+    if cell.compile and cell.device == "mps":
+        return "models are compiled for CUDA and the CPU, and the config says device mps"
+    if cell.precision in ("tf32", "fp16") and cell.device == "cpu":
+        return f"precision {cell.precision} needs a GPU, and the config says device cpu"
+    if loader.anew and cell.persistent_workers:
+        return f"{cell.loader} starts its workers anew each epoch, so persistent_workers must be false"
+    if loader.stays and not cell.persistent_workers:
+        return f"{cell.loader} keeps its workers between epochs, so persistent_workers must be true"
+    if cell.ranks > 1 and cell.trainer != "lightning":
+        must = "devices" if cell.nodes == 1 else "devices and nodes"
+        return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"
+    if cell.ranks > 1 and cell.device == "mps":
+        return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
+    if cell.trainer == "fastai":
+        return impossible_with_fastai(cell)
+    if cell.trainer == "lightning" and cell.cuda_graphs:
+        return "trainer lightning calls Python between the parts of a step, so cuda_graphs must be false"
+    return None
+
+
+def impossible_with_fastai(cell: Cell) -> str | None:
+    """Why the trainer fastai cannot run the cell on any machine, as a sentence; None if it can."""
+    if cell.cuda_graphs:
+        return "trainer fastai calls Python between the parts of a step, so cuda_graphs must be false"
+    if cell.compile:
+        return "trainer fastai runs models as they are, so compile must be false"
+    if cell.precision == "bf16" and cell.device in ("cpu", "mps"):
+        return f"trainer fastai has bf16 on CUDA GPUs only, and the config says device {cell.device}"
+    return None
+
+
+def impossible_as_composed(cell: Cell) -> str | None:
+    """Why a cell cannot exist with its hyper-parameters, as a sentence; None if it can."""
+    if cell.cuda_graphs and cell.hyper.get("augment", {}).get("exchange") == "host":
+        return (
+            f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
+            "graph can hold, so cuda_graphs must be false"
+        )
+    if cell.cuda_graphs and cell.hyper.get("trainer", {}).get("torch_defaults"):
+        return (
+            "trainer.torch_defaults uses optimisers that wait for the device, which a CUDA graph cannot "
+            "capture, so cuda_graphs must be false"
+        )
+    if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
+        return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
+    if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:
+        return (
+            f"augment {cell.augment} resizes training images alone, and {cell.model} has positions for one "
+            "size, so augment.size must be null"
+        )
+    return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
+
+
+def without_cuda(cells: Iterable[Cell]) -> Counter:
+    """Why cells are skipped by a node without a CUDA GPU, as far as the config says: reason -> cells."""
+    found = Counter()
+    for cell in cells:
+        if cell.device == "cuda":
+            found["the config says device cuda"] += 1
+        elif cell.device == "auto" and (sentence := impossible(replace(cell, device="cpu"))):
+            found[sentence.partition(", and the config says")[0]] += 1
+    return found
+
+
+def check_batch(cell: Cell, images: int) -> None:
+    """Raises GpufeedError for a batch of more images than the training split has: no step would have it.
+
+    images: of the training split, which all devices of the cell share in each step.
+    """
+    if cell.batch_size * cell.ranks <= images:
+        return
+    asked, most = f"batch_size {cell.batch_size}", images // cell.ranks
+    if cell.ranks > 1:
+        asked += f" on each of {cell.ranks} devices, {cell.batch_size * cell.ranks} together,"
+    raise GpufeedError(
+        f"{asked} in experiment {cell.experiment!r}, and {images} images to train on in {cell.dataset!r}",
+        f"a batch_size of at most {most}: the steps have no more images than there are",
+        "lower batch_size, or train on a larger dataset",
+    )
+
+
+def homeless(cell: Cell) -> str:
+    """Why the cell's loader has no place for its augment, as a sentence."""
+    if cell.augment == "dali":
+        return f"augment 'dali' runs inside DALI's pipeline, which loader {cell.loader} does not have"
+    if LOADERS[cell.loader].reads == "cache":
+        return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
+    return f"{cell.loader} decodes whole batches, so augment {cell.augment!r} has no single samples to run on"
+
+
+def settle(cell: Cell) -> Cell:
+    """The same cell with the settings that only worker processes have taken out where there are none."""
+    if cell.workers:
+        return replace(cell, prefetch_factor=cell.prefetch_factor or 2)
+    return replace(cell, prefetch_factor=None, persistent_workers=False)
+
+
+def combinations(block: Mapping) -> Iterator[dict]:
+    """The cross product of a block's lists, as {axis: value}; a single value counts as a list of one."""
+    axes = {axis: (values if isinstance(values, list) else [values]) for axis, values in block.items()}
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def flat(overrides: Iterable[str | list[str]]) -> tuple[str, ...]:
+    """One value of the axis: a list among the overrides, as a YAML anchor makes it, is its entries."""
+    return tuple(text for entry in overrides for text in ((entry,) if isinstance(entry, str) else entry))
+
+
+def check_names(axes: Mapping, where: str, datasets) -> None:
+    """Raises GpufeedError for a value that names nothing."""
+    choices = {
+        "dataset": datasets,
+        "loader": LOADERS,
+        "augment": AUGMENTS,
+        "model": MODELS,
+        "trainer": TRAINERS,
+        "precision": PRECISIONS,
+        "synchronise": SYNCHRONISE,
+    }
+    for axis, allowed in choices.items():
+        if axis in axes and axes[axis] not in allowed:
+            raise unknown(axis, axes[axis], allowed, where)
+    for axis in ("dataset", "loader"):
+        if axis not in axes:
+            raise GpufeedError(
+                f"no {axis} in {where}", f"a list of {axis}s", f"add `{axis}: [...]` to the block"
+            )
+
+
+def source_options(config: Mapping, dataset: str) -> dict:
+    """The options of a source; one made of another takes the stand-in that `use_instead` names."""
+    source = config["sources"][dataset]
+    options = dict(source.get("options", {}))
+    if source["layout"] in DERIVED:
+        options["of"] = config["use_instead"].get(options["of"], options["of"])
+    return options
+
+
+def content(config: Mapping, dataset: str) -> dict:
+    """What a dataset is made of: layout, checksums and options, not where its files come from.
+
+    One made of another dataset has that of the other too, so that other images are another cell.
+    """
+    source, options = config["sources"][dataset], source_options(config, dataset)
+    files = {file["name"]: file["sha256"] for file in source.get("files", [])}
+    resize = {"resize": list(source["resize"])} if source.get("resize") else {}
+    tiles = {"tiles": content(config, options["of"])} if source["layout"] in DERIVED else {}
+    return {"layout": source["layout"], "files": files, "options": options, **resize, **tiles}
+
+
+def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
+    """(block, cell) of all combinations of an experiment, impossible ones too; without hyper-parameters."""
+    experiment = config["experiments"][name]
+    for block_name, block in experiment["blocks"].items():
+        for axes in combinations({**experiment.get("common", {}), **block}):
+            check_names(axes, f"experiments.{name}.blocks.{block_name}", config["sources"])
+            axes["dataset"] = config["use_instead"].get(axes["dataset"], axes["dataset"])
+            axes["overrides"] = flat(axes.get("overrides") or ())
+            axes["source"] = content(config, axes["dataset"])
+            cell = Cell(experiment=name, device=config["device"], seed=config["seed"], **axes)
+            yield block_name, settle(cell)
+
+
+def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
+    """All cells of a checked config.
+
+    compose: (a cell, where it stands in the config) -> its hyper-parameters. Raises GpufeedError
+    for a name that does not exist and for an experiment in `run` that is not defined.
+    """
+    experiments = config["experiments"]
+    for name in config["run"]:
+        if name not in experiments:
+            raise unknown("experiment", name, experiments, "run")
+    cells: dict[str, dict[str, Cell]] = {}
+    blocks: dict[str, dict[str, list[str]]] = {}
+    left_out: dict[tuple[str, str], int] = {}
+    for name, experiment in experiments.items():
+        cells[name], blocks[name] = {}, {block: [] for block in experiment["blocks"]}
+        for block_name, cell in crossed(config, name):
+            sentence = impossible(cell)
+            if not sentence:
+                cell = replace(cell, hyper=compose(cell, f"experiments.{name}.blocks.{block_name}"))
+                sentence = impossible_as_composed(cell)
+            if sentence:
+                left_out[name, sentence] = left_out.get((name, sentence), 0) + 1
+                continue
+            cell_id = cell.id
+            cells[name][cell_id] = cell
+            blocks[name][block_name].append(cell_id)
+        if not cells[name]:
+            raise GpufeedError(
+                f"experiment {name!r} has no possible cell",
+                "at least one",
+                "see the sentences: "
+                + "; ".join(sentence for (owner, sentence) in left_out if owner == name),
+            )
+    asked = {name: experiment.get("repeats", config["repeats"]) for name, experiment in experiments.items()}
+    auto = {name: found for name, value in asked.items() if (found := read_auto(value, name))}
+    return Plan(
+        cells,
+        [LeftOut(name, sentence, count) for (name, sentence), count in left_out.items()],
+        {name: auto[name].least if name in auto else value for name, value in asked.items()},
+        blocks,
+        auto,
+    )

@@ -1,0 +1,320 @@
+"""The cell behind a command line of `python -m gpufeed.train`, which Hydra composes, and the reverse.
+
+The workflow composes while it plans, without Hydra (gpufeed.core.config.Composer). Its jobs take the planned
+cell as it is and write into their log what a person would type for it.
+"""
+
+import json
+import logging
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import yaml
+
+from gpufeed.core import vit_options
+from gpufeed.core.cells import (
+    AXES,
+    LATER,
+    Cell,
+    check_names,
+    copied,
+    crossed,
+    impossible,
+    impossible_as_composed,
+    source_options,
+)
+from gpufeed.core.config import (
+    CONFIG,
+    GROUPS,
+    HYPER,
+    check_batches,
+    check_evaluation,
+    check_hyper,
+    read_hyper,
+)
+from gpufeed.core.config_schema import explain, first_error, read_yaml
+from gpufeed.core.config_sources import check_of, check_source
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.registry import DERIVED
+
+log = logging.getLogger("gpufeed")
+ADVICE = "To append to your config"  # of Hydra; a key that is added is refused
+PRIMARY = "train"  # config/hydra/train.yaml
+BY_HAND = "train"  # the experiment of a cell that no workflow planned
+HERE = "the command line"
+ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
+PLACE = ("accelerator", "devices", "num_nodes")  # stand in the trainer's node, and are no hyper-parameters
+# axes that are no keys of their own in the primary config
+ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes"}
+OWN_AXES = AXES - ELSEWHERE
+# keys that a config of the workflow has, too -> what they are called here
+SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
+SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
+SHARED |= {"data": "data_folder"}  # `data` is a group
+PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What Hydra made of a command line. values: plain data, interpolations resolved.
+
+    choices: group -> chosen name, `data` among them. texts: the command line's overrides, as typed.
+    """
+
+    values: dict[str, Any]
+    choices: Mapping[str, str]
+    texts: tuple[str, ...]
+
+
+@cache
+def shipped() -> Mapping:
+    """config/config.yaml, whose sources are the choices of the group `data`; not to be changed."""
+    return read_yaml((CONFIG / "config.yaml").read_text(), str(CONFIG / "config.yaml"))
+
+
+@cache
+def read_primary() -> Mapping:
+    """The primary config's own keys, without its groups; not to be changed."""
+    path = HYPER / f"{PRIMARY}.yaml"
+    return read_yaml(path.read_text(), str(path))
+
+
+def row(config: Mapping, dataset: str) -> dict:
+    """A source as an option of the group `data`: one that is made of another names the one in use."""
+    source = config["sources"][dataset]
+    return {"files": [], "resize": None, **source, "options": source_options(config, dataset)}
+
+
+def offer(rows: Mapping[str, dict]) -> None:
+    """Makes sources the choices of Hydra's group `data`, in this process."""
+    from hydra.core.config_store import ConfigStore
+
+    for name, source in rows.items():
+        ConfigStore.instance().store(group="data", name=name, node=source, provider="config.yaml")
+
+
+def composed(arguments: Iterable[str]) -> Composed:
+    """What Hydra makes of these arguments; raises GpufeedError where it refuses them."""
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    texts = tuple(arguments)
+    try:
+        with initialize_config_dir(str(HYPER), job_name=PRIMARY, version_base="1.3"):
+            found = compose(PRIMARY, overrides=list(texts), return_hydra_config=True)
+        choices = dict(found.hydra.runtime.choices)
+        values = {key: found[key] for key in found if key != "hydra"}
+        return Composed(OmegaConf.to_container(OmegaConf.create(values), resolve=True), choices, texts)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise refused(error) from error
+
+
+def refused(error: Exception) -> GpufeedError:
+    """What Hydra or OmegaConf says, as one of our errors."""
+    options, missing = getattr(error, "options", None), getattr(error, "missing_cfg_file", None)
+    if options and missing:
+        group, _, name = missing.rpartition("/")
+        return unknown(group, name, options, HERE)
+    key, node = (getattr(error.__cause__, name, None) for name in ("full_key", "parent_node"))
+    if key and node:  # a key that is not there; Hydra would have it added
+        parent = key.rpartition(".")[0]
+        known = {f"{parent}.{name}" if parent else name for name in node} - {"hydra"}
+        return unknown("key", key, known | namesakes(key, node._get_root()), HERE)
+    text, override = str(error).split(ADVICE)[0], getattr(error, "override", None) or ""
+    said = text if override in text else f"{override}: {text}"
+    return GpufeedError(
+        " ".join(said.split()), "overrides that config/hydra has", "see python -m gpufeed.train --help"
+    )
+
+
+def namesakes(key: str, root: Mapping) -> set[str]:
+    """Where else the last part of a key is one: `epochs` for `trainer.epochs`."""
+    last = key.rpartition(".")[2]
+    nodes = {"": root, **{f"{name}.": root._get_node(name) for name in ("data", *GROUPS)}}
+    return {path + last for path, node in nodes.items() if isinstance(node, Mapping) and last in node}
+
+
+def cell_from(
+    found: Composed,
+    config: Mapping,
+    count: Callable[[str], int] = lambda device: 1,
+) -> Cell:
+    """The checked cell behind a composed command line.
+
+    config: whose `sources` the data is one of, for what it is made of. count: the devices of a kind that
+    `devices=auto` means for trainer lightning. Raises GpufeedError for a value that cannot be meant and for a
+    combination that cannot exist.
+    """
+    for group in ("data", *GROUPS):
+        if not isinstance(found.choices.get(group), str):  # a list of several
+            raise GpufeedError(
+                f"not one {group} on {HERE}", f"one option of the group {group}", f"--multirun {group}=A,B"
+            )
+    values, dataset = found.values, found.choices["data"]
+    known = {"data", *GROUPS, *read_primary()} - {"defaults", "hydra"}
+    if extra := sorted(set(values) - known):  # such as +epoch=5
+        raise unknown("key", extra[0], known, HERE)
+    hyper = {group: dict(values[group] or {}) for group in GROUPS}
+    place = {key: hyper["trainer"].pop(key) for key in PLACE}
+    device = device_of(place["accelerator"])
+    axes = {key: values[key] for key in sorted(OWN_AXES)}
+    axes |= {"dataset": dataset, **{group: found.choices[group] for group in GROUPS}}
+    axes["devices"] = devices_of(place["devices"], device, axes["trainer"], count)
+    axes["nodes"] = number("num_nodes", place["num_nodes"], "say how many nodes of a Slurm job train it")
+    trial = trial_of(config, dataset, values, axes, device)
+    ((_, cell),) = crossed(trial, BY_HAND)
+    for group in GROUPS:
+        check_hyper(group, getattr(cell, group), hyper[group], HERE)
+    if "heads" in hyper["model"]:  # a vision transformer of ours
+        vit_options.check(hyper["model"], f"{HERE}, model {cell.model}")
+    cell = replace(cell, hyper=hyper, overrides=changes_of(found.texts))
+    if sentence := impossible(cell) or impossible_as_composed(cell):
+        raise GpufeedError(sentence, "a combination that can exist", f"change one of the two on {HERE}")
+    check_evaluation(trial, [cell])
+    check_batches(trial, [cell])
+    return cell
+
+
+def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device: str) -> dict:
+    """A config of one experiment of one cell, checked: what may be said by hand is what it may say."""
+    source = {key: value for key, value in values["data"].items() if value not in (None, {}, [])}
+    blocks = {"title": BY_HAND, "question": "", "blocks": {"hand": axes}}
+    trial = {**config, "device": device, "run": [BY_HAND], "use_instead": {}}
+    trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
+    trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {BY_HAND: blocks}}
+    for axis, value in axes.items():
+        if isinstance(value, list):  # a block of the config may have several
+            raise GpufeedError(
+                f"{axis} {value} on {HERE}", "one value", f"--multirun {axis}={','.join(map(str, value))}"
+            )
+    if error := first_error("config", trial):
+        raise explain(error, HERE, as_typed(list(error.absolute_path)), lists=False)
+    check_names(axes, HERE, trial["sources"])
+    check_source(source, "data")
+    if source["layout"] in DERIVED:
+        check_of(trial, dataset)
+    return trial
+
+
+def as_typed(path: list) -> list:
+    """The path of a value in the trial config as the command line has it."""
+    if path[:1] == ["experiments"]:
+        return path[4:]  # experiments, its name, blocks, hand
+    if path[:1] == ["sources"]:
+        return ["data", *path[2:]]
+    return [SHARED.get(path[0], path[0]), *path[1:]] if path else path
+
+
+def device_of(accelerator: object) -> str:
+    """The device of a cell behind `trainer.accelerator`; `gpu` is mps on a Mac, cuda elsewhere."""
+    if accelerator not in ACCELERATORS:
+        raise unknown("trainer.accelerator", accelerator, ACCELERATORS, HERE)
+    if accelerator == "gpu":
+        return "mps" if sys.platform == "darwin" else "cuda"
+    return accelerator
+
+
+def devices_of(asked: object, device: str, trainer: str, count: Callable[[str], int]) -> int:
+    """The number behind `trainer.devices`."""
+    if asked == "auto":
+        return count(device) if trainer == "lightning" else 1
+    return number("devices", asked, "say how many, not which: CUDA_VISIBLE_DEVICES says which", "auto, or ")
+
+
+def number(key: str, asked: object, remedy: str, also: str = "") -> int:
+    """The number behind a key of the trainer. also: what else the key may be, for the error."""
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise GpufeedError(f"trainer.{key} {asked!r} on {HERE}", f"{also}a number of 1 or more", remedy)
+    return asked
+
+
+def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of hyper-parameters among those of a command line, as a cell keeps them."""
+    pattern = re.compile(rf"(?:{'|'.join(GROUPS)})\.(?!(?:{'|'.join(PLACE)})=)")
+    return tuple(text for text in texts if pattern.match(text))
+
+
+def arguments_of(cell: Cell) -> list[str]:
+    """What a person types after `python -m gpufeed.train` for the cell, but for what its data is made of."""
+    primary = read_primary()
+    said = [f"data={cell.dataset}", *(f"{group}={getattr(cell, group)}" for group in GROUPS)]
+    said += [f"trainer.accelerator={cell.device}", f"trainer.devices={cell.devices}"]
+    said += [f"trainer.num_nodes={cell.nodes}"] if cell.nodes > 1 else []
+    for axis in primary:
+        if axis in OWN_AXES | {"seed"}:
+            # None where workers would be read by nobody: said or not, it is taken out
+            value = getattr(cell, axis)
+            if value != primary[axis] and not (axis == "prefetch_factor" and value is None):
+                said.append(f"{axis}={hydra_value(value)}")
+    return [*said, *cell.overrides]
+
+
+def hydra_value(value: object) -> str:
+    """A value as Hydra's grammar has it."""
+    if isinstance(value, str) and PLAIN_WORD.fullmatch(value):
+        return value
+    return json.dumps(value)
+
+
+def made_of(planned: Mapping, known: Mapping | None) -> list[str] | None:
+    """Overrides that make the known source the planned one; None where only a file of its own can say it."""
+    if known is None:
+        return None
+    (ours, now), (theirs, before) = map(parted, (planned, known))
+    if ours != theirs or set(before) - set(now):
+        return None
+    changed = {key: value for key, value in now.items() if key not in before or before[key] != value}
+    return [f"++data.options.{key}={hydra_value(value)}" for key, value in changed.items()]
+
+
+def parted(source: Mapping) -> tuple[dict, dict]:
+    """A source without its options and without the addresses of its files, and its options."""
+    files = [{key: file[key] for key in file if key != "urls"} for file in source["files"]]
+    rest = {key: value for key, value in source.items() if key != "options"}
+    return {**rest, "files": files}, dict(source["options"])
+
+
+def planned_cell(job: Any) -> dict:
+    """Return the cell of a job (Cell.asdict); the job's log tells how to train it by hand.
+
+    job: the `snakemake` of a script; its param `cell` is the planned one (Cell.identity).
+    """
+    cell = restored(job.params.cell)
+    log.info("%s", by_hand(cell, job.config))
+    return cell.asdict()
+
+
+def restored(identity: Mapping) -> Cell:
+    """Return the cell with this identity, with the LATER choices that were taken out of it."""
+    cell = Cell(**{**copied(dict(identity)), "overrides": tuple(identity["overrides"])})
+    for *path, name, before in LATER:
+        if path:  # a hyper-parameter, of the models, trainers and augments that have it
+            _, group = path
+            if name in read_hyper(group, getattr(cell, group)):
+                cell.hyper[group].setdefault(name, before)
+    return cell
+
+
+def by_hand(cell: Cell, config: Mapping) -> str:
+    """Return in words the command that trains a planned cell by hand. config: of the run that planned it."""
+    known, source = shipped(), row(config, cell.dataset)
+    changes = made_of(source, row(known, cell.dataset) if cell.dataset in known["sources"] else None)
+    return in_words(cell, [*arguments_of(cell), *(changes or [])], source if changes is None else None)
+
+
+def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
+    """The comment of a cell's file. source: of data that only this run's config has."""
+    lines = [f"Cell {cell.id} of experiment {cell.experiment}. By hand:", "  python -m gpufeed.train \\"]
+    lines += [f"    {shlex.quote(argument)} \\" for argument in arguments]
+    lines[-1] = lines[-1].removesuffix(" \\")
+    if source is not None:
+        lines += [f"with --config-dir FOLDER, where FOLDER/data/{cell.dataset}.yaml is"]
+        lines += [f"  {line}" for line in yaml.safe_dump(dict(source), sort_keys=False).splitlines()]
+    return "\n".join(lines)

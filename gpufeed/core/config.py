@@ -1,0 +1,288 @@
+"""The config, checked before anything is planned, and the hyper-parameters of config/hydra.
+
+Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+"""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import yaml
+
+from gpufeed.core import plan_ceilings as ceilings_plan
+from gpufeed.core import plan_inference as inference_plan
+from gpufeed.core import vit_options
+from gpufeed.core.cells import Cell, Plan, check_batch, plan
+from gpufeed.core.config_schema import explain, first_error, read_yaml
+from gpufeed.core.config_sources import check_of, check_source, holds_out, training_images
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.plan_builds import planned_builds
+from gpufeed.core.plan_decoding import check_sweep
+from gpufeed.core.plan_decoding import settings as sweep_settings
+from gpufeed.core.plan_impact import planned_impact
+from gpufeed.core.plan_kernels import check_lines
+from gpufeed.core.plan_saved_models import kept_cells
+from gpufeed.core.plan_side_by_side import pair
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE
+
+PACKAGE = Path(__file__).resolve().parents[1]
+ROOT = PACKAGE.parent
+CONFIG = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else ROOT / "config"  # conf: the copy in a wheel
+HYPER = CONFIG / "hydra"
+GROUPS = ("model", "trainer", "augment")
+# An experiment is a target beside these, so it cannot bear the name of one.
+RULES = (
+    *("all", "download", "prepare_dataset"),
+    *("build_cache", "build_strips", "build_shards", "build_beton", "build_extension"),
+    *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
+    *("train_model", "evaluate_model", "plot_confusion", "predict"),
+    *("export_model", "quantise_model", "measure_inference", "plot_inference"),
+    *("measure_ceilings", "plot_ceilings"),
+    *("tabulate", "plot", "plot_side_by_side", "assemble_report", "report", "compare"),
+    *("measure_decoder", "tabulate_sweep", "plot_sweep"),
+)
+
+
+def check(config: Mapping) -> None:
+    """Raises GpufeedError at the first thing in the config that cannot be meant."""
+    if error := first_error("config", config):
+        raise explain(error)
+    for name in config["experiments"]:
+        if name in RULES:
+            raise GpufeedError(
+                f"experiment {name!r}, which is also the name of a rule",
+                f"a name other than {', '.join(RULES)}",
+                f"give it another name, such as {name}_cells",
+            )
+    for name, source in config["sources"].items():
+        check_source(source, f"sources.{name}")
+    for name, stand_in in config["use_instead"].items():
+        for dataset in (name, stand_in):
+            if dataset not in config["sources"]:
+                raise unknown("dataset", dataset, config["sources"], "use_instead")
+        check_stand_in(config["use_instead"], name, stand_in)
+    if config["cache_decoder"] not in DECODERS:
+        raise unknown("decoder", config["cache_decoder"], DECODERS, "cache_decoder")
+    for name in config["experiments"]:
+        planned_builds(config, name)
+    for name, source in config["sources"].items():
+        if source["layout"] in DERIVED:
+            check_of(config, name)
+    for name in config["experiments"]:
+        check_sweep(config, name)
+        check_lines(config, name)
+        inference_plan.check(config, name)
+
+
+def check_stand_in(stand_ins: Mapping, name: str, stand_in: str) -> None:
+    """Raises GpufeedError where a stand-in has a stand-in itself, as in a circle."""
+    last = stand_ins.get(stand_in, stand_in)
+    if stand_in not in (name, last):
+        also = "" if last == name else f"write {name}: {last}, or "
+        raise GpufeedError(
+            f"use_instead: {stand_in!r} for {name!r}, and {last!r} for {stand_in!r}",
+            "sources that have no stand-in themselves",
+            f"{also}remove one of the two from use_instead",
+        )
+
+
+def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
+    """Raises GpufeedError for a cell that would train and then find nothing to evaluate on."""
+    for cell in cells:
+        source = config["sources"][cell.dataset]
+        if cell.steps is not None or LOADERS[cell.loader].ceiling or holds_out(source):
+            continue
+        found = (
+            f"experiment {cell.experiment!r} trains whole epochs on {cell.dataset!r}, "
+            f"which holds no image out for evaluation"
+        )
+        steps = "`steps` in every block, after which nothing is evaluated"
+        if source["layout"] in ("mosaic", "noise"):
+            raise GpufeedError(found, steps, f"give experiment {cell.experiment!r} `steps`")
+        option = f"sources.{cell.dataset}.options.evaluation_share"
+        raise GpufeedError(
+            found,
+            f"{option} above 0, or {steps}",
+            f"raise {option}, or give experiment {cell.experiment!r} `steps`",
+        )
+
+
+def check_batches(config: Mapping, cells: Iterable[Cell]) -> None:
+    """Raise GpufeedError for a batch larger than the training split, where the config gives its size.
+
+    Of other datasets the job knows it, from the manifest. So it does for cells on several devices, which most
+    nodes skip.
+    """
+    for cell in cells:
+        if cell.ranks == 1 and (images := training_images(config["sources"][cell.dataset])) is not None:
+            check_batch(cell, images)
+
+
+def check_resume(config: Mapping, name: str, cells: Iterable[Cell]) -> None:
+    """Raises GpufeedError where repeats are to go on where they were and a trainer keeps no checkpoints."""
+    if config["experiments"][name].get("resume") and any(cell.trainer == "fastai" for cell in cells):
+        raise GpufeedError(
+            f"resume: true in experiment {name!r}, which has cells with trainer fastai",
+            "trainers that keep checkpoints, plain and lightning",
+            "give its cells with trainer fastai an experiment of their own, without `resume`",
+        )
+
+
+def check_models(config: Mapping, found: Plan) -> None:
+    """Raises GpufeedError for a model that is to be kept or measured and could not be evaluated."""
+    for name, key in itertools.product(config["experiments"], ("models", "inference")):
+        for cell_id in kept_cells(config, found, name, key):
+            dataset = found.cells[name][cell_id].dataset
+            if not holds_out(config["sources"][dataset]):
+                raise GpufeedError(
+                    f"a cell of experiments.{name}.{key} whose dataset {dataset!r} holds no image out",
+                    "a dataset with images that nothing trains on, to evaluate the model",
+                    "name another block",
+                )
+
+
+def check_resized(config: Mapping, found: Plan) -> None:
+    """Raises GpufeedError where images that are to be resized would come from what gives them as they are."""
+    for dataset, place, remedy in wanted_as_they_are(config, found):
+        size = config["sources"][dataset].get("resize")
+        if size:
+            raise GpufeedError(
+                f"dataset {dataset!r} in {place}, whose images are brought to {size[0]} x {size[1]} (resize)",
+                f"a dataset without `resize`: {place} takes images in the size of their files",
+                remedy,
+            )
+
+
+def check_made(config: Mapping) -> None:
+    """Raise GpufeedError if a sweep or timed builds are to decode a dataset that no file holds."""
+    for name in config["experiments"]:
+        builds, sweep = planned_builds(config, name), sweep_settings(config, name) or {}
+        of = {"builds": [builds.dataset] if builds else [], "sweep": sweep.get("datasets", [])}
+        for part, datasets in of.items():
+            for dataset in datasets:
+                if config["sources"][dataset]["layout"] in MADE:
+                    raise GpufeedError(
+                        f"dataset {dataset!r} in experiments.{name}.{part}, which has no image files",
+                        "a dataset of image files, since decoders read files",
+                        f"name another dataset in experiments.{name}.{part}",
+                    )
+
+
+def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str, str]]:
+    """(dataset, where, what else to do) of all that knows images in the size of their files alone."""
+    if config["cache_decoder"] == "strips":
+        for name, cells in found.cells.items():
+            for cell in cells.values():
+                if LOADERS[cell.loader].reads == "cache":
+                    yield (
+                        cell.dataset,
+                        f"cache_decoder strips (experiments.{name}, loader {cell.loader})",
+                        "take another cache_decoder than strips, or another dataset",
+                    )
+    for name in config["experiments"]:
+        builds = planned_builds(config, name)
+        if builds and any(decoder == "strips" for decoder, _ in builds.runs):
+            yield (
+                builds.dataset,
+                f"experiments.{name}.builds",
+                "remove strips from it, or name another dataset",
+            )
+        for dataset in (sweep_settings(config, name) or {}).get("datasets", []):
+            yield dataset, f"experiments.{name}.sweep", "remove the dataset from the sweep"
+
+
+def check_hyper(group: str, name: str, values: object, place: str) -> None:
+    """Raises GpufeedError at the first value that the definition of a model, trainer or augment refuses."""
+    if error := first_error("hyper", {group: {name: values}}):
+        path = list(error.absolute_path)
+        raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
+
+
+def read_hyper(group: str, name: str) -> dict:
+    """The checked defaults of one model, trainer or augment from config/hydra."""
+    path = HYPER / group / f"{name}.yaml"
+    place = str(path.relative_to(ROOT))
+    try:
+        values = read_yaml(path.read_text(), place)
+    except OSError as error:
+        raise GpufeedError(
+            f"no hyper-parameters of {group} {name!r}", f"a file {place}", "write it, if only with {}"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise GpufeedError(
+            f"{place} is no YAML ({error})", "lines of `key: value`", f"correct {place}"
+        ) from error
+    values = {} if values is None else values  # a file of comments
+    check_hyper(group, name, values, place)
+    return values
+
+
+def parse_override(text: str) -> tuple[str, str, object]:
+    """'model.stem=cifar' as (group, key, value); the value is JSON where it can be, else a string."""
+    target, _, value = text.partition("=")
+    group, _, key = target.partition(".")
+    try:
+        return group, key, json.loads(value)
+    except (ValueError, RecursionError):  # the latter for a thousand opening brackets
+        return group, key, value
+
+
+class Composer:
+    """Hyper-parameters of a cell: the defaults of its model, trainer and augment, then its overrides."""
+
+    def __init__(self):
+        self.defaults: dict[tuple[str, str], dict] = {}
+        self.composed: dict[tuple, dict] = {}  # checking each of 10,000 cells took 2.1 of 3.1 s
+
+    def __call__(self, cell: Cell, where: str) -> dict:
+        """{"model": ..., "trainer": ..., "augment": ...}; where: the cell's place in the config.
+
+        Cells that differ in other axes share one dict. Raises GpufeedError for an override of nothing and
+        for a value that the schema refuses.
+        """
+        key = (*(getattr(cell, group) for group in GROUPS), cell.overrides)
+        if key not in self.composed:
+            self.composed[key] = self._compose(cell, where)
+        return self.composed[key]
+
+    def _compose(self, cell: Cell, where: str) -> dict:
+        hyper = {group: self._defaults(group, getattr(cell, group)) for group in GROUPS}
+        for text in cell.overrides:
+            group, key, value = parse_override(text)
+            name = getattr(cell, group)
+            if not hyper[group]:
+                raise GpufeedError(
+                    f"{text!r} in {where}", f"nothing: {group} {name!r} has no hyper-parameters", "remove it"
+                )
+            if key not in hyper[group]:
+                raise unknown(f"{group} hyper-parameter", key, hyper[group], f"{where}: {text}")
+            hyper[group][key] = value
+            check_hyper(group, name, hyper[group], f"the overrides of {where}")
+        if "heads" in hyper["model"]:  # a vision transformer of ours
+            vit_options.check(hyper["model"], f"{where}, model {cell.model}")
+        return hyper
+
+    def _defaults(self, group: str, name: str) -> dict:
+        """A copy of the defaults, read once."""
+        if (group, name) not in self.defaults:
+            self.defaults[group, name] = read_hyper(group, name)
+        return dict(self.defaults[group, name])
+
+
+def planned(config: Mapping) -> Plan:
+    """Checks a config and returns all its cells."""
+    check(config)
+    found = plan(config, Composer())
+    for name, cells in found.cells.items():
+        check_evaluation(config, cells.values())
+        if name in config["run"]:  # one that is not may be meant for another dataset of the name
+            check_batches(config, cells.values())
+        check_resume(config, name, cells.values())
+        planned_impact(config, name, cells.values())
+        ceilings_plan.cells(config, found, name)
+        pair(config, found, name)
+    check_models(config, found)
+    check_resized(config, found)
+    check_made(config)
+    return found

@@ -1,0 +1,172 @@
+"""A config or hyper-parameters against their schema, with what is wrong in words.
+
+Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+
+from gpufeed.core.errors import GpufeedError, unknown
+
+SCHEMAS = Path(__file__).resolve().parent / "schemas"
+
+
+def is_integer(checker: object, value: object) -> bool:
+    """Whether a value is a whole number in Python too: JSON Schema lets 32.0 pass for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(checker: object, value: object) -> bool:
+    """Whether a value is a number that a float can hold: YAML and json.loads give NaN and Infinity too."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max  # false for NaN
+
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml takes an eighth of the time in every start
+TEXT = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:value")  # the latter: a bare `=`
+MERGE = "tag:yaml.org,2002:merge"  # `<<`, of which a mapping may have several
+
+
+def read_yaml(text: str, place: str) -> Any:
+    """Return the plain values of a YAML text; place: what errors call it.
+
+    Raises GpufeedError for a key that a mapping has twice, and yaml.YAMLError for what is no YAML.
+    """
+    loader = LOADER(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:  # empty, or comments alone
+            return None
+        check_keys(loader, node, place)
+        return loader.construct_document(node)
+    except (ValueError, RecursionError) as error:  # a date of the 13th month; a thousand brackets
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def check_keys(loader: Any, root: yaml.Node, place: str) -> None:
+    """Raise GpufeedError at the first key that a mapping has twice: YAML keeps the last without a word."""
+    left, seen = [(root, "")], set()
+    while left:
+        node, path = left.pop()
+        if id(node) in seen:  # an anchor's, which aliases bring back
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += [(entry, f"{path}{index}.") for index, entry in enumerate(node.value)]
+        elif isinstance(node, yaml.MappingNode):
+            lines: dict[Any, int] = {}
+            for key, value in node.value:
+                left.append((value, f"{path}{key.value}."))
+                if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+                    continue
+                name = key.value if key.tag in TEXT else loader.construct_object(key)
+                line = key.start_mark.line + 1
+                if name in lines:
+                    raise GpufeedError(
+                        f"key '{path}{key.value}' twice in {place}, in lines {lines[name]} and {line}",
+                        "each key once: of several the last alone would count",
+                        "give one of them another name, or make one of the two",
+                    )
+                lines[name] = line
+
+
+def check_files(paths: Iterable[str | Path]) -> None:
+    """Raise GpufeedError for a key that a mapping in one of these files has twice.
+
+    The files were read by Snakemake, which says what else is wrong with them.
+    """
+    for path in map(Path, paths):
+        if path.is_file():  # a pipe is read once
+            try:
+                text = path.read_text(encoding="utf-8").replace("\t", " ")  # JSON may have tabs
+                read_yaml(text, str(path))
+            except (OSError, UnicodeDecodeError, yaml.YAMLError):
+                continue
+
+
+@cache
+def validator(name: str) -> Validator:
+    """The validator of one of the schemas, `config` or `hyper`."""
+    types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
+    schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
+    return extend(Draft202012Validator, type_checker=types)(schema)
+
+
+def first_error(name: str, instance: object) -> ValidationError | None:
+    """The first violation of a schema, in the order of the paths; None if there is none."""
+    errors = validator(name).iter_errors(instance)
+    return min(errors, key=lambda error: [str(part) for part in error.absolute_path], default=None)
+
+
+BOUNDS = {
+    "type": "type",
+    "enum": "one of:",
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+    "pattern": "matching",
+    "multipleOf": "a multiple of",
+    "minItems": "entries: at least",
+    "maxItems": "entries: at most",
+    "minProperties": "keys: at least",
+}
+
+
+def bounds(schema: Mapping) -> str:
+    """What a schema allows, in words."""
+    parts = []
+    for key, words in BOUNDS.items():
+        if key in schema:
+            value = schema[key]
+            parts.append(f"{words} {', '.join(map(str, value)) if isinstance(value, list) else value}")
+    description = schema.get("description", "")
+    return f"{'; '.join(parts)} ({description})" if parts and description else description or "; ".join(parts)
+
+
+def one_value(schema: Mapping) -> Mapping:
+    """The schema of one value alone where several may be listed, too."""
+    types = schema.get("type")
+    if not isinstance(types, list) or "array" not in types:
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in ("items", "minItems", "maxItems")}
+    return kept | {"type": [name for name in types if name != "array"]}
+
+
+def explain(
+    error: ValidationError,
+    place: str = "the config",
+    path: Iterable[str | int] | None = None,
+    lists: bool = True,
+) -> GpufeedError:
+    """A schema violation as found / expected / what to do.
+
+    path: of the wrong value within `place`. lists: whether what may be one value may be several there.
+    """
+    key = ".".join(str(part) for part in (error.absolute_path if path is None else path))
+    where = f"{key} in {place}" if key else place
+    if error.validator == "additionalProperties" and isinstance(error.instance, Mapping):
+        allowed = error.schema.get("properties", {})
+        extra = next(name for name in error.instance if name not in allowed)
+        return unknown("key", extra, allowed, where)
+    if error.validator == "required":
+        missing = next(name for name in error.validator_value if name not in error.instance)
+        described = error.schema["properties"][missing].get("description", "")
+        return GpufeedError(
+            f"no {missing!r} in {where}", described or f"a {missing}", f"add {missing!r} to {where}"
+        )
+    found = f"{key}: {error.instance!r}, in {place}" if key else f"{error.instance!r} as {place}"
+    allowed = error.schema if lists else one_value(error.schema)
+    return GpufeedError(found, bounds(allowed), f"correct {where}")

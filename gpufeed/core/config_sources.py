@@ -1,0 +1,151 @@
+"""Sources of data in the config: what a layout would refuse is said before anything is fetched.
+
+Imported while the workflow plans, so it needs nothing beyond what Snakemake itself brings.
+"""
+
+from collections.abc import Mapping
+
+from gpufeed.core.config_schema import validator
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.registry import DERIVED, LAYOUTS, MADE
+
+FASHION_MNIST_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+
+
+def check_source(source: Mapping, where: str) -> None:
+    """Raises GpufeedError for a source that its layout would refuse once its files are there."""
+    layout, options = source["layout"], source.get("options", {})
+    if layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS, where)
+    if layout == "image_folder":
+        return check_folder(source, where)
+    if "folder" in source:
+        raise GpufeedError(
+            f"a folder in {where}, whose layout is {layout}",
+            "layout image_folder, or files",
+            "write layout: image_folder for images of your own",
+        )
+    if layout == "synthetic":
+        check_splits(options, where)
+    elif layout in MADE:
+        return
+    elif layout in DERIVED:
+        check_derived(source, where)
+    elif options:
+        raise GpufeedError(
+            f"options in {where}", f"none: layout {layout} has no options", "remove `options:` from it"
+        )
+    else:
+        check_files(layout, [file["name"] for file in source.get("files", [])], where)
+
+
+def check_files(layout: str, names: list[str], where: str) -> None:
+    """Raises GpufeedError unless the files are those that the layout reads."""
+    found = f"{', '.join(names) or 'no files'} in {where}"
+    if layout == "fashion_mnist":
+        if sorted(names) != sorted(FASHION_MNIST_FILES):
+            raise GpufeedError(
+                found,
+                f"the four files {', '.join(FASHION_MNIST_FILES)}",
+                "list these four under `files:`, each with name and sha256",
+            )
+    elif not names:
+        raise GpufeedError(found, "one row with name and sha256", "add `files:` to it")
+    elif len(names) > 1:
+        raise GpufeedError(found, f"one archive for layout {layout}", "leave one row under `files:`")
+
+
+def check_folder(source: Mapping, where: str) -> None:
+    """Raises GpufeedError unless a source of layout image_folder has a folder or else one archive."""
+    files = [file["name"] for file in source.get("files", [])]
+    if len(files) + ("folder" in source) != 1:
+        raise GpufeedError(
+            f"{'a folder and ' if 'folder' in source else ''}{len(files)} files in {where}",
+            "a folder of images, or one archive of such a folder",
+            "write folder: FOLDER into it, or one row under `files:`",
+        )
+
+
+def check_derived(source: Mapping, where: str) -> None:
+    """Raises GpufeedError unless a source that is made of another one has its options, and no files."""
+    layout = source["layout"]
+    if source.get("files"):
+        raise GpufeedError(
+            f"files in {where}", f"none: layout {layout} is made of another source", "remove `files:`"
+        )
+    if not source.get("options"):
+        needed = validator("config").schema["$defs"][layout]["required"]
+        listed = ", ".join(f"{key}: ..." for key in needed)
+        raise GpufeedError(
+            f"no options in {where}",
+            f"{', '.join(needed[:-1])} and {needed[-1]}",
+            f"add `options: {{{listed}}}`",
+        )
+
+
+def check_of(config: Mapping, dataset: str) -> None:
+    """Raises GpufeedError unless the source that another is made of can be that.
+
+    It is made of none itself. Mosaics want one size of image, gray_idx a split that nothing trains on.
+    """
+    layout = config["sources"][dataset]["layout"]
+    of, where = config["sources"][dataset]["options"]["of"], f"sources.{dataset}.options.of"
+    others = [
+        name
+        for name, row in config["sources"].items()
+        if row["layout"] not in (*DERIVED, *MADE)
+        and ("resize" not in row if layout == "mosaic" else holds_out(row))
+    ]
+    for name in (of, config["use_instead"].get(of, of)):
+        if name not in others:
+            raise unknown("dataset", name, others, where)
+
+
+def with_defaults(layout: str, options: Mapping) -> dict:
+    """The options of a source of a layout, with the defaults of those that it leaves out."""
+    described = validator("config").schema["$defs"].get(layout, {}).get("properties", {})
+    defaults = {key: schema["default"] for key, schema in described.items() if "default" in schema}
+    return {**defaults, **options}
+
+
+def evaluation_images(options: Mapping) -> int:
+    """Images that a synthetic source with all its options holds out for evaluation."""
+    return round(options["count"] * options["evaluation_share"])
+
+
+def check_splits(options: Mapping, where: str) -> None:
+    """Raises GpufeedError if a split of a synthetic source has no image of some class."""
+    options = with_defaults("synthetic", options)
+    held_out, classes = evaluation_images(options), options["classes"]
+    if options["count"] - held_out < classes:
+        raise GpufeedError(
+            f"{options['count'] - held_out} training images for {classes} classes in {where}",
+            "at least one for each class",
+            "raise `count`, or lower `classes` or `evaluation_share`",
+        )
+    if options["evaluation_share"] and held_out < classes:
+        raise GpufeedError(
+            f"{held_out} evaluation images for {classes} classes in {where}",
+            "at least one for each class, or evaluation_share 0",
+            "raise `count` or `evaluation_share`, or lower `classes`",
+        )
+
+
+def holds_out(source: Mapping) -> bool:
+    """Whether a source has images that nothing trains on."""
+    if source["layout"] == "synthetic":
+        return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
+    return source["layout"] not in ("mosaic", "noise")
+
+
+def training_images(source: Mapping) -> int | None:
+    """Images that a source trains on, where its options say how many; None for those that have to be read."""
+    if source["layout"] not in ("synthetic", "mosaic", "noise"):
+        return None
+    options = with_defaults(source["layout"], source.get("options", {}))
+    return options["count"] - (evaluation_images(options) if source["layout"] == "synthetic" else 0)

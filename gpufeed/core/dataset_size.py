@@ -1,0 +1,107 @@
+"""The size of a dataset, as far as it is known before its files are read: images, bytes, pixels.
+
+Imported while the workflow plans, so it needs the standard library alone.
+"""
+
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufeed.core.cells import source_options
+from gpufeed.core.config_sources import with_defaults
+from gpufeed.core.image_listing import is_image
+from gpufeed.core.registry import MADE
+
+# (images of both splits, side in pixels) of layouts that come in one size
+IMAGES = {"cifar10": (60_000, 32), "cifar10_jpeg": (60_000, 32), "fashion_mnist": (70_000, 28)}
+TINY_IMAGENET = (2255, 64)  # bytes of the archive for each image, side: parts of it are in use, too
+BLOCK = 4096  # bytes that the smallest file takes
+# Bytes of decoded pixels for each byte of a file, at least: of photographs at quality 95, and without loss
+LOSSY, LOSSLESS = 5, 1
+LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp")
+COUNTING_S = 2.0  # that a folder is looked at; what is found until then is "at least"
+SIZED = 2000  # files whose size is asked for; on a network file system each answer takes a while
+
+
+@dataclass(frozen=True)
+class Amount:
+    """images: 0 if not known. files: bytes of the image files. read: pixels in the files. kept: pixels once
+    they are decoded and brought to their size. whole: whether that is all, or what was seen in time.
+    """
+
+    images: int
+    files: int
+    read: int
+    kept: int
+    whole: bool = True
+
+
+def amount_of(config: Mapping, dataset: str) -> Amount:
+    """Return the size of a source of a checked config; list a folder for COUNTING_S at most."""
+    source = config["sources"][dataset]
+    found = unresized(config, dataset)
+    if size := source.get("resize"):
+        return Amount(found.images, found.files, found.read, found.images * math.prod(size), found.whole)
+    return found
+
+
+def unresized(config: Mapping, dataset: str) -> Amount:
+    """As amount_of, with the images in the size of their files."""
+    source, layout = config["sources"][dataset], config["sources"][dataset]["layout"]
+    if "folder" in source:
+        return counted(Path(source["folder"]).expanduser())
+    archives = sum(file.get("size") or 0 for file in source.get("files", []))
+    if layout in IMAGES:
+        images, side = IMAGES[layout]
+    elif layout == "tiny_imagenet":
+        images, side = archives // TINY_IMAGENET[0], TINY_IMAGENET[1]
+    elif layout == "image_folder":
+        return Amount(0, archives, archives * LOSSY // 3, archives * LOSSY // 3)
+    else:
+        options = with_defaults(layout, source_options(config, dataset))
+        side = options["size"]
+        images = options["count"] if "count" in options else amount_of(config, options["of"]).images
+    pixels = images * side**2
+    if layout in MADE:
+        return Amount(images, 0, pixels, pixels)
+    return Amount(images, images * max(BLOCK, side**2 * 3 // (2 * LOSSY)), pixels, pixels)
+
+
+def counted(folder: Path, seconds: float = COUNTING_S) -> Amount:
+    """The images below a folder, links followed; what cannot be read counts as nothing.
+
+    Bytes are those of the first SIZED files, for each of the others their mean.
+    """
+    end, rest, known = time.monotonic() + seconds, [str(folder)], set()
+    images = sized = files = decoded = 0
+    whole = True
+    while rest and whole:
+        try:
+            here = os.stat(place := rest.pop())
+            if (here.st_dev, here.st_ino) in known:
+                continue
+            known.add((here.st_dev, here.st_ino))
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        rest.append(entry.path)
+                    elif is_image(entry.name) and entry.is_file():  # no link that leads nowhere
+                        images += 1
+                        if sized < SIZED:
+                            size = entry.stat().st_size
+                            lossy = entry.name.lower().endswith(LOSSY_SUFFIXES)
+                            sized, files = sized + 1, files + size
+                            decoded += size * (LOSSY if lossy else LOSSLESS)
+                    if time.monotonic() > end:
+                        whole = False
+                        break
+        except OSError:
+            continue
+    each = images / sized if sized else 0
+    pixels = round(decoded * each / 3)
+    return Amount(images, round(files * each), pixels, pixels, whole)

@@ -1,0 +1,83 @@
+"""The verdict on one loader, dataset and setting, to and from JSON (core/schemas/gate.schema.yaml)."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from gpufeed.core.document import Document
+from gpufeed.core.errors import Skip
+from gpufeed.core.retry_policy import outdate
+
+SCHEMA_VERSION = 1
+DOCUMENT = Document("gate", "verdict")
+
+
+@dataclass
+class Verdict:
+    """What the gate says of one loader with one setting. Fields as in the schema.
+
+    The differences are None if no pixel was compared.
+    """
+
+    dataset: str
+    loader: str
+    settings: dict
+    attempt: int
+    planned_on: str
+    started_at: str
+    finished_at: str
+    environment: dict
+    status: str  # passed | failed | skipped
+    sentence: str | None = None
+    device: str | None = None
+    samples: dict = field(default_factory=dict)
+    pixels: dict | None = None
+    reference: dict | None = None
+    epochs: int = 0
+    compared: int = 0
+    max_difference: int | None = None
+    mean_difference: float | None = None
+    beyond_tolerance: int = 0
+    offenders: list[dict] = field(default_factory=list)
+    loading: dict | None = None
+    schema_version: int = SCHEMA_VERSION
+
+    def write(self, path: str | Path) -> None:
+        """Writes the verdict as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
+        DOCUMENT.write(asdict(self), path)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Verdict":
+        """Reads a verdict; raises GpufeedError if it is missing, damaged or of another schema version."""
+        return cls(**DOCUMENT.read(path))
+
+
+class NotPassed(Exception):
+    """The loader failed the gate, so that no cell with its settings may be timed."""
+
+
+def admit(path: str | Path) -> Verdict:
+    """The verdict at `path`, if it lets its loader be timed.
+
+    Raises NotPassed if it does not, Skip with the gate's own sentence if it could not judge.
+    """
+    verdict = Verdict.read(path)
+    if verdict.status == "failed":
+        raise NotPassed(f"{verdict.loader} did not pass the equivalence gate: {verdict.sentence}")
+    if verdict.status == "skipped":
+        raise Skip(verdict.sentence)
+    return verdict
+
+
+def check_same(path: str | Path, verdict: Verdict, what: str, here: str) -> None:
+    """Raises NotPassed if the verdict at `path` is on another thing than what a cell is about to time.
+
+    what: "device", the kind of device, or "decoder", its version. Such a verdict counts as outdated from
+    then on, so that the next run judges the loader again.
+    """
+    judged = verdict.device if what == "device" else verdict.pixels and verdict.pixels["version"]
+    if judged != here:
+        outdate(path, verdict.attempt)
+        raise NotPassed(
+            f"{verdict.loader} passed the equivalence gate with {what} {judged}, and this cell has {here}: "
+            "the next run judges it again."
+        )

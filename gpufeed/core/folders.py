@@ -1,0 +1,74 @@
+"""The folders of a run and the repository: where they are, and whether they can be."""
+
+import os
+from pathlib import Path
+
+from gpufeed.core.errors import GpufeedError
+
+
+def check_checkout(part: Path) -> None:
+    """Raise GpufeedError where pip has installed the package without this part of its repository."""
+    if not part.exists():
+        raise GpufeedError(
+            f"no {part}: this gpufeed was installed without its repository",
+            "a clone of the repository, with its profiles and constraints",
+            "git clone it, and in the clone run make setup, then this command with .venv/bin/python",
+        )
+
+
+def check_run_folder(here: Path, clone: Path) -> None:
+    """Raise GpufeedError where Snakemake could not keep its notes on a run: in `.snakemake` of the folder."""
+    place = next(place for place in (here / ".snakemake", here) if place.exists())
+    if not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
+        raise GpufeedError(
+            f"you may not write into {place}",
+            "a folder for the notes that Snakemake keeps on a run (.snakemake), and for data and results",
+            f"run it in a folder of your own: snakemake -s {clone / 'Snakefile'} ... there",
+        )
+
+
+def settle_folders(config: dict) -> None:
+    """Makes `~` in data and results the home folder, as archives have it.
+
+    Raises GpufeedError where a file is in a folder's place, where one may not look, and as check_apart does.
+    """
+    for key in ("data", "results"):
+        folder = Path(config[key]).expanduser()
+        try:
+            wrong = next((f"{one} is a file" for one in (folder, *folder.parents) if one.is_file()), "")
+        except OSError as error:
+            wrong = str(error)
+        if wrong:
+            raise GpufeedError(
+                f"{key}: {config[key]!r} in the config: {wrong}",
+                "a folder, or a place where one can be made",
+                f"name another: --config {key}=FOLDER",
+            )
+        config[key] = str(folder)
+    for name, source in config.get("sources", {}).items():
+        if "folder" in source:
+            check_apart(Path(source["folder"]), Path(config["data"]) / name)
+
+
+def unwritable(results: str | Path) -> GpufeedError | None:
+    """The error for results that may not be written to, where Snakemake would end in a traceback; or None."""
+    folder = Path(results).absolute()
+    place = next(one for one in (folder, *folder.parents) if one.exists())
+    if os.access(place, os.W_OK | os.X_OK):
+        return None
+    return GpufeedError(
+        f"{place}: you may not write there",
+        "a folder for results, or a place where one can be made",
+        "ask for access, or name another: --config results=FOLDER",
+    )
+
+
+def check_apart(folder: Path, out: Path) -> None:
+    """Raises GpufeedError where a source's folder is, holds or lies in the one of the images below `out`."""
+    own, images = folder.expanduser().resolve(), out.resolve() / "images"
+    if own == images or own in images.parents or images in own.parents:
+        raise GpufeedError(
+            f"the images in {folder} where their own dataset is laid out, {images}",
+            "a folder of images that no preparation writes to",
+            "give the source another name, or its datasets another folder: --config data=FOLDER",
+        )

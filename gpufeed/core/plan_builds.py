@@ -1,0 +1,42 @@
+"""Which builds of caches an experiment times: read from the config while the workflow plans.
+
+Standard library only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpufeed.core.errors import unknown
+from gpufeed.core.registry import DECODERS
+
+CORES = ("all", "one")
+
+
+@dataclass(frozen=True)
+class Builds:
+    """What one experiment times. runs: (decoder, "all" or "one" core), each a fresh process."""
+
+    dataset: str
+    counts: list[int]
+    runs: list[tuple[str, str]]
+
+
+def planned_builds(config: Mapping, experiment: str) -> Builds | None:
+    """The builds of an experiment of a config that keeps to its schema; None if it has none.
+
+    Raises GpufeedError for a dataset or decoder that does not exist.
+    """
+    block = config["experiments"][experiment].get("builds")
+    if block is None:
+        return None
+    where = f"experiments.{experiment}.builds"
+    dataset = config["use_instead"].get(block["dataset"], block["dataset"])
+    if dataset not in config["sources"]:
+        raise unknown("dataset", dataset, config["sources"], where)
+    runs = [(name, "all") for name in block["decoders"]] + [
+        (name, "one") for name in block.get("one_core", [])
+    ]
+    for name, _ in runs:
+        if name not in DECODERS:
+            raise unknown("decoder", name, DECODERS, where)
+    return Builds(dataset, sorted(block["counts"]), runs)

@@ -1,0 +1,134 @@
+"""What a sweep measures: its settings from the config, and the points of one decoder on one node.
+
+Standard library only: the workflow imports this while it plans.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from gpufeed.core.errors import unknown
+from gpufeed.core.registry import DECODERS
+
+# Entries of a sweep that read strips.bin, and the backend that decodes it; None: the best for the device.
+STRIP_SETS = {"strips": None, "strips_cpu": "cpu"}
+STRIP_PIXELS = 2**28  # of the strips in one call: 805 MB of decoded pixels
+DEFAULTS = {
+    "cores": [1, 4, 8, 16],
+    "batch_size": 256,
+    "batch_pixels": 33_554_432,
+    "batch_sizes": {},
+    "cold": [],
+    "seconds": 0.1,
+    "rounds": 5,
+    "images": 4096,
+}
+
+
+def check_sweep(config: Mapping, experiment: str) -> None:
+    """Raises GpufeedError for a name in an experiment's sweep that there is not."""
+    sweep, where = config["experiments"][experiment].get("sweep"), f"experiments.{experiment}.sweep"
+    if sweep is None:
+        return
+    for name in sweep["datasets"]:
+        if name not in config["sources"]:
+            raise unknown("dataset", name, config["sources"], f"{where}.datasets")
+    for name in sweep["decoders"]:
+        if name not in DECODERS and name not in STRIP_SETS:
+            raise unknown("decoder", name, {**DECODERS, **STRIP_SETS}, f"{where}.decoders")
+    for key in ("batch_sizes", "cold"):
+        for name in sweep.get(key, []):
+            if name not in sweep["datasets"]:
+                raise unknown("dataset", name, sweep["datasets"], f"{where}.{key}")
+
+
+def settings(config: Mapping, experiment: str) -> dict | None:
+    """The sweep of an experiment with all defaults, stand-ins in their places; None if it has none."""
+    sweep = config["experiments"][experiment].get("sweep")
+    if sweep is None:
+        return None
+    stand_ins = config["use_instead"]
+    found = {**DEFAULTS, **sweep}
+    for key in ("datasets", "cold"):
+        found[key] = list(dict.fromkeys(stand_ins.get(name, name) for name in found[key]))
+    found["batch_sizes"] = {
+        stand_ins.get(name, name): list(sizes) for name, sizes in found["batch_sizes"].items()
+    }
+    return found
+
+
+@dataclass(frozen=True)
+class Images:
+    """What the points need to know of a dataset: pixels of one image, and how many images there are."""
+
+    height: int
+    width: int
+    count: int  # that the sweep uses
+    all: int  # of the training split
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measurement: a dataset on so many cores, in batches of so many images, from which page cache."""
+
+    dataset: str
+    cores: int
+    batch_size: int
+    cache: str = "warm"  # warm | cold
+
+    def asdict(self) -> dict:
+        return asdict(self)
+
+
+def batch_of(wanted: int, images: Images, batch_pixels: int) -> int:
+    """Images a call: what is wanted, within `batch_pixels` and within the dataset."""
+    return max(1, min(wanted, batch_pixels // (images.height * images.width), images.count))
+
+
+def core_counts(
+    wanted: list[int], allowed: int, spreads: bool, restricts: bool
+) -> tuple[list[int], list[str]]:
+    """The core counts to measure, ascending, and a sentence for each kind that is left out.
+
+    spreads: whether the decoder's speed is one of cores; a GPU decoder is measured with all of them.
+    restricts: whether the system lets a process have fewer than all.
+    """
+    if not spreads:
+        return [allowed], []
+    too_many = sorted({count for count in wanted if count > allowed})
+    fitting = sorted({count for count in wanted if count <= allowed} | {allowed})
+    left_out = []
+    if too_many:
+        counts = ", ".join(map(str, too_many))
+        left_out.append(f"Left out: {counts} cores, since this run has {allowed}.")
+    if not restricts and fitting != [allowed]:
+        left_out.append("Left out: fewer cores than all, since this system lets no process choose its cores.")
+        fitting = [allowed]
+    return fitting, left_out
+
+
+def points(
+    settings: Mapping, sizes: Mapping[str, Images], counts: list[int], whole: bool = False
+) -> list[Point]:
+    """All points of a decoder, grouped by cores.
+
+    counts: from `core_counts`; batch sizes and cold caches are measured on the most cores. whole: the decoder
+    takes the whole training split in one call, as far as STRIP_PIXELS allow, whatever the batch size.
+    """
+    pixels, found = settings["batch_pixels"], []
+
+    def usual(images: Images) -> int:
+        if whole:
+            return max(1, min(images.all, STRIP_PIXELS // (images.height * images.width)))
+        return batch_of(settings["batch_size"], images, pixels)
+
+    for cores in counts:
+        for name, images in sizes.items():
+            found.append(Point(name, cores, usual(images)))
+    most = counts[-1]
+    if not whole:
+        for name, wanted in settings["batch_sizes"].items():
+            for size in wanted:
+                found.append(Point(name, most, batch_of(size, sizes[name], pixels)))
+    for name in settings["cold"]:
+        found.append(Point(name, most, usual(sizes[name]), "cold"))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,70 @@
+"""What an experiment measures of its models in use. Standard library only: read while planning."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpufeed.core.cells import Plan
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.plan_saved_models import kept_cells
+from gpufeed.core.registry import BACKENDS, TORCH_PRECISIONS
+
+METHODS = ("minmax", "percentile", "entropy")  # how onnxruntime finds the ranges of activations
+CALIBRATION = {"images": 512, "method": "minmax", "seed": 0}
+DEFAULTS = {
+    "backends": list(BACKENDS),
+    "precisions": list(TORCH_PRECISIONS),
+    "batch_sizes": [256, 1024],
+    "calls": 500,
+    "rounds": 5,
+    "seconds": 0.3,
+}
+REFERENCE = ("eager", "fp32")  # whose answers all others are compared with
+
+
+def own(config: Mapping, experiment: str) -> Mapping | None:
+    """The experiment's `inference` as written; None if it has none."""
+    return config["experiments"][experiment].get("inference")
+
+
+def calibration(config: Mapping, experiment: str) -> dict[str, Any]:
+    """How the INT8 file of an experiment is calibrated, with all defaults."""
+    return {**CALIBRATION, **(own(config, experiment) or {}).get("calibration", {})}
+
+
+def settings(config: Mapping, experiment: str) -> dict[str, Any] | None:
+    """What its models are measured with, with all defaults, but for calibration; None without any."""
+    if (block := own(config, experiment)) is None:
+        return None
+    return {**DEFAULTS, **{key: block[key] for key in DEFAULTS if key in block}}
+
+
+def cells(config: Mapping, plan: Plan, experiment: str) -> list[str]:
+    """Ids of the cells whose models are exported and measured."""
+    return kept_cells(config, plan, experiment, "inference")
+
+
+def pairs(settings: Mapping) -> list[tuple[str, str]]:
+    """(backend, precision) of each row, the reference first: with it all others are compared."""
+    chosen = [
+        (backend, precision)
+        for backend in settings["backends"]
+        for precision in BACKENDS[backend].precisions
+        if precision in settings["precisions"] or precision not in TORCH_PRECISIONS
+    ]
+    return [REFERENCE, *(pair for pair in chosen if pair != REFERENCE)]
+
+
+def check(config: Mapping, experiment: str) -> None:
+    """Raises GpufeedError for a backend that does not exist, and for rows that no backend would have."""
+    if (found := settings(config, experiment)) is None:
+        return
+    where = f"experiments.{experiment}.inference"
+    for name in found["backends"]:
+        if name not in BACKENDS:
+            raise unknown("backend", name, BACKENDS, f"{where}.backends")
+        if not any(backend == name for backend, _ in pairs(found)):
+            raise GpufeedError(
+                f"backend {name} in {where}, of whose precisions none is in `precisions`",
+                f"one of: {', '.join(BACKENDS[name].precisions)}",
+                f"add one to {where}.precisions, or remove the backend",
+            )

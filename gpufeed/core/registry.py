@@ -1,0 +1,235 @@
+"""Every layout, decoder, loader, augment, model, trainer and inference backend, one line each.
+
+The workflow imports this file while it plans, so it names modules without importing them;
+`load` fetches the object behind a name in the job that needs it.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from gpufeed.core.errors import Skip, unknown
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an implementation stands (`module:attribute`) and what the planner must know of it."""
+
+    target: str
+
+
+@dataclass(frozen=True)
+class DecoderEntry(Entry):
+    device: str = "any"  # any | cuda
+    extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
+
+
+@dataclass(frozen=True)
+class AugmentEntry(Entry):
+    device: str = "any"  # any | cuda
+    does: str = "augmented"  # in words: augments that do the same to the pixels are compared
+
+
+@dataclass(frozen=True)
+class ModelEntry(Entry):
+    sized: bool = False  # made for images of one size, which it must be told
+
+
+@dataclass(frozen=True)
+class BackendEntry(Entry):
+    precisions: tuple[str, ...]  # of the arithmetic, a row each; int8 and fp8 have the rest in another one
+
+
+ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
+
+
+@dataclass(frozen=True)
+class LoaderEntry(Entry):
+    workers: str = "never"  # never | optional | required
+    threads: bool = False  # its workers are threads of the process
+    anew: bool = False  # its workers start anew with each epoch
+    stays: bool = False  # its workers stay for all epochs
+    own_process: bool = False  # with persistent_workers its threads have a process that stays
+    reads: str = "files"  # files | cache | strips | shards | beton
+    device: str = "any"  # any | cuda
+    extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
+    resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
+    augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
+    makes: bool = False  # also loads samples that no file holds (MADE)
+    ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
+
+
+LAYOUTS = {
+    "cifar10": Entry("gpufeed.datasets.cifar10:reorganise"),
+    "cifar10_jpeg": Entry("gpufeed.datasets.cifar10_jpeg:reorganise"),
+    "tiny_imagenet": Entry("gpufeed.datasets.tiny_imagenet:reorganise"),
+    "fashion_mnist": Entry("gpufeed.datasets.fashion_mnist:reorganise"),
+    "synthetic": Entry("gpufeed.datasets.synthetic:reorganise"),
+    "mosaic": Entry("gpufeed.datasets.mosaic:reorganise"),
+    "gray_idx": Entry("gpufeed.datasets.gray_idx:reorganise"),
+    "image_folder": Entry("gpufeed.datasets.image_folder:reorganise"),
+    "noise": Entry("gpufeed.datasets.noise:reorganise"),
+}
+MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
+DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
+
+DECODERS = {
+    "pillow": DecoderEntry("gpufeed.decoders.pillow:PillowDecoder"),
+    "opencv": DecoderEntry("gpufeed.decoders.opencv:OpenCVDecoder"),
+    "simplejpeg": DecoderEntry("gpufeed.decoders.simplejpeg:SimpleJpegDecoder"),
+    "torchvision_cpu": DecoderEntry("gpufeed.decoders.torchvision_cpu:TorchvisionCpuDecoder"),
+    "dali_cpu": DecoderEntry("gpufeed.decoders.dali_cpu:DaliCpuDecoder"),
+    "nvimgcodec_cpu": DecoderEntry("gpufeed.decoders.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
+    "strips": DecoderEntry("gpufeed.decoders.strips:StripsDecoder"),
+    "torchvision_cuda": DecoderEntry(
+        "gpufeed.decoders.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"
+    ),
+    "dali_gpu": DecoderEntry("gpufeed.decoders.dali_gpu:DaliGpuDecoder", device="cuda"),
+    "nvimgcodec": DecoderEntry("gpufeed.decoders.nvimgcodec:NvImageCodecDecoder", device="cuda"),
+    "cuda_jpeg": DecoderEntry("gpufeed.decoders.cuda_jpeg:CudaJpegDecoder", device="cuda", extension=True),
+}
+
+LOADERS = {
+    "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader", makes=True),
+    "dataloader_workers": LoaderEntry(
+        "gpufeed.loaders.dataloader:WorkersLoader", workers="required", makes=True
+    ),
+    "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional", makes=True),
+    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True, makes=True),
+    "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
+    "host_cache": LoaderEntry(
+        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
+    ),
+    "torchvision_cuda": LoaderEntry(
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", resizes=False, augments=ON_DEVICE
+    ),
+    "nvimgcodec": LoaderEntry(
+        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", resizes=False, augments=ON_DEVICE
+    ),
+    "dali_gpu": LoaderEntry(
+        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali")
+    ),
+    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
+    "strips": LoaderEntry(
+        "gpufeed.loaders.strips:StripsLoader", reads="strips", resizes=False, augments=ON_DEVICE
+    ),
+    "resident_jpeg": LoaderEntry(
+        "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, augments=ON_DEVICE
+    ),
+    "spdl": LoaderEntry(
+        "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True
+    ),
+    "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True),
+    "webdataset": LoaderEntry(
+        "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
+    ),
+    "ffcv": LoaderEntry(
+        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE
+    ),
+    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True),
+}
+
+AUGMENTS = {
+    "none": AugmentEntry("gpufeed.augment.plain:Normalise", does="not augmented"),
+    "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment"),
+    "torch": AugmentEntry("gpufeed.augment.reference:TorchAugment"),
+    "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour"),
+    "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
+    "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
+}
+
+MODELS = {
+    "simple_cnn": ModelEntry("gpufeed.models.simple_cnn:SimpleCNN"),
+    "notebook_cnn": ModelEntry("gpufeed.models.notebook_cnn:notebook_cnn", sized=True),
+    "resnet18": ModelEntry("gpufeed.models.resnet:resnet18"),
+    "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "vit_small": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
+    "timm_vit_tiny": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
+    "timm_vit_small": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
+}
+
+TRAINERS = {
+    "plain": Entry("gpufeed.training.engines.plain:PlainTrainer"),
+    "fastai": Entry("gpufeed.training.engines.fastai:FastaiTrainer"),
+    "lightning": Entry("gpufeed.training.engines.lightning:LightningTrainer"),
+}
+
+TORCH_PRECISIONS = ("fp32", "fp16", "bf16")
+BACKENDS = {
+    "eager": BackendEntry("gpufeed.benchmarks.inference.backends.eager:prepare", TORCH_PRECISIONS),
+    "compiled": BackendEntry("gpufeed.benchmarks.inference.backends.compiled:prepare", TORCH_PRECISIONS),
+    "cuda_graphs": BackendEntry("gpufeed.benchmarks.inference.backends.graphs:prepare", TORCH_PRECISIONS),
+    "compiled_graphs": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.graphs:prepare_compiled", TORCH_PRECISIONS
+    ),
+    "autotuned_graphs": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.graphs:prepare_autotuned", TORCH_PRECISIONS[1:]
+    ),
+    "export": BackendEntry("gpufeed.benchmarks.inference.backends.program:prepare", ("fp32",)),
+    "onnxruntime": BackendEntry("gpufeed.benchmarks.inference.backends.onnx_runtime:prepare", ("fp32",)),
+    "onnxruntime_int8": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.onnx_runtime:prepare_int8", ("int8",)
+    ),
+    "torchao_int8": BackendEntry("gpufeed.benchmarks.inference.backends.ao:prepare_int8", ("int8",)),
+    "torchao_fp8": BackendEntry("gpufeed.benchmarks.inference.backends.ao:prepare_fp8", ("fp8",)),
+    "tensorrt": BackendEntry("gpufeed.benchmarks.inference.backends.tensor_rt:prepare", ("fp32", "fp16")),
+    "tensorrt_int8": BackendEntry("gpufeed.benchmarks.inference.backends.tensor_rt:prepare", ("int8",)),
+    "tensorrt_rtx": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.tensor_rt:prepare_rtx", ("fp32", "fp16")
+    ),
+    "tensorrt_rtx_int8": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.tensor_rt:prepare_rtx", ("int8",)
+    ),
+}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "layout": LAYOUTS,
+    "decoder": DECODERS,
+    "loader": LOADERS,
+    "augment": AUGMENTS,
+    "model": MODELS,
+    "trainer": TRAINERS,
+    "backend": BACKENDS,
+}
+
+
+def load(kind: str, name: str) -> Any:
+    """The object registered as `name` under `kind`; imports its module.
+
+    Raises GpufeedError for a name that is not registered.
+    """
+    entries = KINDS[kind]
+    if name not in entries:
+        raise unknown(kind, name, entries, where="the registry")
+    module, _, attribute = entries[name].target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def fetch(kind: str, name: str) -> Any:
+    """As `load`; raises Skip if a package that the object's module imports is not installed here."""
+    try:
+        return load(kind, name)
+    except ModuleNotFoundError as error:
+        if (error.name or "gpufeed").split(".")[0] == "gpufeed":
+            raise
+        raise Skip(
+            f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks."
+        ) from error
+
+
+def takes_gpu(decoder: str) -> bool:
+    """Whether a decoder decodes on a GPU where there is one."""
+    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+
+
+def takes_extension(decoder: str) -> bool:
+    """Whether a decoder, or a reader of strips, decodes by the library of gpufeed.native."""
+    return decoder in DECODERS and DECODERS[decoder].extension
+
+
+def source_file(kind: str, name: str) -> str:
+    """The file of the module behind a name, relative to the package, such as models/resnet.py."""
+    if name not in KINDS[kind]:
+        raise unknown(kind, name, KINDS[kind], where="the registry")
+    return KINDS[kind][name].target.partition(":")[0].removeprefix("gpufeed.").replace(".", "/") + ".py"

@@ -1,0 +1,116 @@
+"""How many repeats an experiment has: a number, or as many as its cells need (`repeats: auto`).
+
+A repeat during which other processes used the cores is measured once more; its second record lies beside the
+first, as 3-again.json beside 3.json. Standard library only: the workflow imports this while it plans.
+"""
+
+import json
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufeed.core.errors import GpufeedError
+
+AGAIN = "-again"  # after the number of a repeat, in the name of its second record
+DISTURBED = 0.05  # share of the cores that other processes may use
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Blocks of repeats are added until the interval of every cell's median is narrow enough.
+
+    least, most: repeats of a cell. within: how far from the median the ends of its 95 % interval may lie, as
+    a share of it.
+    """
+
+    least: int = 6  # the fewest that have an interval
+    most: int = 20
+    within: float = 0.03
+
+    def count(self, decision: Callable[[int], str | Path]) -> int:
+        """The repeats that are wanted by the decisions so far.
+
+        decision: the file that says whether so many repeats are too few ({"more": true}). It is asked for one
+        number after another, and what it raises goes on its way; where there is no file, no more are wanted.
+        """
+        repeats = self.least
+        while repeats < self.most and wants_more(decision(repeats)):
+            repeats += 1
+        return repeats
+
+
+def wants_more(path: str | Path) -> bool:
+    """Whether a decision is there and asks for another block."""
+    try:
+        return bool(json.loads(Path(path).read_text())["more"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def read_auto(value: int | str | Mapping, experiment: str) -> Auto | None:
+    """What `repeats` of an experiment says; None for a number. Raises GpufeedError for bounds that cross."""
+    if isinstance(value, int):
+        return None
+    found = Auto(**({} if value == "auto" else value))
+    if found.most < found.least:
+        raise GpufeedError(
+            f"repeats of experiment {experiment!r}: least {found.least}, most {found.most}",
+            "least no larger than most",
+            "raise `most` or lower `least`",
+        )
+    return found
+
+
+def number_of(name: str) -> int | None:
+    """Return the number of a repeat by the name of its record: 3 for `3` and `3-again`, None for others."""
+    number = name.removesuffix(AGAIN)
+    return int(number) if number.isdecimal() else None
+
+
+def again(record: str | Path) -> Path:
+    """Return the path of the second record of a repeat."""
+    record = Path(record)
+    return record.with_name(f"{record.stem}{AGAIN}{record.suffix}")
+
+
+def others_share(telemetry: Mapping | None) -> float | None:
+    """Return the share of the cores that other processes used; None where the record does not tell."""
+    return telemetry["host"].get("others_cpu_share") if isinstance(telemetry, Mapping) else None
+
+
+def is_disturbed(telemetry: Mapping | None) -> bool:
+    """Whether other processes used more of the cores than DISTURBED; False where it is unknown."""
+    return (others_share(telemetry) or 0.0) > DISTURBED
+
+
+def disturbed(records: Iterable[str | Path]) -> list[str]:
+    """Return CELL/REPEAT of each record that is marked; unreadable ones are reported elsewhere."""
+    found = []
+    for path in map(Path, records):
+        try:
+            marked = is_disturbed(json.loads(path.read_text())["telemetry"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        if marked:
+            found.append(f"{path.parent.name}/{path.stem}")
+    return found
+
+
+def counting(records: Mapping[Path, tuple[Hashable, Mapping | None]]) -> list[Path]:
+    """Return the records that count, one a repeat, in their order.
+
+    records: path -> machine and telemetry. Of a repeat that was measured twice the first counts, unless it is
+    marked and the second, on the same machine, was disturbed less.
+    """
+    second = {path: again(path) for path in records if again(path) in records}
+    better = {path: other for path, other in second.items() if stands_in(records[other], records[path])}
+    left_out = {*second.values()} - {*better.values()} | {*better}
+    return [path for path in records if path not in left_out]
+
+
+def stands_in(second: tuple[Hashable, Mapping | None], first: tuple[Hashable, Mapping | None]) -> bool:
+    """Whether the second measurement of a repeat counts in place of the first."""
+    (machine, telemetry), (machine_before, telemetry_before) = second, first
+    share = others_share(telemetry)
+    less = share is not None and is_disturbed(telemetry_before) and share < others_share(telemetry_before)
+    return less and machine == machine_before

@@ -1,0 +1,91 @@
+"""What the options of a vision transformer may be together, which no schema of single values can say.
+
+Standard library only: read while planning, before any job.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.native.attention.tiles import WIDTHS
+
+POOLS = ("mean", "class_token")
+PATCHES = ("linear", "conv")
+ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
+BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
+RESIDUALS = ("float32", "autocast")
+BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.native
+# The same function without the extension, for weights that are used and not timed.
+PLAIN_FORM = {"bias_gelu": "gelu", "linear_bias_gelu": "gelu_tanh"}
+HALF_ONLY = ("flash", "cudnn", "packed")  # these have no float32 kernels on a GPU
+GPU_ONLY = ("efficient", "cudnn", "packed")
+WIDEST_HEAD = 256  # of flash attention (torch 2.10); cuDNN's limit is 128 or 256, by GPU
+AUX_MULTIPLE = 8  # values in the rows of cuBLASLt's epilogues (ops/csrc/cuda/linear_cuda.cpp: fits)
+
+
+def hidden_width(width: int, mlp_ratio: float) -> int:
+    """Width between the two layers of an MLP."""
+    return round(width * mlp_ratio)
+
+
+def check(options: Mapping[str, Any], where: str) -> None:
+    """Raises GpufeedError for options that cannot be together, each of which the schema allows.
+
+    options: those of gpufeed.models.vit.VisionTransformer. where: what the error says of their place.
+    """
+    for key, choices in (
+        ("pool", POOLS),
+        ("patches", PATCHES),
+        ("activation", ACTIVATIONS),
+        ("sdpa", BACKENDS),
+        ("residual", RESIDUALS),
+    ):
+        if options[key] not in choices:
+            raise unknown(f"model.{key}", options[key], choices, where)
+    width, heads, ratio = options["width"], options["heads"], options["mlp_ratio"]
+    if width % heads:
+        near = [n for n in range(1, width + 1) if width % n == 0 and abs(n - heads) <= max(4, heads)]
+        raise GpufeedError(
+            f"model.heads {heads} for model.width {width}, in {where}",
+            f"a divisor of the width, such as {', '.join(map(str, near[:6]))}",
+            "change model.heads or model.width",
+        )
+    if options["sdpa"] == "flash" and width // heads > WIDEST_HEAD:
+        raise GpufeedError(
+            f"heads of {width // heads} values with model.sdpa flash, in {where}",
+            f"at most {WIDEST_HEAD}",
+            "raise model.heads or take another model.sdpa",
+        )
+    if options["sdpa"] == "packed" and width // heads not in WIDTHS:
+        raise GpufeedError(
+            f"heads of {width // heads} values with model.sdpa packed, in {where}",
+            f"one of {', '.join(map(str, WIDTHS))}",
+            "change model.heads or model.width, or take another model.sdpa",
+        )
+    hidden = hidden_width(width, ratio)
+    if not math.isclose(hidden, width * ratio) or hidden < 1:
+        raise GpufeedError(
+            f"model.mlp_ratio {ratio}, which makes {width * ratio} of width {width}, in {where}",
+            "a ratio that gives a whole number of 1 or more",
+            "change model.mlp_ratio or model.width",
+        )
+    if options["activation"] == "linear_bias_gelu" and (hidden % AUX_MULTIPLE or width % AUX_MULTIPLE):
+        raise GpufeedError(
+            f"an MLP of widths {width} and {hidden} with model.activation linear_bias_gelu, in {where}",
+            f"multiples of {AUX_MULTIPLE}, without which no epilogue of cuBLASLt does it",
+            "change model.width or model.mlp_ratio, or take bias_gelu",
+        )
+
+
+def impossible(options: Mapping[str, Any], precision: str, device: str) -> str | None:
+    """Why a cell with these options cannot be on any machine of this config, as a sentence; None if it can.
+
+    options: of any model. precision, device: as the config says them, `auto` included.
+    """
+    backend = options.get("sdpa")
+    if backend in HALF_ONLY and precision in ("fp32", "tf32") and device != "cpu":
+        return f"SDPA backend {backend} has no float32 kernels on GPUs, so precision cannot be {precision}"
+    if backend in GPU_ONLY and device in ("cpu", "mps"):
+        return f"SDPA backend {backend} needs a CUDA GPU, and the config says device {device}"
+    return None

@@ -1,0 +1,124 @@
+"""CIFAR-10 from `cifar-10-python.tar.gz`: pickled batches to lossless PNG files.
+
+Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009.
+"""
+
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.archive import members
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.safe_pickle import load_arrays
+from gpufeed.datasets.staging import (
+    Staging,
+    check_class_names,
+    checksums,
+    no_options,
+    only_archive,
+    png,
+    staging,
+)
+
+# of the training set's pixels, RGB, in 0..1
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+
+SPLITS = {**{f"data_batch_{number}": "train" for number in range(1, 6)}, "test_batch": "test"}
+META = "batches.meta"
+MOST_BYTES = (
+    2**27
+)  # of one of these files: 10,000 images of 3,072 bytes, with room for other pickle protocols
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Writes the images as `out/images/<train|test>/<class>/*.png` and their manifest.
+
+    Raises GpufeedError for an archive that is damaged, incomplete or names code to execute.
+    """
+    no_options(options, "cifar10")
+    archive = only_archive(archives, "cifar10")
+    with staging(out) as stage:
+        classes, batches = read_images(archive)
+        total = sum(len(labels) for _, labels in batches.values())
+        with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
+            for name, (images, labels) in batches.items():
+                _write_batch(stage, SPLITS[name], images, labels, classes, bar)
+        info = DatasetInfo(dataset, "cifar10", classes, "test", MEAN, STD, source=checksums([archive]))
+        return stage.finish(info)
+
+
+def read_images(archive: Path) -> tuple[list[str], dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Read the class names, and for each name in SPLITS uint8 images (N, 32, 32, 3) and int64 labels (N,).
+
+    Raises GpufeedError as `reorganise` does.
+    """
+    contents = _read_batches(archive)
+    classes = _class_names(contents[META], archive)
+    return classes, {name: _images_and_labels(contents[name], name, len(classes), archive) for name in SPLITS}
+
+
+def _read_batches(archive: Path) -> dict[str, dict]:
+    """The unpickled batches and class names by file name, keys as text."""
+    wanted = {*SPLITS, META}
+    contents = {}
+    for member in members(archive, MOST_BYTES):
+        name = PurePosixPath(member.name).name
+        if name in wanted:
+            content = load_arrays(member.read(), name, archive)
+            if not isinstance(content, dict):
+                raise _malformed(name, archive, f"a {type(content).__name__}", "a dict")
+            contents[name] = {_text(key): value for key, value in content.items()}
+    if missing := sorted(wanted - set(contents)):
+        raise GpufeedError(
+            f"{archive} without {', '.join(missing)}",
+            f"the files {', '.join(sorted(wanted))}",
+            "fetch the archive anew: it is cut off or another one",
+        )
+    return contents
+
+
+def _class_names(meta: dict, archive: Path) -> list[str]:
+    names = meta.get("label_names")
+    if not isinstance(names, list):
+        raise _malformed(META, archive, "no list `label_names`", "the names of the classes")
+    classes = [_text(name) for name in names]
+    check_class_names(classes, f"{META} in {archive}")
+    return classes
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _images_and_labels(batch: dict, name: str, classes: int, archive: Path) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 images (N, 32, 32, 3) and int64 labels (N,) of one batch, checked."""
+    data, labels = batch.get("data"), batch.get("labels")
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3072,):
+        found = f"{data.dtype} {data.shape}" if isinstance(data, np.ndarray) else type(data).__name__
+        raise _malformed(name, archive, f"data of {found}", "uint8 (N, 3072)")
+    if not isinstance(labels, list) or len(labels) != len(data):
+        found = f"{len(labels)} labels" if isinstance(labels, list) else "no list of labels"
+        raise _malformed(name, archive, f"{found} for {len(data)} images", "one label an image")
+    if bad := [label for label in labels if type(label) is not int or not 0 <= label < classes]:
+        raise _malformed(name, archive, f"label {bad[0]!r}", f"a number from 0 to {classes - 1}")
+    # stored as planes: (N, 3, 32, 32)
+    return data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64)
+
+
+def _malformed(name: str, archive: Path, found: str, expected: str) -> GpufeedError:
+    return GpufeedError(
+        f"{found} in {name} of {archive}", expected, "fetch the archive anew and check its sha256"
+    )
+
+
+def _write_batch(
+    stage: Staging, split: str, images: np.ndarray, labels: np.ndarray, classes: list[str], bar: tqdm
+) -> None:
+    """images: uint8 (N, 32, 32, 3); labels: int64 (N,)."""
+    for image, label in zip(images, labels.tolist(), strict=True):
+        name = f"{len(stage.rows):05d}.png"  # the sample id
+        stage.add(split, classes[label], name, label, png(np.ascontiguousarray(image)), (32, 32, 3))
+        bar.update()

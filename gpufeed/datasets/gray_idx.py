@@ -1,0 +1,90 @@
+"""Another dataset's images in gray and one size, sent through the idx files that Fashion-MNIST comes in.
+
+Real images take the way of an idx dataset with it where Fashion-MNIST itself cannot be fetched. The four
+files stay beside the images, in `out/idx`. What is measured on them says nothing of Fashion-MNIST.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import enough_disk
+from gpufeed.datasets.idx import FILES, MOST_LABELS, lay_out, write_idx
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.staging import check_keys, only_manifest
+from gpufeed.decoders.pillow import rgb
+
+
+@dataclass(frozen=True)
+class Options:
+    """of: the dataset whose images they are; size: side in pixels."""
+
+    of: str
+    size: int
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Writes the four idx files below `out/idx`, and from these the images and their manifest.
+
+    archives: the manifest of the dataset `of`, and nothing else. Classes, labels and splits are its own, in
+    its order; mean and std are those of the gray training pixels. Raises GpufeedError for options that are
+    unknown or impossible, more classes than a byte can name, and a dataset that holds no image out.
+    """
+    choice = parse_options(options)
+    given = given_manifest(archives, choice)
+    folder = out / "idx"
+    splits = {"train": given.ids("train"), "test": given.ids(given.info.evaluation_split)}
+    labels, paths = given.labels(), given.paths()
+    with enough_disk(out):
+        folder.mkdir(parents=True, exist_ok=True)
+        for split, (image_file, label_file) in FILES.items():
+            ids = splits[split]
+            images = np.empty((len(ids), choice.size, choice.size), np.uint8)
+            for row, sample in enumerate(tqdm(ids, desc=f"{dataset}: {split} in gray", disable=None)):
+                images[row] = gray(paths[sample], choice.size)
+            write_idx(images, folder / image_file)
+            write_idx(labels[ids].astype(np.uint8), folder / label_file)
+    files = {name: folder / name for pair in FILES.values() for name in pair}
+    most = len(given) * choice.size**2
+    return lay_out(files, out, dataset, "gray_idx", given.info.classes, source=asdict(choice), most=most)
+
+
+def gray(file: Path, size: int) -> np.ndarray:
+    """uint8 (size, size): an image as luma (ITU-R 601), resampled linearly with Pillow's antialiasing."""
+    luma = Image.fromarray(rgb(file.read_bytes())).convert("L")
+    return np.asarray(luma.resize((size, size), Image.Resampling.BILINEAR))
+
+
+def parse_options(options: dict) -> Options:
+    """The options, checked; raises GpufeedError for one that is missing, unknown or impossible."""
+    names = [field.name for field in fields(Options)]
+    check_keys(options, names, "gray_idx")
+    for name in names:
+        if name not in options:
+            raise GpufeedError(
+                f"no {name!r} in the options of layout gray_idx", " and ".join(names), f"add {name}"
+            )
+    size = options["size"]
+    if type(size) is not int or not 1 <= size <= 1024:
+        raise GpufeedError(
+            f"size: {size!r} in the options of layout gray_idx",
+            "a whole number of pixels from 1 to 1024",
+            "change size in the config",
+        )
+    return Options(**options)
+
+
+def given_manifest(archives: list[Path], options: Options) -> Manifest:
+    """The manifest of the dataset `of`; raises GpufeedError unless it is that one and fits into idx."""
+    given = only_manifest(archives, "gray_idx", options.of)
+    if len(given.info.classes) > MOST_LABELS:
+        raise GpufeedError(
+            f"{len(given.info.classes)} classes in {given.info.dataset}",
+            f"at most {MOST_LABELS}, since an idx label is one byte",
+            "name another dataset under `of`",
+        )
+    return given

@@ -1,0 +1,132 @@
+"""The idx files of MNIST and its like: four gzipped files of uint8 images and labels, read and written.
+
+Source: the idx format is the one of MNIST (Y. LeCun, C. Cortes). A file begins with 0, 0, the type (8:
+uint8) and the number of dimensions, then each dimension as a big-endian uint32, then the values.
+"""
+
+import gzip
+import os
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.archive import reading
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import checksums, png, staging
+from gpufeed.system.build_once import own_partial
+
+FILES = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+MOST_LABELS = 256  # a label is one byte
+MOST_BYTES = 2**27  # of a file, unpacked: MNIST and its like have 47 MB of training images
+AT_ONCE = 4096  # images whose pixels are counted at a time
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Mean and standard deviation of the training set's pixels in 0..1, three times the one of gray."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+def lay_out(
+    files: dict[str, Path],
+    out: Path,
+    dataset: str,
+    layout: str,
+    classes: list[str],
+    looks: Looks | None = None,
+    source: dict | None = None,
+    most: int = MOST_BYTES,
+) -> Manifest:
+    """Writes the images as `out/images/<train|test>/<class>/*.png` (one channel) and their manifest.
+
+    files: the four of FILES by name. looks: measured from the training pixels if not given. source: what
+    the manifest says of where the files come from, beside their checksums. most: as in `read_idx`. Raises
+    GpufeedError for a damaged file and for images and labels that do not match.
+    """
+    folders = [name.replace("/", "-").replace(" ", "_") for name in classes]
+    with staging(out) as stage:
+        splits = {split: read_split(files, split, len(classes), most) for split in FILES}
+        total = sum(len(labels) for _, labels in splits.values())
+        with tqdm(total=total, desc=f"{dataset}: images", unit=" images", disable=None) as bar:
+            for split, (images, labels) in splits.items():
+                for image, label in zip(images, labels.tolist(), strict=True):
+                    name = f"{len(stage.rows):05d}.png"  # the sample id
+                    stage.add(split, folders[label], name, label, png(image), (*image.shape, 1))
+                    bar.update()
+        looks = looks or measured(splits["train"][0])
+        origin = {**checksums(list(files.values())), **(source or {})}
+        return stage.finish(
+            DatasetInfo(dataset, layout, classes, "test", looks.mean, looks.std, source=origin)
+        )
+
+
+def measured(images: np.ndarray) -> Looks:
+    """The looks of uint8 images (N, H, W), N at least 1, from the count of each value."""
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(images), AT_ONCE):
+        counts += np.bincount(images[start : start + AT_ONCE].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    mean = float((counts * values).sum() / counts.sum())
+    std = float(np.sqrt((counts * (values - mean) ** 2).sum() / counts.sum()))
+    return Looks((round(mean, 6),) * 3, (round(std, 6),) * 3)
+
+
+def read_split(files: dict[str, Path], split: str, classes: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 images (N, H, W) and uint8 labels (N,), checked against each other."""
+    image_file, label_file = (files[name] for name in FILES[split])
+    images, labels = read_idx(image_file, 3, most), read_idx(label_file, 1, most)
+    if len(images) != len(labels):
+        raise _malformed(label_file, f"{len(labels)} labels for {len(images)} images", "one label an image")
+    if len(labels) and labels.max() >= classes:
+        raise _malformed(label_file, f"label {labels.max()}", f"labels from 0 to {classes - 1}")
+    return images, labels
+
+
+def read_idx(path: Path, dimensions: int, most: int = MOST_BYTES) -> np.ndarray:
+    """The uint8 array of a gzipped idx file, `most` bytes at most.
+
+    Raises GpufeedError if type or dimensions differ, the data is cut off, or it would be larger.
+    """
+    start = 4 + 4 * dimensions
+    with reading(path), gzip.open(path) as file:
+        header = file.read(start)
+        shape = struct.unpack(f">{dimensions}I", header[4:]) if len(header) == start else ()
+        # not all of it: a small file can unpack to any number of bytes
+        data = file.read(prod(shape) + 1) if prod(shape) <= most else b""
+    magic = bytes([0, 0, 8, dimensions])
+    if header[:4] != magic:
+        raise _malformed(
+            path, f"first bytes {header[:4].hex(' ')}", f"{magic.hex(' ')} (uint8, {dimensions} dimensions)"
+        )
+    if len(header) < start:
+        raise _malformed(path, f"a header of {len(header)} bytes", f"{start} bytes")
+    if prod(shape) > most:
+        raise _malformed(path, f"the shape {shape}", f"{most:,} bytes at most")
+    if len(data) != prod(shape):
+        raise _malformed(path, f"{len(data)} bytes of data", f"{prod(shape)} for the shape {shape}")
+    return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def write_idx(array: np.ndarray, path: Path) -> None:
+    """Writes a uint8 array as a gzipped idx file, whole or not at all; the same bytes each time."""
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    partial = own_partial(path)
+    try:
+        partial.write_bytes(gzip.compress(header + array.tobytes(), mtime=0))
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _malformed(path: Path, found: str, expected: str) -> GpufeedError:
+    return GpufeedError(f"{found} in {path}", expected, "fetch the file anew and check its sha256")

@@ -1,0 +1,219 @@
+"""Images of your own in folders of their classes, as torchvision's ImageFolder reads them.
+
+`train/CLASS/...` beside `val/CLASS/...` (or valid, validation, test), or `CLASS/...` alone, of which a share
+of each class is held out. In a folder, whose files are linked where that is possible and copied elsewhere, or
+in one zip or tar. A single folder around all of it does not matter, nor do folders within a class. Classes
+are in the order of their names; a folder without an image to train on is none, takes no number, and is told
+in the log, where ImageFolder refuses the whole. Mean and standard deviation are those of ImageNet, as is
+usual.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.image_listing import NAMES, SUFFIXES, is_hidden, is_image, names_below, names_digest
+from gpufeed.datasets import archive
+from gpufeed.datasets.archive import is_plain_name
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import check_keys, checksums, only_archive, staging
+from gpufeed.decoders.file_bytes import MOST_BYTES
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+TRAIN, EVALUATION = "train", ("val", "valid", "validation", "test")
+NO_IMAGE = "files are no images by their names and are not used"
+NO_CLASS = "images lie in no folder of a class and are not used"
+NO_SPLIT = "images lie in folders beside those of the two splits and are not used"
+EMPTY = "folders hold no image to train on and are no classes"
+NOT_PLAIN = "a colon, a backslash, a control character, or bytes that are no UTF-8"
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Options:
+    """evaluation_share: of each class, where no folder says what is held out; drawn by `seed`."""
+
+    evaluation_share: float = 0.1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where each image goes. places: name in the source -> (split, class and folders in it, file)."""
+
+    places: dict[str, tuple[str, str, str]]
+    classes: list[str]
+    evaluation: str
+    left_out: dict[str, int]
+
+    @cached_property
+    def labels(self) -> dict[str, int]:
+        return {name: label for label, name in enumerate(self.classes)}
+
+    def label(self, folder: str) -> int:
+        """Of an image in a class's folder, or in one in it."""
+        return self.labels[folder.partition("/")[0]]
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Links, copies or writes `out/images/<split>/<class>/...`, bytes as they are, and their manifest.
+
+    archives: a folder, or one zip or tar. Samples stand in the manifest by split (train first), label and
+    name. Raises GpufeedError for options that are unknown or impossible, a damaged archive, fewer than two
+    classes, a class to evaluate that nothing trains, and a name that could not be kept.
+    """
+    choice, source = parse_options(options), only_archive(archives, "image_folder")
+    names = names_below(source) if source.is_dir() else archive.names(source)
+    found = placed(names, choice, source)
+    with staging(out) as stage:
+        with tqdm(total=len(found.places), desc=f"{dataset}: images", unit=" images", disable=None) as bar:
+            for name, content in contents(source, found.places):
+                split, folder, file = found.places[name]
+                stage.add(split, folder, file, found.label(folder), content)
+                bar.update()
+        stage.rows.sort(key=lambda row: (row[2] != TRAIN, row[1], row[0]))
+        made_of = {NAMES: names_digest(names)} if source.is_dir() else checksums([source])
+        info = (dataset, "image_folder", found.classes, found.evaluation, MEAN, STD, found.left_out)
+        return stage.finish(DatasetInfo(*info, source={**asdict(choice), **made_of}))
+
+
+def parse_options(options: dict) -> Options:
+    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    check_keys(options, {field.name for field in fields(Options)}, "image_folder")
+    choice = Options(**options)
+    share, seed = choice.evaluation_share, choice.seed
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise _impossible("evaluation_share", share, "a share between 0 and 1")
+    if type(seed) is not int or seed < 0:
+        raise _impossible("seed", seed, "a whole number from 0 on")
+    return choice
+
+
+def _impossible(name: str, found: object, expected: str) -> GpufeedError:
+    return GpufeedError(
+        f"{name}: {found!r} in the options of layout image_folder", expected, f"change {name} in the config"
+    )
+
+
+def contents(source: Path, places: Mapping[str, object]) -> Iterator[tuple[str, "bytes | Path"]]:
+    """(name, file or its bytes) of each image, in the order of the source."""
+    if source.is_dir():
+        yield from ((name, source / name) for name in places)
+        return
+    for member in archive.members(source, MOST_BYTES):
+        if member.name in places:
+            yield member.name, member.read()
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where the images of a source lie.
+
+    places: name -> split and the rest of its path; classes: of the training images; held_out: the folder of
+    the evaluation split, None without one.
+    """
+
+    places: dict[str, tuple[str, list[str]]]
+    classes: list[str]
+    held_out: str | None
+    left_out: Counter[str]
+
+
+def found_in(names: list[str], source: Path) -> Found:
+    """Find the images among some files; source: for messages."""
+    images = [name for name in names if is_image(name)]
+    left_out = Counter({NO_IMAGE: sum(not name.endswith("/") for name in names) - len(images)})
+    parts = {name: name.split("/") for name in images}
+    way: list[str] = []  # to the folders of classes
+    if len({first for first, *_ in parts.values()}) == 1 and any(len(part) > 2 for part in parts.values()):
+        way = [images[0].split("/")[0]]  # one folder around all
+        parts = {name: part[1:] for name, part in parts.items()}
+    nested = {part[0] for part in parts.values() if len(part) > 2}
+    held_out = next((name for name in EVALUATION if name in nested), None)
+    places: dict[str, tuple[str, list[str]]] = {}  # split, and the rest of the way
+    for name, part in parts.items():
+        split, rest = (part[0], part[1:]) if TRAIN in nested else (TRAIN, part)
+        if split not in (TRAIN, held_out):
+            left_out[NO_SPLIT] += 1
+        elif len(rest) < 2:
+            left_out[NO_CLASS] += 1
+        else:
+            places[name] = (split, rest)
+    classes = sorted({rest[0] for split, rest in places.values() if split == TRAIN})
+    if empty := sorted(folders_in(names, [*way, TRAIN] if TRAIN in nested else way) - set(classes)):
+        left_out[EMPTY] = len(empty)
+        log.warning("%d %s: %s, in %s", len(empty), EMPTY, ", ".join(empty), source)
+    return Found(places, classes, held_out if TRAIN in nested else None, left_out)
+
+
+def placed(names: list[str], choice: Options, source: Path) -> Placed:
+    """Return where the images among some files go; source: for messages."""
+    found = found_in(names, source)
+    places, classes, held_out, left_out = found.places, found.classes, found.held_out, found.left_out
+    if len(classes) < 2:
+        raise GpufeedError(
+            f"{len(classes)} folders of classes with images to train on in {source}",
+            "two at least: CLASS/IMAGE, or train/CLASS/IMAGE and val/CLASS/IMAGE",
+            f"sort the images ({', '.join(SUFFIXES)}) into such folders",
+        )
+    check(places, classes, source)
+    if held_out is None:
+        held_out = EVALUATION[0]
+        for name in drawn(places, classes, choice):
+            places[name] = (held_out, places[name][1])
+    if not any(split == held_out for split, _ in places.values()):
+        raise GpufeedError(
+            f"one image a class in {source}",
+            "more, of which some are held out for evaluation",
+            "add images, or folders train and val",
+        )
+    whole = {name: (split, "/".join(rest[:-1]), rest[-1]) for name, (split, rest) in places.items()}
+    return Placed(whole, classes, held_out, {why: count for why, count in left_out.items() if count})
+
+
+def folders_in(names: list[str], way: list[str]) -> set[str]:
+    """The folders in the one that `way` leads to, by names as core.image_listing.names_below gives them."""
+    parts = (name.split("/")[:-1] for name in names if not is_hidden(name))
+    return {part[len(way)] for part in parts if part[: len(way)] == way and len(part) > len(way)}
+
+
+def drawn(places: Mapping[str, tuple[str, list[str]]], classes: list[str], choice: Options) -> list[str]:
+    """The images to hold out: of each class its share, one at least, and never all."""
+    of_class: dict[str, list[str]] = {name: [] for name in classes}
+    for name, (_, rest) in places.items():
+        of_class[rest[0]].append(name)
+    found = []
+    for label, names in enumerate(of_class.values()):
+        count = min(max(1, round(len(names) * choice.evaluation_share)), len(names) - 1)
+        random = np.random.default_rng([choice.seed, label])
+        found += [names[place] for place in random.choice(len(names), count, replace=False)]
+    return found
+
+
+def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], source: Path) -> None:
+    """Raise GpufeedError for evaluation classes without training images, and names that cannot be kept."""
+    if strange := sorted({rest[0] for _, rest in places.values()} - set(classes)):
+        raise GpufeedError(
+            f"{len(strange)} classes to evaluate that nothing trains, the first {strange[0]!r}, in {source}",
+            "the classes of train",
+            "add them to train, or rename the folder that holds them out",
+        )
+    if bad := [name for name, (_, rest) in places.items() if not all(map(can_be_kept, rest))]:
+        raise GpufeedError(
+            f"{len(bad)} names of images with {NOT_PLAIN}, the first {bad[0]!r}, in {source}",
+            "names without them",
+            "rename these files and folders",
+        )
+
+
+def can_be_kept(name: str) -> bool:
+    """Whether a name can be a file's on any node, and text in a manifest."""
+    return is_plain_name(name) and not any("\ud800" <= char <= "\udfff" for char in name)

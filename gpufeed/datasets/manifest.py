@@ -1,0 +1,144 @@
+"""The manifest: the one list of samples that every decoder, cache and loader reads.
+
+A manifest is a Parquet file `manifest.parquet` beside the image files of one dataset. Row i is
+sample id i. Labels are indices into `classes`, in the dataset's own order.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import whole
+from gpufeed.core.registry import MADE
+from gpufeed.datasets.unpacked import files_at
+from gpufeed.decoders.resize import resized
+
+COLUMNS = {
+    "path": pa.string(),  # relative to Manifest.files_root()
+    "label": pa.int64(),
+    "split": pa.string(),  # "train", and the dataset's own name for the held-out part
+    "height": pa.int32(),
+    "width": pa.int32(),
+    "channels": pa.int8(),  # as stored: 1 is grayscale, which decoders expand to RGB
+}
+META_KEY = b"gpufeed"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What holds for a dataset as a whole. mean and std are per RGB channel, of pixels in 0..1."""
+
+    dataset: str
+    layout: str
+    classes: list[str]
+    evaluation_split: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    left_out: dict[str, int] = field(default_factory=dict)  # sentence -> number of files, or folders
+    source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters
+    # [{"path", "reason"}] of files that nobody can decode and that therefore have no row
+    quarantined: list[dict[str, str]] = field(default_factory=list)
+    resize: tuple[int, int] | None = None  # (height, width) of what loaders yield, if not that of the files
+
+
+@dataclass
+class Manifest:
+    """Samples of a dataset: `table` has the columns of COLUMNS, `root` is the manifest's folder."""
+
+    root: Path
+    info: DatasetInfo
+    table: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def ids(self, split: str) -> np.ndarray:
+        """Sample ids of a split, ascending, int64 (n,)."""
+        ids = np.flatnonzero((self.table["split"] == split).to_numpy())
+        if not len(ids):
+            splits = ", ".join(sorted(self.table["split"].unique()))
+            raise GpufeedError(
+                f"no samples in split {split!r} of {self.info.dataset}",
+                f"one of: {splits}",
+                "name one of them",
+            )
+        return ids.astype(np.int64)
+
+    def labels(self) -> np.ndarray:
+        """Labels by sample id, int64 (n,)."""
+        return self.table["label"].to_numpy(dtype=np.int64)
+
+    @property
+    def made(self) -> bool:
+        """Return whether no file holds the images, so that the loading process makes the pixels."""
+        return self.info.layout in MADE
+
+    def pixels(self, sample_id: int) -> np.ndarray:
+        """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`."""
+        from gpufeed.datasets.noise import pixels  # here because noise imports this module
+
+        number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own number, in a part too
+        image = pixels(self.info, int(number))
+        return resized(image, self.info.resize) if self.info.resize else image
+
+    def files_root(self) -> Path:
+        """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.
+
+        Every reader of files asks here, and the first one on a node waits for the unpacking. Raises
+        GpufeedError as gpufeed.datasets.unpacked.files_at does.
+        """
+        return self.root if self.made else files_at(self.root)
+
+    def paths(self) -> list[Path]:
+        """Files by sample id, on this node."""
+        folder = self.files_root()
+        return [folder / path for path in self.table["path"]]
+
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) of what loaders yield: `resize`, or the size that all files share.
+
+        Raises GpufeedError where files differ and nothing says to what size they are brought.
+        """
+        if self.info.resize:
+            return self.info.resize
+        sizes = self.table[["height", "width"]].drop_duplicates()
+        if len(sizes) != 1:
+            raise GpufeedError(
+                f"{len(sizes)} image sizes in {self.info.dataset}",
+                "one height and width for the whole dataset",
+                "give its source `resize: [height, width]`, and prepare it again",
+            )
+        return int(sizes["height"].iloc[0]), int(sizes["width"].iloc[0])
+
+    def write(self) -> Path:
+        """Writes `manifest.parquet` into root, whole or not at all; returns its path."""
+        schema = pa.schema(COLUMNS.items(), metadata={META_KEY: json.dumps(asdict(self.info)).encode()})
+        table = pa.Table.from_pandas(self.table[list(COLUMNS)], schema=schema, preserve_index=False)
+        path = self.root / "manifest.parquet"
+        with whole(path) as partial:
+            pq.write_table(table.replace_schema_metadata(schema.metadata), partial)
+        return path
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Manifest":
+        """Reads a manifest file; raises GpufeedError if it is missing or not one of ours."""
+        path = Path(path)
+        try:
+            table = pq.read_table(path)
+            meta = json.loads(table.schema.metadata[META_KEY])
+            tuples = {key: tuple(meta[key]) for key in ("mean", "std", "resize") if meta.get(key)}
+            info = DatasetInfo(**{**meta, **tuples})
+        except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GpufeedError(
+                f"no readable manifest at {path} ({error})",
+                "manifest.parquet as gpufeed writes it",
+                "name the manifest.parquet of a prepared dataset; if it is one, move it away and run the "
+                "command again, which prepares the dataset again",
+            ) from error
+        return cls(path.parent, info, table.to_pandas())

@@ -1,0 +1,148 @@
+"""Mosaics: images of any size put together from the real images of another dataset.
+
+Image i depends on (seed, i), the options and the other dataset, not on the images before it. Larger images
+than a dataset's own are tiles side by side, smaller ones a crop of one tile. Each is encoded once, as
+baseline JPEG 4:2:0 with the standard Huffman tables, and has whole MCUs, so that it fits into strips.
+"""
+
+import io
+import os
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import check_keys, only_manifest, staging
+from gpufeed.system.processes import run
+
+MCU = 16  # pixels a side of the smallest unit that 4:2:0 encodes
+
+
+@dataclass(frozen=True)
+class Options:
+    """of: the dataset that the tiles come from; size: side in pixels; count: images."""
+
+    of: str
+    size: int
+    count: int
+    quality: int = 90
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A rectangle of one file: its pixels from (top, left) on go to (row, column) of the mosaic."""
+
+    file: Path
+    top: int
+    left: int
+    row: int
+    column: int
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Writes mosaics below `out/images/train/` and their manifest, mean and std as those of their tiles.
+
+    archives: the manifest of the dataset `of`, and nothing else. The label is that of the first tile. Raises
+    GpufeedError for options that are unknown or impossible, and for tiles of several sizes.
+    """
+    choice = parse_options(options)
+    tiles = tiles_of(archives, choice)
+    colour = colour_ids(tiles)
+    plans = [plan(index, tiles, colour, choice) for index in range(choice.count)]
+    classes, labels = tiles.info.classes, tiles.labels()
+    shape, size = (choice.size, choice.size, 3), 0
+    with staging(out) as stage:
+        tasks = ([drawn for _, drawn in plans], [choice] * len(plans))
+        files = tqdm(
+            run(encode, tasks, processes(choice)), total=len(plans), desc=f"{dataset}: images", disable=None
+        )
+        for index, ((first, _), data) in enumerate(zip(plans, files, strict=True)):
+            label = int(labels[first])
+            stage.add("train", classes[label], f"{index:06d}.jpg", label, data, shape)
+            size += len(data)
+        source = {**asdict(choice), "bytes_per_pixel": size / (choice.count * choice.size**2)}
+        info = DatasetInfo(dataset, "mosaic", classes, "test", tiles.info.mean, tiles.info.std, source=source)
+        return stage.finish(info)
+
+
+def parse_options(options: dict) -> Options:
+    """The options, checked; raises GpufeedError for one that is missing, unknown or impossible."""
+    check_keys(options, {field.name for field in fields(Options)}, "mosaic")
+    for name in ("of", "size", "count"):
+        if name not in options:
+            raise GpufeedError(
+                f"no {name!r} in the options of layout mosaic", "of, size and count", f"add {name}"
+            )
+    choice = Options(**options)
+    bounds = {"size": (MCU, 16_384), "count": (1, 10**7), "quality": (1, 100), "seed": (0, 10**9)}
+    for name, (least, most) in bounds.items():
+        value = getattr(choice, name)
+        if type(value) is not int or not least <= value <= most:
+            raise _impossible(name, value, f"a whole number from {least} to {most}")
+    if choice.size % MCU:
+        raise _impossible("size", choice.size, f"a multiple of {MCU} pixels, so that its MCUs are whole")
+    return choice
+
+
+def _impossible(name: str, found: object, expected: str) -> GpufeedError:
+    return GpufeedError(
+        f"{name}: {found!r} in the options of layout mosaic", expected, f"change {name} in the config"
+    )
+
+
+def processes(options: Options) -> int:
+    """Processes that encode: one for each 0.5 s of work, as many as there are cores at most."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 1 + options.count * options.size**2 // 2**24)
+
+
+def tiles_of(archives: list[Path], options: Options) -> Manifest:
+    """The manifest that the tiles come from; raises GpufeedError unless it is just that one."""
+    manifest = only_manifest(archives, "mosaic", options.of)
+    manifest.image_size()
+    return manifest
+
+
+def colour_ids(tiles: Manifest) -> np.ndarray:
+    """Sample ids of the training images with colour, int64 (n,); raises GpufeedError if there is none."""
+    ids = tiles.ids("train")
+    ids = ids[tiles.table["channels"].to_numpy()[ids] == 3]
+    if not len(ids):
+        raise GpufeedError(
+            f"no colour image in {tiles.info.dataset}", "at least one", "name another dataset under `of`"
+        )
+    return ids
+
+
+def plan(index: int, tiles: Manifest, colour: np.ndarray, options: Options) -> tuple[int, list[Tile]]:
+    """(sample id of the first tile, all tiles) of mosaic `index`; colour: ids that may be drawn."""
+    random = np.random.default_rng([options.seed, index])
+    height, width = tiles.image_size()
+    top = int(random.integers(max(0, height - options.size) + 1))
+    left = int(random.integers(max(0, width - options.size) + 1))
+    corners = [(r, c) for r in range(0, options.size, height) for c in range(0, options.size, width)]
+    chosen = random.choice(colour, len(corners)).tolist()
+    paths, folder = tiles.table["path"], tiles.files_root()
+    drawn = [
+        Tile(folder / paths.iat[id], top, left, row, column)
+        for id, (row, column) in zip(chosen, corners, strict=True)
+    ]
+    return chosen[0], drawn
+
+
+def encode(tiles: list[Tile], options: Options) -> bytes:
+    """The tiles as one JPEG file; what reaches over its lower and right edge is cut off."""
+    pixels = np.empty((options.size, options.size, 3), np.uint8)
+    for tile in tiles:
+        with Image.open(tile.file) as image:
+            part = np.asarray(image.convert("RGB"))[tile.top :, tile.left :]
+        room = pixels[tile.row : tile.row + part.shape[0], tile.column : tile.column + part.shape[1]]
+        room[...] = part[: room.shape[0], : room.shape[1]]
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=options.quality, subsampling="4:2:0")
+    return buffer.getvalue()

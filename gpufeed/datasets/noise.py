@@ -1,0 +1,61 @@
+"""Images of random bytes that no file holds: the loading process makes them from the sample's id.
+
+The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
+does not matter. Here a sample always has the same pixels.
+"""
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.image_folder import MEAN, STD
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import check_keys, staging
+
+LEAST = {"count": 2, "size": 8, "classes": 2, "seed": 0}
+
+
+@dataclass(frozen=True)
+class Options:
+    """count: number of images, all for training; size: side in pixels."""
+
+    count: int = 500
+    size: int = 224
+    classes: int = 10
+    seed: int = 0
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Write a manifest without image files or archives; sample i has the label i modulo `classes`.
+
+    Mean and standard deviation are ImageNet's. Raises GpufeedError for options that are unknown or
+    impossible.
+    """
+    choice = parse_options(options)
+    with staging(out) as stage:
+        shape = (choice.size, choice.size, 3)
+        stage.rows = [(f"noise/{i:06d}", i % choice.classes, "train", *shape) for i in range(choice.count)]
+        classes = [f"class_{label}" for label in range(choice.classes)]
+        return stage.finish(DatasetInfo(dataset, "noise", classes, "test", MEAN, STD, source=asdict(choice)))
+
+
+def parse_options(options: dict) -> Options:
+    """Return the options, checked; raise GpufeedError for one that is unknown or impossible."""
+    check_keys(options, {field.name for field in fields(Options)}, "noise")
+    choice = asdict(Options(**options))
+    for name, least in LEAST.items():
+        if type(choice[name]) is not int or choice[name] < least:
+            raise GpufeedError(
+                f"{name}: {choice[name]!r} in the options of layout noise",
+                f"a whole number, {least} or more",
+                f"change {name} in the config",
+            )
+    return Options(**choice)
+
+
+def pixels(info: DatasetInfo, number: int) -> np.ndarray:
+    """Make the pixels of the image with this number, uint8 (H, W, 3): a function of (seed, number)."""
+    random, side = np.random.default_rng([info.source["seed"], number]), info.source["size"]
+    return random.integers(0, 256, (side, side, 3), dtype=np.uint8)

@@ -1,0 +1,138 @@
+"""From archives to a dataset that can be decoded to its last image: what the rule prepare_dataset does."""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.file_writes import NO_ROOM, enough_disk
+from gpufeed.core.folders import check_apart
+from gpufeed.core.registry import load
+from gpufeed.datasets import packed
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.quarantine import quarantine
+from gpufeed.datasets.unpacked import ELSEWHERE, place
+from gpufeed.system.build_once import one_builder, own_partial
+
+log = logging.getLogger("gpufeed")
+
+
+def prepare(
+    layout: str,
+    archives: list[Path],
+    out: Path,
+    dataset: str,
+    options: dict,
+    max_quarantined_share: float = 0.0,
+    workers: int = 1,
+    resize: tuple[int, int] | None = None,
+    form: str = "folders",
+) -> Manifest:
+    """Lays the images out below `out` and writes their manifest, without those that cannot be decoded.
+
+    workers: processes that decode every image once. resize: (height, width) to which loaders and caches
+    bring every image; files and rows keep their own. form: `folders` of images, or `packed`: laid out on this
+    node's own disk, and one archive in `out`. Raises GpufeedError as the layout does, and for more broken
+    images than max_quarantined_share of all, and as check_apart does.
+    """
+    if form not in packed.FORMS:
+        raise unknown("form", form, packed.FORMS, "data_form")
+    out, given = Path(out), (layout, archives, dataset, options, max_quarantined_share, workers, resize)
+    for folder in filter(Path.is_dir, archives):
+        check_apart(folder, out)
+    packed.clear(out)
+    if form == "folders":
+        return laid_out(out, *given)
+    with staged(dataset) as stage:
+        with advised():
+            manifest = laid_out(stage, *given)
+        keep_the_rest(stage, out)
+        about = packed.pack(stage, out)
+    log.info("packed %d files, %.1f MiB, into %s", about.files, about.bytes / 2**20, out / packed.ARCHIVE)
+    return replace(manifest, root=out)
+
+
+def laid_out(
+    out: Path,
+    layout: str,
+    archives: list[Path],
+    dataset: str,
+    options: dict,
+    max_quarantined_share: float,
+    workers: int,
+    resize: tuple[int, int] | None,
+) -> Manifest:
+    """As `prepare`, in folders."""
+    reorganised = load("layout", layout)(archives, out, dataset, options)
+    # a manifest on disk is one whose images have been looked at
+    (reorganised.root / "manifest.parquet").unlink()
+    made = reorganised.made  # then there is nothing to decode
+    manifest = reorganised if made else quarantine(reorganised, max_quarantined_share, workers)
+    manifest.info = replace(manifest.info, resize=resize)
+    manifest.write()
+    return manifest
+
+
+@contextmanager
+def staged(dataset: str) -> Iterator[Path]:
+    """An empty folder on this node's own disk, of which nothing is left; what a killed job left goes, too."""
+    name = place() / f"{dataset}-prepare"
+    with one_builder(name):
+        stage = own_partial(name)
+        try:
+            stage.mkdir()
+            yield stage
+        finally:
+            shutil.rmtree(stage, ignore_errors=True)
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Says of a full disk what helps where that is the node's."""
+    try:
+        yield
+    except GpufeedError as error:
+        if getattr(error.__cause__, "errno", None) not in NO_ROOM:
+            raise
+        raise GpufeedError(error.found, error.expected, ELSEWHERE) from error.__cause__
+
+
+def keep_the_rest(stage: Path, out: Path) -> None:
+    """Moves what a layout leaves beside its images, as gray_idx does, from `stage` to `out`."""
+    with enough_disk(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for path in sorted(stage.iterdir()):
+            if path.name in (packed.IMAGES, packed.MANIFEST):
+                continue
+            there = out / path.name
+            shutil.rmtree(there) if there.is_dir() else there.unlink(missing_ok=True)
+            shutil.move(os.fspath(path), os.fspath(there))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule prepare_dataset, a gpufeed.job.Job."""
+    archives = job.input.get("archives") or []
+    if job.params.get("folder"):
+        archives = job.params.folder["path"]
+    manifest = prepare(
+        job.params.layout,
+        [Path(path) for path in ([archives] if isinstance(archives, str) else archives)],
+        Path(job.output.manifest).parent,
+        job.params.dataset,
+        dict(job.params.options),
+        # from the config and not from params: another limit does not change what is already prepared
+        max_quarantined_share=job.config["max_quarantined_share"],
+        workers=job.threads,
+        resize=tuple(job.params.resize) if job.params.resize else None,
+        form=job.config["data_form"],
+    )
+    manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
+    log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
+    log.info("quarantined: %d", len(manifest.info.quarantined))
+    for sentence, count in manifest.info.left_out.items():
+        log.info("left out: %d %s", count, sentence)

@@ -1,0 +1,93 @@
+"""Images that nobody can decode: found once, when a dataset is prepared, and taken out of its manifest.
+
+So no loader, cache or comparison ever meets one, and all of them see the same samples.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.file_bytes import MOST_BYTES
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.system.processes import run
+
+CHUNK = 64  # files a task, decoded one after the other: a process holds one image at a time
+SHOWN = 20  # files in the error message; the log has them all
+
+log = logging.getLogger("gpufeed")
+
+
+def quarantine(manifest: Manifest, max_share: float, workers: int = 1) -> Manifest:
+    """The same dataset without the samples that Pillow cannot decode to the size that the manifest says.
+
+    They are listed in `info.quarantined` and in the log; their files stay where they are. workers:
+    processes that decode. Raises GpufeedError if they are more than max_share of all samples.
+    """
+    reasons = dict(failures(manifest, workers))
+    if not reasons:
+        return manifest
+    paths = manifest.table["path"].tolist()
+    found = [{"path": paths[row], "reason": reason} for row, reason in sorted(reasons.items())]
+    for image in found:
+        log.warning("quarantined %s: %s", image["path"], image["reason"])
+    if len(found) > max_share * len(manifest):
+        raise too_many(found, len(manifest), max_share)
+    table = manifest.table[[row not in reasons for row in range(len(paths))]].reset_index(drop=True)
+    return Manifest(manifest.root, replace(manifest.info, quarantined=found), table)
+
+
+def failures(manifest: Manifest, workers: int) -> Iterator[tuple[int, str]]:
+    """(row, reason) of every sample that cannot be decoded."""
+    files = manifest.paths()
+    sizes = list(zip(manifest.table["height"].tolist(), manifest.table["width"].tolist(), strict=True))
+    starts = range(0, len(files), CHUNK)
+    tasks = ([files[start : start + CHUNK] for start in starts], [sizes[s : s + CHUNK] for s in starts])
+    with tqdm(total=len(files), unit=" images", desc=f"{manifest.info.dataset}: decoding") as progress:
+        for start, reasons in zip(starts, run(check_files, tasks, workers), strict=True):
+            progress.update(len(reasons))
+            yield from ((row, reason) for row, reason in enumerate(reasons, start) if reason)
+
+
+def check_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[str | None]:
+    """The reason why each file is no image of its (height, width); None where it is one."""
+    decoder = PillowDecoder()
+    return [check_file(decoder, file, size) for file, size in zip(files, sizes, strict=True)]
+
+
+def check_file(decoder: PillowDecoder, file: Path, size: tuple[int, int]) -> str | None:
+    """As `check_files`, for one file."""
+    try:
+        if (count := file.stat().st_size) > MOST_BYTES:
+            return f"{count} bytes, at most {MOST_BYTES} are read"
+        decoded = decoder.decode([file.read_bytes()])
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    image = decoded.images[0]
+    if image is None:
+        return decoded.outcomes[0].reason or "no reason given"
+    if image.shape[:2] != size:
+        return f"decoded to {image.shape[0]} x {image.shape[1]}, its header says {size[0]} x {size[1]}"
+    return None
+
+
+def too_many(
+    found: list[dict[str, str]],
+    count: int,
+    max_share: float,
+    remedy: str = "fetch the dataset again, or raise max_quarantined_share in the config to go on without "
+    "these files",
+) -> GpufeedError:
+    """The error for a dataset of which too much is broken."""
+    lines = [f"{image['path']}: {image['reason']}" for image in found[:SHOWN]]
+    if len(found) > SHOWN:
+        lines.append(f"and {len(found) - SHOWN} more, all in the log")
+    return GpufeedError(
+        f"{len(found)} of {count} images cannot be decoded\n  " + "\n  ".join(lines),
+        f"at most {max_share:.3%} of them (max_quarantined_share)",
+        remedy,
+    )

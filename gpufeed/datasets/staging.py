@@ -1,0 +1,185 @@
+"""From a layout's images to `out/images/<split>/<class>/` and `out/manifest.parquet`, whole or not at all."""
+
+import io
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.file_writes import enough_disk
+from gpufeed.datasets.archive import is_plain_name
+from gpufeed.datasets.download import sha256_of
+from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
+
+NO_SHAPE = (0, 0, 0)
+
+
+class Staging:
+    """Images on their way into `out/images` by way of `out/images.partial`, and their manifest's rows."""
+
+    def __init__(self, out: Path):
+        self.out = out
+        self.partial = out / "images.partial"
+        self.rows: list[tuple] = []
+        self.folders: set[Path] = set()
+
+    def clear(self) -> None:
+        """Removes what an earlier run left, the manifest first: it must not outlive its images."""
+        (self.out / "manifest.parquet").unlink(missing_ok=True)
+        for folder in (self.out / "images", self.partial):
+            if folder.exists():
+                shutil.rmtree(folder)
+        self.partial.mkdir(parents=True)
+
+    def add(
+        self,
+        split: str,
+        class_folder: str,
+        name: str,
+        label: int,
+        data: bytes | Path,
+        shape: tuple[int, int, int] | None = None,
+    ) -> None:
+        """Puts one encoded image there; its sample id is the number of images before it.
+
+        data: a file is linked, or copied where that cannot be. shape: (H, W, C), else its header's. Raises
+        GpufeedError for a file that cannot be read.
+        """
+        folder = self.partial / split / class_folder
+        if folder not in self.folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.folders.add(folder)
+        if isinstance(data, Path):
+            link_or_copy(data, folder / name)
+        else:
+            with (folder / name).open("xb") as file:  # x: two samples never share a file
+                file.write(data)
+        shape = shape or header_shape(data)
+        self.rows.append((f"images/{split}/{class_folder}/{name}", label, split, *shape))
+
+    def finish(self, info: DatasetInfo) -> Manifest:
+        """Puts the images in place and then, last, the manifest."""
+        os.replace(self.partial, self.out / "images")
+        manifest = Manifest(self.out, info, pd.DataFrame(self.rows, columns=list(COLUMNS)))
+        manifest.write()
+        return manifest
+
+
+@contextmanager
+def staging(out: Path) -> Iterator[Staging]:
+    """A cleared Staging; on an error its half-made images are removed, and a full disk is a GpufeedError."""
+    out = Path(out)
+    stage = Staging(out)
+    with enough_disk(out):
+        try:
+            stage.clear()
+            yield stage
+        except BaseException:
+            shutil.rmtree(stage.partial, ignore_errors=True)
+            raise
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """uint8 (H, W, 3) or grayscale (H, W) as a lossless PNG."""
+    # encoded in memory: Pillow writing into a file loses the errno of a full disk
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def link_or_copy(file: Path, target: Path) -> None:
+    """A second name of a file, or a copy where the file system or its owner allows none.
+
+    Raises GpufeedError for a file that cannot be read, and OSError where a copy cannot be written.
+    """
+    try:
+        file = file.resolve(strict=True)  # else the link would be to a link
+        with suppress(OSError):
+            os.link(file, target)
+            return
+        source = file.open("rb")
+    except OSError as error:
+        raise GpufeedError(
+            f"{file}: {error.strerror}", "a file that you may read", "ask for access, or name another folder"
+        ) from error
+    with source, target.open("xb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
+def header_shape(data: bytes | Path) -> tuple[int, int, int]:
+    """(H, W, C) of an encoded image or of a file, from its header alone; NO_SHAPE if that is no image's.
+
+    A layout gives such a file a row like any other: gpufeed.datasets.quarantine finds it and says why.
+    """
+    try:
+        with Image.open(data if isinstance(data, Path) else io.BytesIO(data)) as image:
+            return image.height, image.width, len(image.getbands())
+    except Exception:  # damaged headers raise OSError, ValueError, SyntaxError, struct.error ...
+        return NO_SHAPE
+
+
+def checksums(archives: list[Path]) -> dict[str, str]:
+    """File name -> SHA-256 in hex, for DatasetInfo.source."""
+    return {path.name: sha256_of(path) for path in archives}
+
+
+def only_archive(archives: list[Path], layout: str) -> Path:
+    """The one archive of a layout that has just one; raises GpufeedError for another number."""
+    if len(archives) != 1:
+        names = ", ".join(path.name for path in archives) or "none"
+        raise GpufeedError(
+            f"{len(archives)} files for layout {layout}: {names}",
+            "one archive",
+            "list one file in the dataset's row under `sources`",
+        )
+    return Path(archives[0])
+
+
+def only_manifest(archives: list[Path], layout: str, of: str) -> Manifest:
+    """The manifest of the dataset `of` that a layout is made of; raises GpufeedError for others."""
+    if len(archives) != 1:
+        names = ", ".join(path.name for path in archives) or "none"
+        raise GpufeedError(
+            f"{len(archives)} files for layout {layout}: {names}",
+            f"the manifest of {of}",
+            "give the source `options: {of: ...}` and no files",
+        )
+    return Manifest.read(archives[0])
+
+
+def no_options(options: Mapping, layout: str) -> None:
+    """Raises GpufeedError if a layout without options is given some."""
+    for name in options:
+        raise GpufeedError(
+            f"option {name!r} for layout {layout}", "no options", f"remove {name!r} from the source's options"
+        )
+
+
+def check_keys(options: Mapping, allowed, layout: str) -> None:
+    """Raises GpufeedError for an option that the layout does not know."""
+    for name in options:
+        if name not in allowed:
+            raise unknown("option", name, allowed, where=f"the options of layout {layout}")
+
+
+def check_class_names(classes: list[str], where: object) -> None:
+    """Raises GpufeedError unless the names are different and each can be a folder's."""
+    for name in classes:
+        if not is_plain_name(name):
+            raise GpufeedError(
+                f"class name {name!r} in {where}",
+                "a name that can be one folder",
+                "fetch the archive anew and check its sha256",
+            )
+    if not classes or len(set(classes)) != len(classes):
+        raise GpufeedError(
+            f"{len(classes)} class names of which {len(set(classes))} differ, in {where}",
+            "at least one class name, and each of them once",
+            "fetch the archive anew and check its sha256",
+        )

@@ -1,0 +1,154 @@
+"""Images made on the spot: a grating for each class, easy to learn, of any size and number.
+
+Each class has its own orientation, spatial frequency and colour; phase, contrast and noise are random.
+Sample i depends on (seed, i) and the options, not on the samples before it.
+"""
+
+import colorsys
+import io
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import check_keys, png, staging
+
+FORMATS = {"jpeg": "jpg", "png": "png"}  # option -> file suffix
+NOISE = 0.08  # standard deviation, of pixels in 0..1
+LARGEST_SIDE = 65_500  # libjpeg's limit
+
+
+@dataclass(frozen=True)
+class Options:
+    """count: images in both splits together; size: side in pixels or (height, width); shares in 0..1."""
+
+    count: int = 1000
+    size: int | tuple[int, int] = 64
+    classes: int = 10
+    format: str = "jpeg"
+    quality: int = 90
+    grayscale_share: float = 0.0
+    evaluation_share: float = 0.2
+    seed: int = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(height, width)"""
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
+
+    @property
+    def evaluation(self) -> int:
+        """Images of the split `test`."""
+        return round(self.count * self.evaluation_share)
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+    """Makes the images below `out/images/<train|test>/<class>/` and their manifest; needs no archive.
+
+    Labels go round the classes, so that both splits are balanced. Raises GpufeedError for options that
+    are unknown or impossible.
+    """
+    choice = parse_options(options)
+    classes = [f"class_{label:0{len(str(choice.classes - 1))}d}" for label in range(choice.classes)]
+    order = np.random.default_rng([choice.seed, choice.count]).permutation(choice.count)
+    grayscale = set(order[: round(choice.count * choice.grayscale_share)].tolist())
+    moments = _Moments()
+    with staging(out) as stage:
+        for index in tqdm(range(choice.count), desc=f"{dataset}: images", unit=" images", disable=None):
+            label = index % choice.classes
+            pixels = grating(index, label, choice)  # uint8 (H, W, 3)
+            if index in grayscale:
+                pixels = np.asarray(Image.fromarray(pixels).convert("L"))  # uint8 (H, W)
+            split = "train" if index < choice.count - choice.evaluation else "test"
+            if split == "train":
+                moments.add(pixels)
+            name = f"{index:06d}.{FORMATS[choice.format]}"
+            shape = (*choice.shape, 1 if pixels.ndim == 2 else 3)
+            stage.add(split, classes[label], name, label, encode(pixels, choice), shape)
+        mean, std = moments.mean_and_std()
+        source = {
+            key: list(value) if isinstance(value, tuple) else value for key, value in asdict(choice).items()
+        }
+        return stage.finish(DatasetInfo(dataset, "synthetic", classes, "test", mean, std, source=source))
+
+
+def parse_options(options: dict) -> Options:
+    """The options, checked; raises GpufeedError for one that is unknown or impossible."""
+    check_keys(options, {field.name for field in fields(Options)}, "synthetic")
+    size = options.get("size", Options.size)
+    choice = Options(**{**options, "size": tuple(size) if isinstance(size, list) else size})
+    for name in ("count", "classes", "quality", "seed"):
+        if type(getattr(choice, name)) is not int:
+            raise _impossible(name, getattr(choice, name), "a whole number")
+    shape = choice.shape if isinstance(choice.size, int | tuple) else ()
+    if len(shape) != 2 or not all(type(side) is int and 8 <= side <= LARGEST_SIDE for side in shape):
+        raise _impossible("size", choice.size, f"pixels from 8 to {LARGEST_SIDE}, or [height, width]")
+    if choice.format not in FORMATS:
+        raise _impossible("format", choice.format, f"one of: {', '.join(FORMATS)}")
+    if not 1 <= choice.quality <= 100:
+        raise _impossible("quality", choice.quality, "1 to 100")
+    if choice.seed < 0:
+        raise _impossible("seed", choice.seed, "0 or more")
+    for name in ("grayscale_share", "evaluation_share"):
+        share = getattr(choice, name)
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            raise _impossible(name, share, "a share from 0 to 1")
+    if choice.classes < 1 or choice.count - choice.evaluation < choice.classes:
+        found = f"{choice.count - choice.evaluation} training images for {choice.classes} classes"
+        raise GpufeedError(found, "at least one for each class", "raise `count` or lower `evaluation_share`")
+    return choice
+
+
+def _impossible(name: str, found: object, expected: str) -> GpufeedError:
+    return GpufeedError(
+        f"{name}: {found!r} in the options of layout synthetic", expected, f"change {name} in the config"
+    )
+
+
+def grating(index: int, label: int, options: Options) -> np.ndarray:
+    """Sample `index` of class `label`: uint8 (H, W, 3)."""
+    random = np.random.default_rng([options.seed, index])
+    height, width = options.shape
+    angle = np.pi * label / options.classes
+    cycles = 3 + 2 * (label % 3)  # across the shorter side, so that all sizes look alike
+    wave = 2 * np.pi * cycles / min(height, width)
+    phase = random.uniform(0, 2 * np.pi)
+    rows = np.arange(height, dtype=np.float32)[:, None] * np.float32(wave * np.sin(angle))  # (H, 1)
+    columns = np.arange(width, dtype=np.float32)[None, :] * np.float32(wave * np.cos(angle))  # (1, W)
+    stripes = np.sin(rows + columns + np.float32(phase)) * np.float32(random.uniform(0.25, 0.45))  # (H, W)
+    tint = np.array(colorsys.hsv_to_rgb(label / options.classes, 0.5, 1.0), dtype=np.float32)  # (3,)
+    pixels = 0.5 + stripes[..., None] * tint + (tint - tint.mean()) * 0.2  # (H, W, 3)
+    pixels += NOISE * random.standard_normal((height, width, 1), dtype=np.float32)
+    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8)
+
+
+def encode(pixels: np.ndarray, options: Options) -> bytes:
+    """uint8 (H, W, 3) or (H, W) as a PNG, or as a baseline JPEG, 4:2:0 where it has colour."""
+    if options.format == "png":
+        return png(pixels)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=options.quality, subsampling="4:2:0")
+    return buffer.getvalue()
+
+
+class _Moments:
+    """Mean and standard deviation of pixels in 0..1 over many images, a channel each."""
+
+    def __init__(self):
+        self.pixels, self.sum, self.squares = 0, np.zeros(3), np.zeros(3)
+
+    def add(self, image: np.ndarray) -> None:
+        """image: uint8 (H, W, 3), or (H, W), which counts as three equal channels."""
+        values = np.atleast_3d(image).reshape(image.shape[0] * image.shape[1], -1) / 255  # (H * W, C)
+        self.pixels += len(values)
+        self.sum += values.sum(axis=0)
+        self.squares += np.square(values).sum(axis=0)
+
+    def mean_and_std(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        mean = self.sum / self.pixels
+        std = np.sqrt(np.maximum(self.squares / self.pixels - mean**2, 0))
+        return tuple(mean.round(6).tolist()), tuple(std.round(6).tolist())

@@ -1,0 +1,149 @@
+"""What a decoder is: encoded bytes in, uint8 RGB and one outcome an image out, on the host or on a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from gpufeed.core.errors import GpufeedError, Skip
+
+if TYPE_CHECKING:  # importing torch takes 3 s, and decoding processes of CPU decoders do without it
+    import torch
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one image: who decoded it, or the reason why nobody could."""
+
+    decoder: str | None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The images of one call, in its order.
+
+    images: one uint8 (H, W, 3) array an image, None where it failed. A list and not one (N, H, W, 3)
+    array, since sizes may differ and a failed image has none. outcomes: one for each image.
+    """
+
+    images: list[np.ndarray | None]
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
+class DeviceDecoded:
+    """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for."""
+
+    images: list[torch.Tensor | None]
+    outcomes: list[Outcome]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far one image may be from Pillow's, in steps of 0..255: any value of it, and the mean over it."""
+
+    max: int
+    mean: float
+
+    def exceeded(self, found: np.ndarray, expected: np.ndarray) -> str | None:
+        """What is wrong with `found`, both uint8 (H, W, 3); None if it is within the tolerance."""
+        if found.shape != expected.shape or found.dtype != expected.dtype:
+            return f"{found.dtype} {found.shape} instead of {expected.dtype} {expected.shape}"
+        difference = np.abs(found.astype(np.int16) - expected)
+        largest, mean = int(difference.max()), float(difference.mean())
+        if largest > self.max or mean > self.mean:
+            return f"differs by {largest} (mean {mean:.4g}), allowed are {self.max} (mean {self.mean})"
+        return None
+
+    def then(self, other: Tolerance) -> Tolerance:
+        """That of a work whose result goes through another, which averages over pixels."""
+        return Tolerance(min(255, self.max + other.max), self.mean + other.mean)
+
+
+EXACT = Tolerance(0, 0.0)
+
+
+class Decoder(ABC):
+    """Decodes JPEG, PNG and what else it knows to RGB; a bad image is an outcome, never an exception.
+
+    Grayscale, palette, CMYK and alpha become RGB; orientation tags are left alone, so that every
+    decoder gives the height and width that the file's header says.
+
+    parallel says how it uses several cores: "processes" (one core a call: run several processes),
+    "own threads" (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help).
+    needs: modules beside Pillow, and the package that brings each. settings: how it is set for the size of
+    its files, as records say it; empty where size does not matter.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[dict[str, str]] = {}
+    settings: dict[str, float | None] = {}  # noqa: RUF012
+    parallel: ClassVar[str] = "processes"
+    tolerance: ClassVar[Tolerance] = EXACT
+
+    def __init__(self, threads: int = 1):
+        """threads: cores that one call may use. Raises Skip if this node lacks what the decoder needs."""
+        self.threads = threads
+        for module, package in self.needs.items():
+            need_module(self.name, module, package)
+
+    def expect(self, size: float) -> None:  # noqa: B027 - most decode all sizes alike
+        """Gets ready for files of so many bytes each in the mean."""
+
+    @abstractmethod
+    def decode(self, files: list[bytes]) -> Decoded:
+        """Decodes whole files given as bytes."""
+
+    def decode_to(self, files: list[bytes], device: torch.device) -> DeviceDecoded:
+        """Decodes whole files given as bytes; the images are ready for the device's current stream."""
+        from gpufeed.decoders.image_transfer import to_device
+
+        decoded = self.decode(files)
+        return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
+
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+        """Decodes whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; one outcome a file.
+
+        An image of another size counts as failed; the row of a failed image holds anything. On CUDA the
+        rows are ready for the current stream.
+        """
+        decoded = self.decode_to(files, out.device)
+        return fill_rows(out, decoded)
+
+    @abstractmethod
+    def version(self) -> str:
+        """Decoder and version of its library, such as "pillow 12.0.0"."""
+
+
+def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
+    """Copies images of the size of out's rows, uint8 (N, H, W, 3), to their places; the new outcomes."""
+    outcomes, size = list(decoded.outcomes), tuple(out.shape[1:])
+    for place, image in enumerate(decoded.images):
+        if image is None:
+            continue
+        if tuple(image.shape) == size:
+            out[place].copy_(image)
+        else:
+            outcomes[place] = Outcome(None, f"decoded to {tuple(image.shape)}, the manifest says {size}")
+    return outcomes
+
+
+def bad_file(path: Path, reason: str) -> GpufeedError:
+    """The error for a file of the manifest that cannot be a sample any more."""
+    return GpufeedError(
+        f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
+    )
+
+
+def need_module(decoder: str, module: str, package: str) -> None:
+    """Imports a module; raises Skip with a sentence if this node cannot."""
+    try:
+        import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
+        raise Skip(f"Decoder {decoder} needs {package}, which cannot be used here ({error}).") from error

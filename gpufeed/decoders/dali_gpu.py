@@ -1,0 +1,137 @@
+"""DALI on the GPU: a share of the files by its JPEG engines, the rest by threads and nvJPEG's kernels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gpufeed.decoders.dali_cpu import NEEDS
+from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
+from gpufeed.decoders.fallback import isolate
+from gpufeed.decoders.file_header import JPEG_KINDS, NVJPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
+from gpufeed.decoders.resizing import ResizingDecoder
+from gpufeed.system.gpu import jpeg_engines
+
+if TYPE_CHECKING:
+    from gpufeed.decoders.dali_pipeline import DecodePipeline
+
+# Loader dali_gpu on an H100 with 16 cores (docs/decoders.md, tests/bench/dali_engines.py): files of 7 kB come
+# 1.6 times as fast without the engines, of 24 kB equally fast, of 86 kB 1.9 times as fast with this share.
+ENGINES_FROM, SHARE = 32_000, 0.65
+
+
+def share_of_engines(size: float, engines: int | None) -> float:
+    """DALI's `hw_decoder_load` for files of so many bytes in the mean, on a GPU with so many JPEG engines.
+
+    engines: None if that is unknown; where there are none DALI decodes without them, whatever the share.
+    """
+    return SHARE if engines != 0 and size >= ENGINES_FROM else 0.0
+
+
+def size_for_engines(files: list[bytes]) -> float | None:
+    """Bytes of an image file in the mean, None if none is one; 0 where the engines would get one wrong."""
+    kinds = [(header.kind, len(data)) for data in files if (header := read_header(data)) is not None]
+    if any(kind == SCALED_GRAY for kind, _ in kinds):
+        return 0
+    return sum(size for _, size in kinds) / len(kinds) if kinds else None
+
+
+class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
+    """fn.decoders.image on `mixed`, with interpolated chroma as libjpeg has it.
+
+    If nobody says by `expect` how large the files are, those of the first call tell.
+    """
+
+    name = "dali_gpu"
+    needs = NEEDS
+    tolerance = NVJPEG_TOLERANCE
+
+    def open(self) -> None:
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        self.copy_into = feed_ndarray
+        self.engines = jpeg_engines(self.device)
+        self.use(0.0)
+        self.chosen = False  # that is for the trial image alone
+
+    def use(self, share: float) -> None:
+        """Has the JPEG engines decode this share of the files from now on, 0 to 1.
+
+        Where they decode any, grayscale files with sampling factors, which they get wrong, go to Pillow.
+        """
+        self.share, self.chosen = share, True
+        self.takes = (NVJPEG_KINDS if share else JPEG_KINDS) | PNG_KINDS
+        self.pipeline = self.new_pipeline()
+
+    @property
+    def settings(self) -> dict[str, float | None]:
+        return {"hw_decoder_load": self.share, "jpeg_engines": self.engines}
+
+    def expect(self, size: float) -> None:
+        self.use(share_of_engines(size, self.engines))
+
+    def look_at(self, files: list[bytes]) -> None:
+        """Gets ready for files like these, unless a share is chosen already."""
+        if not self.chosen and (size := size_for_engines(files)) is not None:
+            self.expect(size)
+
+    def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
+        self.look_at(files)
+        return super().takes_all(files, size)
+
+    def decode_fitting(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        self.look_at(files)
+        return super().decode_fitting(files)
+
+    def new_pipeline(self, **more) -> DecodePipeline:
+        """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""
+        from gpufeed.decoders.dali_pipeline import DecodePipeline
+
+        return DecodePipeline(
+            self.device.index,
+            self.threads,
+            resize=self.resize,
+            device="mixed",
+            jpeg_fancy_upsampling=True,
+            hw_decoder_load=self.share,
+            **more,
+        )
+
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        return out.device == self.device and self.fill_by(self.pipeline, files, out)
+
+    def fill_by(self, pipeline: DecodePipeline, files: list[bytes], out: torch.Tensor, **values) -> bool:
+        """Whether a pipeline of `new_pipeline` could fill `out`; values: of DecodePipeline.fill."""
+        try:
+            return pipeline.fill(files, out, values)
+        except RuntimeError as error:
+            self.check_device(error)
+            return False
+
+    def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        return isolate(self._decode_batch, files)
+
+    def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
+        try:
+            return self.pipeline.decode(files, self._tensors)
+        except RuntimeError as error:
+            raise self.refusal(error) from error
+
+    def _tensors(self, output) -> list[torch.Tensor]:
+        """Copies of the images of a TensorListGPU, each (H, W, 3), queued on the current stream."""
+        if output.is_dense_tensor():
+            images = list(self._copy(output.as_tensor()).unbind(0))  # from (N, H, W, 3)
+        else:
+            images = [self._copy(output[i]) for i in range(len(output))]
+        torch.cuda.current_stream(self.device).synchronize()  # sync point: DALI reuses its memory next run
+        return images
+
+    def _copy(self, tensor) -> torch.Tensor:
+        copy = torch.empty(tensor.shape(), dtype=torch.uint8, device=self.device)
+        return self.copy_into(tensor, copy, cuda_stream=torch.cuda.current_stream(self.device))
+
+    def version(self) -> str:
+        import nvidia.dali
+
+        return f"{self.name} {nvidia.dali.__version__}"

@@ -1,0 +1,104 @@
+"""A decoder for a part of all files, with Pillow for the rest."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gpufeed.decoders.base import Decoded, Decoder, Outcome
+from gpufeed.decoders.file_header import JPEG_KINDS, PNG_KINDS, Header, read_header
+from gpufeed.decoders.pillow import PillowDecoder
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Refused(Exception):
+    """A library refused a whole call because of one of its files."""
+
+
+class FallbackDecoder(Decoder):
+    """Files of the kinds in `takes` go to `decode_taken`; all others, and what it refuses, go to Pillow."""
+
+    takes: ClassVar[frozenset[str]] = JPEG_KINDS | PNG_KINDS
+    resize: tuple[int, int] | None = None  # (height, width) of what it gives, if not that of the files
+
+    def __init__(self, threads: int = 1):
+        super().__init__(threads)
+        self.pillow = PillowDecoder()
+
+    @abstractmethod
+    def decode_taken(self, files: list[bytes]) -> Sequence[Any | None]:
+        """One uint8 (H, W, 3) array or tensor a file, None for a file that the library refuses.
+
+        In the size of `resize`, if it has one.
+        """
+
+    def decode(self, files: list[bytes]) -> Decoded:
+        return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
+
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+        """In one call where all files are of the library's kinds and come out in one size, as mostly."""
+        if files and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
+            return [Outcome(self.name)] * len(files)
+        return super().decode_into(files, out)
+
+    def takes_all(self, files: list[bytes], size: tuple[int, int]) -> bool:
+        """Whether every file is of a kind in `takes` and comes out in (height, width), by its header."""
+        for data in files:
+            header = read_header(data)
+            if header is None or header.kind not in self.takes or self.size_of(header) != size:
+                return False
+        return True
+
+    def size_of(self, header: Header) -> tuple[int, int]:
+        """(height, width) of what becomes of a file."""
+        return self.resize or (header.height, header.width)
+
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        """Decodes files that it takes, which all come out in one size, into `out`, uint8 (N, H, W, 3).
+
+        False if that failed, or if the library has no form that is cheaper than image by image.
+        """
+        return False
+
+    def decode_fitting(self, files: list[bytes]) -> list[Any | None]:
+        """What `decode_taken` makes of the files that it takes, in place; None for all others."""
+        headers = [read_header(data) for data in files]
+        taken = [i for i, header in enumerate(headers) if header and header.kind in self.takes]
+        images: list[Any | None] = [None] * len(files)
+        if taken:
+            results = self.decode_taken([files[i] for i in taken])
+            for i, image in zip(taken, results, strict=True):
+                images[i] = image if fits(image, self.size_of(headers[i])) else None
+        return images
+
+
+def fits(image: Any | None, size: tuple[int, int]) -> bool:
+    """Whether a result has the size that it should have, so that no wrong sample passes for a right one."""
+    return image is not None and tuple(image.shape) == (*size, 3)
+
+
+def fill_gaps(
+    name: str, images: list[Any | None], files: list[bytes], pillow: PillowDecoder
+) -> tuple[list[np.ndarray | None], list[Outcome]]:
+    """Pillow's image where `images` has none, and every image's outcome."""
+    images, outcomes = list(images), [Outcome(name)] * len(images)
+    gaps = [i for i, image in enumerate(images) if image is None]
+    decoded = pillow.decode([files[i] for i in gaps])
+    for i, image, outcome in zip(gaps, decoded.images, decoded.outcomes, strict=True):
+        images[i], outcomes[i] = image, outcome
+    return images, outcomes
+
+
+def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> list[Any | None]:
+    """A batch call that raises Refused for one bad file: all files together, or else each alone."""
+    try:
+        return decode_batch(files)
+    except Refused:
+        if len(files) == 1:
+            return [None]
+    return [isolate(decode_batch, [data])[0] for data in files]

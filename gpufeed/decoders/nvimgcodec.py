@@ -1,0 +1,46 @@
+"""nvImageCodec on the GPU: nvJPEG, the JPEG engine and libjpeg-turbo behind one call."""
+
+import torch
+
+from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
+from gpufeed.decoders.file_header import NVJPEG_KINDS, PNG_KINDS
+from gpufeed.decoders.nvimgcodec_cpu import NEEDS, OPTIONS, decode_streams
+
+
+class NvImageCodecDecoder(DeviceDecoder):
+    """All backends of the library, which picks one for each image."""
+
+    name = "nvimgcodec"
+    needs = NEEDS
+    takes = NVJPEG_KINDS | PNG_KINDS
+    tolerance = NVJPEG_TOLERANCE
+
+    def open(self) -> None:
+        from nvidia import nvimgcodec
+
+        self.library = nvimgcodec
+        self.codec = nvimgcodec.Decoder(
+            device_id=self.device.index, max_num_cpu_threads=self.threads, options=OPTIONS
+        )
+
+    def fill(self, files: list[bytes], out: torch.Tensor) -> bool:
+        if out.device != self.device:
+            return False
+        stream = torch.cuda.current_stream(self.device)
+        images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)
+        if any(image is None or tuple(image.shape) != tuple(out.shape[1:]) for image in images):
+            return False
+        torch.stack([torch.from_dlpack(image) for image in images], out=out)
+        stream.synchronize()  # sync point: as below
+        return True
+
+    def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
+        stream = torch.cuda.current_stream(self.device)
+        images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)
+        # copies, since the library takes its memory back without regard to what torch has queued on it
+        copies = [None if image is None else torch.from_dlpack(image).clone() for image in images]
+        stream.synchronize()  # sync point: the copies are done before the originals go
+        return copies
+
+    def version(self) -> str:
+        return f"{self.name} {self.library.__version__}"

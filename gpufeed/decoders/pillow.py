@@ -1,0 +1,59 @@
+"""The reference decoder: Pillow, on one core."""
+
+import io
+
+import numpy as np
+import PIL
+from PIL import Image, UnidentifiedImageError
+
+from gpufeed.decoders.base import Decoded, Decoder, Outcome
+
+BITS, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of a TIFF, and a value. Source: TIFF 6.0, section 8
+
+
+class PillowDecoder(Decoder):
+    """Decodes one image after the other; the other decoders are compared with its pixels."""
+
+    name = "pillow"
+
+    def decode(self, files: list[bytes]) -> Decoded:
+        results = [self._decode_one(data) for data in files]
+        return Decoded([image for image, _ in results], [outcome for _, outcome in results])
+
+    def version(self) -> str:
+        return f"pillow {PIL.__version__}"
+
+    def _decode_one(self, data: bytes) -> tuple[np.ndarray | None, Outcome]:
+        try:
+            return rgb(data), Outcome(self.name)
+        except UnidentifiedImageError:
+            # its own message holds the address of a buffer, which says nothing
+            return None, Outcome(None, f"not an image that Pillow knows ({len(data)} bytes)")
+        except Exception as error:  # damaged files raise OSError, ValueError, struct.error, SyntaxError ...
+            return None, Outcome(None, f"{type(error).__name__}: {error}")
+
+
+def rgb(data: bytes) -> np.ndarray:
+    """The pixels of one file, uint8 (H, W, 3); raises what Pillow raises.
+
+    Gray of 16 bits keeps its upper 8, as colours of 16 bits do in Pillow itself. More pixels than twice
+    Image.MAX_IMAGE_PIXELS are refused by Pillow as a decompression bomb.
+    """
+    with Image.open(io.BytesIO(data)) as image:
+        if not has_range(image):
+            raise ValueError(f"mode {image.mode}, and nothing that says which value is black and which white")
+        if image.mode.startswith("I;16"):  # 16-bit grayscale: convert() would clip at 255
+            return np.repeat((np.array(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
+        return np.array(image.convert("RGB"))
+
+
+def has_range(image: Image.Image) -> bool:
+    """Whether black and white of an opened image are known.
+
+    Not of 32-bit and floating-point numbers, which convert() would clip at 0 and 255, nor where Pillow opens
+    a TIFF of 12 bits, or one in which 0 is white, as if it were any of 16 bits.
+    """
+    if not image.mode.startswith("I;16"):
+        return image.mode not in ("I", "F")
+    tags = getattr(image, "tag_v2", {})
+    return tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC) != WHITE_IS_ZERO

@@ -1,0 +1,101 @@
+"""Strips made on the spot: files of one kind are joined and decoded in long calls, on threads.
+
+Taking a file apart costs more here than decoding it; the loader, the cache and the sweep read strips
+that were built beforehand (`gpufeed.stores`). This form is what holds strips to the decoders' contract.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.fallback import FallbackDecoder, Refused, isolate
+from gpufeed.decoders.file_header import JPEG_KINDS
+from gpufeed.decoders.jpeg_parser import Jpeg, parse
+from gpufeed.decoders.jpeg_parser import Refused as NotForStrips
+from gpufeed.decoders.strip_joiner import join, kind_digest
+
+IMAGES = 64  # files in a strip: enough that a call is long, few enough that a batch fills some threads
+MAX_ROWS = 16_384  # as build_strips
+
+
+class StripsDecoder(FallbackDecoder):
+    """libjpeg-turbo behind simplejpeg, one call for up to 64 files; files that fit no strip alone."""
+
+    name = "strips"
+    needs = {"simplejpeg": "simplejpeg"}  # noqa: RUF012
+    parallel = "own threads"
+    takes = JPEG_KINDS
+    # Where colour is subsampled vertically, it is smoothed over the seams: an image's upper- and lowermost
+    # row differ, by up to 91 on the real JPEGs of 64 x 64 pixels; the smaller it is, the more in the mean.
+    tolerance = Tolerance(140, 4.0)
+
+    def __init__(self, threads: int = 1):
+        super().__init__(threads)
+        self.pool = ThreadPoolExecutor(threads)
+
+    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
+        tasks = list(self._tasks(files))
+        images: list[np.ndarray | None] = [None] * len(files)
+        for task, found in zip(tasks, self.pool.map(decode_task, tasks), strict=True):
+            for place, image in zip(task.places, found, strict=True):
+                images[place] = image
+        return images
+
+    def _tasks(self, files: list[bytes]) -> Iterator["Task"]:
+        """Every file once: those of one kind together, those that fit no strip alone."""
+        groups = defaultdict(list)
+        for place, data in enumerate(files):
+            try:
+                jpeg = parse(data)
+            except NotForStrips:
+                yield Task([place], data)
+            else:
+                groups[kind_digest(jpeg.kind)].append((place, jpeg))
+        for group in groups.values():
+            size = max(1, min(IMAGES, MAX_ROWS // group[0][1].kind.height))
+            for start in range(0, len(group), size):
+                places, jpegs = zip(*group[start : start + size], strict=True)
+                yield Task(list(places), list(jpegs))
+
+    def version(self) -> str:
+        import simplejpeg
+
+        return f"{self.name} by simplejpeg {simplejpeg.__version__}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one call decodes, and the places of its images. source: a whole file, or what to join."""
+
+    places: list[int]
+    source: bytes | list[Jpeg]
+
+
+def decode_task(task: Task) -> list[np.ndarray | None]:
+    """One uint8 (H, W, 3) a place, None for a damaged file."""
+    if isinstance(task.source, bytes):
+        return isolate(decode_alone, [task.source])
+    return isolate(decode_joined, task.source)
+
+
+def decode_alone(files: list[bytes]) -> list[np.ndarray]:
+    return [rows_of(file) for file in files]
+
+
+def decode_joined(jpegs: list[Jpeg]) -> list[np.ndarray]:
+    kind = jpegs[0].kind
+    return list(rows_of(join(jpegs)).reshape(len(jpegs), kind.height, kind.width, 3))
+
+
+def rows_of(data: bytes) -> np.ndarray:
+    """One JPEG, uint8 (rows, W, 3); raises Refused if it is damaged."""
+    from gpufeed.stores.strips_decode import decode_jpeg
+
+    try:
+        return decode_jpeg(data, fancy=True)
+    except ValueError as error:
+        raise Refused(str(error)) from error

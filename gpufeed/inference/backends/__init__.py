@@ -1,1 +1,0 @@
-"""Ways to run a kept model, one small file each behind the contract of `gpufeed.inference.base`."""

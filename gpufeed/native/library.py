@@ -1,0 +1,116 @@
+"""The built library and the JSON file beside it, which says what it was built from and for."""
+
+import json
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+
+from gpufeed.native import sources
+
+NAME = "gpufeed_ops"
+AGAIN = "snakemake --forcerun build_extension"
+BUILD_AGAIN = f"build it again, in the workflow by `{AGAIN}`"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a library was built from and for; a library that could not be built has one, too.
+
+    library: sha256 of the .so, None if there is none. cuda: the toolkit's version, None for a CPU build.
+    sentence: why it has no CUDA kernels, or why there is no library; None if it lacks nothing.
+    status: done | partial, without CUDA kernels though nobody declined them | skipped, no library.
+    planned_on: the node that planned the workflow's build, None for another build. attempt: the workflow's.
+    """
+
+    torch: str
+    sources: str
+    cuda: str | None = None
+    architectures: tuple[str, ...] = ()
+    compilers: tuple[str, ...] = ()
+    sentence: str | None = None
+    library: str | None = None
+    status: str = "done"
+    planned_on: str | None = None
+    attempt: int = 1
+
+    def write(self, library: Path) -> None:
+        """Writes the JSON beside the library, which is then complete."""
+        partial = about_path(library).with_name(f".{NAME}.{os.getpid()}.partial")
+        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
+        os.replace(partial, about_path(library))
+
+    def same_build(self, other: "About") -> bool:
+        """Whether both come from the same sources, torch and toolkit, for the same architectures."""
+        own = {"library": None, "planned_on": None, "attempt": 1}
+        return replace(self, **own) == replace(other, **own)
+
+    def lack(self) -> str | None:
+        """The sentence, and after a build of the workflow how to build again what is final on its node."""
+        if self.sentence is None or self.planned_on is None:
+            return self.sentence
+        return (
+            f"{self.sentence} The workflow found so on {self.planned_on}. Once that has changed, "
+            f"`{AGAIN}` builds the extension again; a run on another node does so by itself."
+        )
+
+
+def about_path(library: Path) -> Path:
+    return library.with_suffix(".json")
+
+
+def read_about(library: Path) -> About | None:
+    """What is known of a library; None if its JSON is missing or is no such file."""
+    try:
+        found = json.loads(about_path(library).read_text())
+        about = About(**{f.name: found[f.name] for f in fields(About)})
+        return replace(about, architectures=tuple(about.architectures), compilers=tuple(about.compilers))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def refusal(library: Path) -> str | None:
+    """Why a library is not to be loaded into this process, as a sentence; None if it may be."""
+    about, again = read_about(library), BUILD_AGAIN
+    if about is None:
+        return f"{library} has no readable {about_path(library).name} that says what it is: {again}."
+    if about.torch != torch.__version__:
+        return f"{library} was built for torch {about.torch}, and this is torch {torch.__version__}: {again}."
+    if about.sources != sources.digest():
+        ours = sources.digest()
+        return f"{library} was built from other sources ({about.sources}) than these ({ours}): {again}."
+    if about.library is None:
+        return about.lack()
+    try:
+        found = checksum(library)
+    except OSError as error:
+        return f"{library} cannot be read ({error.strerror}): {again}."
+    if found != about.library:
+        return f"{library} is not the file that {about_path(library).name} describes: {again}."
+    return None
+
+
+def checksum(library: Path) -> str:
+    return sha256(library.read_bytes()).hexdigest()
+
+
+def runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
+    """Whether a GPU of that compute capability can run code for these architectures, such as 8.6 or 9.0+PTX.
+
+    Machine code runs on its major version from its minor on, PTX on everything later; a letter (9.0a) on
+    that GPU alone. A name such as Hopper is not judged: it passes.
+    """
+    for architecture in architectures:
+        number, _, ptx = architecture.partition("+")
+        own = number[-1:].isalpha()
+        try:
+            built = tuple(int(part) for part in number.rstrip("af").split("."))
+        except ValueError:
+            return True
+        if built == capability or (not own and (built[0] == capability[0] and built < capability)):
+            return True
+        if ptx and not own and built < capability:
+            return True
+    return False

@@ -1,0 +1,47 @@
+"""How torch.compile works, and whether it can here: it makes C++ for the CPU and Triton kernels for a GPU."""
+
+import importlib.util
+import os
+import shutil
+import sys
+
+import torch
+
+from gpufeed.core.errors import Skip
+from gpufeed.native.triton_toolchain import lacking
+
+# Inductor's options: products chosen as by mode="max-autotune", without lists of candidates on the terminal
+MAX_AUTOTUNE = {
+    "max_autotune_gemm": True,
+    "autotune_num_choices_displayed": 0,
+    "max_autotune_report_choices_stats": False,
+}
+VOLTA = (7, 0)  # first compute capability that Triton compiles for
+
+
+def require_compiler(device: torch.device) -> None:
+    """Raises Skip if a model on this device cannot be compiled here."""
+    if device.type not in ("cuda", "cpu"):
+        raise Skip(f"Models are compiled for CUDA and the CPU, and this cell's device is {device.type}.")
+    missing = lacking_for_gpu(device) if device.type == "cuda" else lacking_for_cpu()
+    if missing is not None:
+        raise Skip(f"torch.compile needs a compiler on the node, which has {missing}.")
+
+
+def lacking_for_cpu() -> str | None:
+    """What this node lacks of a C++ compiler, looked for as torch's Inductor does; None if nothing."""
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        named = f"CXX is {compiler}, which is no program here" if os.environ.get("CXX") else f"no {compiler}"
+        return f"no C++ compiler: {named}"
+    return None
+
+
+def lacking_for_gpu(device: torch.device) -> str | None:
+    """What this node lacks of Triton and what it needs; None if nothing."""
+    if importlib.util.find_spec("triton") is None:
+        return "no package triton"
+    capability = torch.cuda.get_device_capability(device)
+    if capability < VOLTA:
+        return f"a GPU of compute capability {capability[0]}.{capability[1]}, and Triton wants 7.0 or higher"
+    return lacking()

@@ -1,6 +1,0 @@
-"""bias-GELU as C++ and CUDA kernels, with plain torch beside it where they cannot be built. See README.md."""
-
-from gpufeed.ops.functions import bias_gelu, gelu_mlp, linear_bias_gelu
-from gpufeed.ops.loading import Status, load, status
-
-__all__ = ["Status", "bias_gelu", "gelu_mlp", "linear_bias_gelu", "load", "status"]

@@ -1,0 +1,139 @@
+"""Runs of different machines side by side: each pipeline's share of the ceiling of its own machine.
+
+Images/s of two GPU models never stand in one row, and no ratio is taken between them: what carries over from
+one machine to another is how far a pipeline is from what its own GPU could train.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.core.baseline import records_below
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report import tables
+from gpufeed.report.comparison_text import aligned, piped
+from gpufeed.report.load_records import read_records
+from gpufeed.report.wording import count, machine, percent
+from gpufeed.system.statistics import BUSY
+
+COLUMNS = [
+    "experiment", "cell_id", "machine", "precision", "ceiling_share", "against_ceiling", "n_repeats",
+    "ceiling_n_repeats",
+]  # fmt: skip
+CEILING_COLUMNS = [
+    "machine",
+    "experiment",
+    "cell_id",
+    "precision",
+    "images_per_s",
+    *tables.THROUGHPUT[1:3],
+    "n_repeats",
+]
+MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !", BUSY: " ?"}
+LEGEND = (
+    "Shares are of the same machine's own replay ceiling, medians over n repeats. ~: its range touches that "
+    "of the ceiling; ^: above it by up to 5 %; !: above it by more, so one of the two was disturbed; ?: "
+    "repeats too far apart to tell, on a busy machine; -: not measured, or no ceiling was."
+)
+
+
+@dataclass(frozen=True)
+class Across:
+    """shares: COLUMNS, a row a pipeline and machine. ceilings: CEILING_COLUMNS, a row a ceiling.
+
+    without: machine -> number of its pipelines that have no ceiling measured on the same work there.
+    """
+
+    shares: pd.DataFrame
+    ceilings: pd.DataFrame
+    without: dict[str, int]
+
+
+def across(folders: Iterable[str | Path], experiments: Iterable[str] = ()) -> Across:
+    """The pipelines of all these folders; of these experiments only, if any is named.
+
+    Folders of the same machine (hardware, stack and torch) are one. Raises GpufeedError for a folder without
+    records, and where no ceiling was measured.
+    """
+    records = read_records(dict.fromkeys(path for folder in folders for path in records_below(folder)))
+    names = set(experiments)
+    cells = tables.measured(tables.cells(records[records["experiment"].isin(names)] if names else records))
+    cells["machine"] = [machine(cells.loc[[index]]) for index in cells.index]
+    pipelines = tables.pipelines(cells)
+    shares = pipelines[pipelines["ceiling_share"].notna()]
+    without = pipelines.loc[pipelines["ceiling_share"].isna(), "machine"].value_counts(sort=False)
+    if shares.empty:
+        raise GpufeedError(
+            "no pipeline with a ceiling in these folders",
+            "finished repeats of a pipeline and of loader replay with the same work, on the same machine",
+            "measure the experiment's replay cells too",
+        )
+    ceilings = cells[cells["loader"].map(tables.is_ceiling).astype(bool)]
+    shares, ceilings = (
+        table[columns].reset_index(drop=True)
+        for table, columns in ((shares, COLUMNS), (ceilings, CEILING_COLUMNS))
+    )
+    return Across(shares, ceilings, without.to_dict())
+
+
+def text(found: Across) -> str:
+    """Both tables, for a terminal."""
+    parts = [aligned(*_shares(found)), *_notes(found), aligned(*_ceilings(found))]
+    return "\n\n".join([_legend_of_machines(found), *parts]) + "\n"
+
+
+def markdown(found: Across) -> str:
+    """The same for a page."""
+    listed = "\n".join(f"- {line}" for line in _legend_of_machines(found).splitlines())
+    parts = ["## Machines side by side", listed, piped(*_shares(found)), *_notes(found)]
+    return "\n\n".join([*parts, "### Their ceilings", piped(*_ceilings(found))]) + "\n"
+
+
+def _notes(found: Across) -> list[str]:
+    """Explain the table of shares, and count the pipelines that are not in it."""
+    counts = "; ".join(f"{number} on {machine}" for machine, number in found.without.items())
+    return [LEGEND, *([f"Left out, because no ceiling was measured: {counts}."] if counts else [])]
+
+
+def _names(found: Across) -> dict[str, str]:
+    """machine -> the number that stands for it at the head of its column."""
+    return {machine: f"[{number}]" for number, machine in enumerate(found.shares["machine"].unique(), 1)}
+
+
+def _legend_of_machines(found: Across) -> str:
+    return "\n".join(f"{name} {machine}" for machine, name in _names(found).items())
+
+
+def _shares(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
+    """Headings, rows and the columns of numbers: a row a pipeline, a column a machine."""
+    names = _names(found)
+    rows = [
+        [*(_share(of, machine) for machine in names), f"{experiment}/{cell_id}"]
+        for (experiment, cell_id), of in found.shares.groupby(["experiment", "cell_id"], sort=False)
+    ]
+    return [*names.values(), "share of its own ceiling"], rows, list(range(len(names)))
+
+
+def _share(of: pd.DataFrame, machine: str) -> str:
+    """One pipeline on one machine, with the precision where that differs between machines."""
+    here = of[of["machine"] == machine]
+    if here.empty:
+        return "-"
+    row = here.iloc[0]
+    precision = f" {row['precision']}" if of["precision"].nunique() > 1 else ""
+    mark = MARKS[row["against_ceiling"]]
+    return f"{percent(row['ceiling_share'])}{mark}{precision} (n = {row['n_repeats']})"
+
+
+def _ceilings(found: Across) -> tuple[list[str], list[list[str]], list[int]]:
+    """A row a ceiling: that of another machine is never in it."""
+    names = _names(found)
+    rows = [
+        [names[row["machine"]], f"{count(row['images_per_s'])}", f"{row['n_repeats']}", row["precision"],
+         f"{row['experiment']}/{row['cell_id']}"]
+        for _, row in found.ceilings.iterrows()
+        if row["machine"] in names
+    ]  # fmt: skip
+    return ["machine", "ceiling, images/s", "n", "precision", "cell"], rows, [1, 2]

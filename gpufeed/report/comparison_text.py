@@ -1,0 +1,159 @@
+"""A comparison as words: a table for the terminal, and one for a pull request."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pandas as pd
+
+from gpufeed.report.comparison import BETWEEN, ORDER, REFUSED, Comparison
+from gpufeed.report.wording import count, listing, plural
+from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS
+
+HEADINGS = ("verdict", "A / B", "95 % interval", "A images/s", "B images/s", "n", "cell")
+RIGHT = (1, 3, 4)  # columns of numbers
+FORCED = "FORCED: some of these cells may not be compared; the reasons stand below"
+MOST_NAMED = 10  # cells of one side
+
+
+def text(found: Comparison) -> str:
+    """All that is to be said, for a terminal."""
+    blocks = [heading(found), aligned(HEADINGS, cells(found)), *remarks(found), conclusion(found)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def markdown(found: Comparison) -> str:
+    """The same for a pull request."""
+    lines = heading(found).splitlines()
+    blocks = ["## Comparison", "\n".join(f"- {line}" for line in lines), f"**{conclusion(found)}**"]
+    blocks += [piped(HEADINGS, cells(found)) if len(found.rows) else "", *remarks(found)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def heading(found: Comparison) -> str:
+    """What the two sides are, and how to read the rest."""
+    lines = [
+        f"{side}: {name}, measured on {listing(found.machines[side]) if found.machines[side] else 'nothing'}"
+        for side, name in found.names.items()
+    ]
+    lines.append(
+        f"A / B: images/s of A over those of B; faster or slower where the whole 95 % interval lies beyond "
+        f"{MATTERS} or 1 / {MATTERS}, which takes {ENOUGH_FOR_INTERVAL} repeats of each"
+    )
+    return "\n".join([*([FORCED] if found.forced else []), *lines])
+
+
+def cells(found: Comparison) -> list[tuple[str, ...]]:
+    """The rows of the table, as HEADINGS."""
+    return [_cell(row) for _, row in found.rows.iterrows()]
+
+
+def _cell(row: pd.Series) -> tuple[str, ...]:
+    verdict = row["verdict"] + (" (forced)" if row["forced"] else "")
+    verdict += ", ranges apart" if row["verdict"] == FEW and row["apart"] else ""
+    bounds = ""
+    if not pd.isna(row["ratio"]):
+        bounds = f"{row['low']:.3f} to {row['high']:.3f}" + (" (range)" if row["bounds"] == "range" else "")
+    return (
+        verdict,
+        "" if pd.isna(row["ratio"]) else f"{row['ratio']:.3f}",
+        bounds,
+        count(row["a_images_per_s"]),
+        count(row["b_images_per_s"]),
+        f"{row['n']:.0f} pairs" if row["paired"] else f"{row['a_n']:.0f} and {row['b_n']:.0f}",
+        f"{row['experiment']}/{row['cell_id']}",
+    )
+
+
+def aligned(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = RIGHT) -> str:
+    """Columns two spaces apart; right: the numbers of those that end together. Empty without rows."""
+    if not rows:
+        return ""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            value.rjust(width) if number in right else value.ljust(width)
+            for number, (value, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (headings, *rows)
+    ]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+
+
+def piped(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = RIGHT) -> str:
+    """The same as a Markdown table."""
+    rule = ["---:" if number in right else "---" for number in range(len(headings))]
+    lines = [headings, rule, *rows]
+    return "\n".join("| " + " | ".join(value.replace("|", "\\|") for value in line) + " |" for line in lines)
+
+
+def remarks(found: Comparison) -> list[str]:
+    """Reasons and notes, each once with the number of its cells, and what only one side has."""
+    told = [
+        _counted("Refused" if not found.forced else "Forced, although", _reasons(found)),
+        _counted("Not measured on both sides", _unmeasured(found)),
+        _counted("To keep in mind", _split(found.rows["notes"])),
+    ]
+    told += [_only(found, side) for side in found.only]
+    for side, paths in found.damaged.items():
+        files = plural(len(paths), "file is no record", "files are no records")
+        told.append(f"Left out of {side}: {files}, the first {paths[0]}." if paths else "")
+    return [block for block in told if block]
+
+
+def _only(found: Comparison, side: str) -> str:
+    """The cells that only one side has; an experiment that the other lacks altogether is one line."""
+    names = found.only[side]
+    if not names:
+        return ""
+    others = {name.split("/")[0] for other, cells in found.only.items() if other != side for name in cells}
+    shared = others | set(found.rows["experiment"])
+    whole = Counter(name.split("/")[0] for name in names if name.split("/")[0] not in shared)
+    lines = [f"- {experiment}: {plural(number, 'cell')}" for experiment, number in whole.items()]
+    single = [f"- {name}" for name in names if name.split("/")[0] in shared]
+    more = [f"- and {len(single) - MOST_NAMED} more"] if len(single) > MOST_NAMED else []
+    title = f"Only in {side}, {plural(len(names), 'cell')}:"
+    return "\n".join([title, "", *lines, *single[:MOST_NAMED], *more])
+
+
+def _reasons(found: Comparison) -> Counter[str]:
+    rows = found.rows
+    return _split(rows.loc[rows["forced"].astype(bool) | (rows["verdict"] == REFUSED), "reason"])
+
+
+def _unmeasured(found: Comparison) -> Counter[str]:
+    rows = found.rows
+    return Counter(
+        f"{row['experiment']}/{row['cell_id']}: {row['reason']}"
+        for _, row in rows[rows["a_n"].eq(0) | rows["b_n"].eq(0)].iterrows()
+    )
+
+
+def _split(sentences: pd.Series) -> Counter[str]:
+    return Counter(one for sentence in sentences for one in sentence.split(BETWEEN) if one)
+
+
+def _counted(title: str, sentences: Counter[str]) -> str:
+    if not sentences:
+        return ""
+    lines = [
+        f"- {sentence}" + (f" ({number} cells)" if number > 1 else "")
+        for sentence, number in sentences.most_common()
+    ]
+    return "\n".join([f"{title}:", "", *lines])
+
+
+def conclusion(found: Comparison) -> str:
+    """The answer in a sentence or two."""
+    if found.rows.empty:
+        return "No cell is on both sides: nothing was compared."
+    counts = [f"{found.count(verdict)} {verdict}" for verdict in ORDER if found.count(verdict)]
+    said = [f"Of {plural(len(found.rows), 'cell')}: {', '.join(counts)}."]
+    if not found.judged:
+        said.append("No cell could be judged, so that this shows no regression and rules none out.")
+    if apart := int((found.rows["apart"].astype(bool) & (found.rows["verdict"] == FEW)).sum()):
+        said.append(f"Ranges are apart in {apart} with too few repeats: measure six repeats to know.")
+    if intervals := len(found.intervals):
+        said.append(
+            f"The 95 % interval holds 1 and is narrower than +-5 % in {found.repeated} of {intervals}."
+        )
+    return " ".join(said)

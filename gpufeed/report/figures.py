@@ -1,0 +1,351 @@
+"""Figures from the table of cells: each function takes DataFrames and returns one Figure.
+
+Points and bars are medians over repeats, whiskers and bands the full range. A function that finds
+nothing to draw returns a figure with a sentence instead.
+"""
+
+import re
+import textwrap
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from gpufeed.report import style, tables, verdicts, wording
+
+MOST_BARS = 16
+TITLE_WIDTH = 58  # letters that fit above the axes
+LABEL_WIDTH = 52  # and beside a bar
+COLUMNS = 2  # of the figure of workers
+BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
+CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
+PARTS = {
+    "load_ms": ("load: the host waits for samples", style.ORANGE, "//"),
+    "transfer_ms": ("transfer: copy to the device", style.SKY, ".."),
+    "train_ms": ("train: work on the batch", style.GREEN, ""),
+}
+LIKE_CEILING = "≈ ceiling"  # one line, as high as a bar
+NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet."
+
+
+def throughput(cells: pd.DataFrame) -> Figure:
+    """Images per second of every pipeline as bars with their range, the compute-only ceiling as a line."""
+    return _bars(cells, _throughput_panel, _throughput_legend(cells), columns=1)
+
+
+def breakdown(cells: pd.DataFrame) -> Figure:
+    """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
+    handles: list = [
+        Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, c, h in PARTS.values()
+    ]
+    handles.append(
+        Line2D([], [], color="black", lw=3, label="total: the whole step (parts beyond it ran at once)")
+    )
+    return _bars(cells, _breakdown_panel, handles, columns=2)
+
+
+def _bars(
+    cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list, columns: int
+) -> Figure:
+    """A panel of bars for each task, one bar a pipeline."""
+    panels = _panels(cells)
+    if not panels:
+        return style.sentence_figure(NOTHING)
+    with style.look():
+        figure, axes = _stack(panels)
+        for axis, rows in zip(axes, panels, strict=True):
+            draw(axis, rows)
+        figure.legend(handles=legend, loc="outside upper left", ncols=columns)
+    return figure
+
+
+def workers(cells: pd.DataFrame) -> Figure:
+    """Images per second and speed-up over `dataloader_sync` against the number of worker processes.
+
+    One panel a setting (loader, prefetching, pinning, persistence), the other settings held at
+    their most frequent value.
+    """
+    sweeps = [sweep for rows in tables.tasks(cells) if (sweep := _sweep(rows)) is not None]
+    if not sweeps:
+        return style.sentence_figure(
+            "Nothing to draw: no task of this experiment has finished cells with three worker counts or more."
+        )
+    with style.look():
+        heights = [0.6 + 3.5 * -(-len(settings) // COLUMNS) for _, settings in sweeps]
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
+        blocks = figure.subfigures(len(sweeps), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for block, (rows, settings) in zip(blocks, sweeps, strict=True):
+            _sweep_block(block, rows, settings)
+    return figure
+
+
+def has_sweep(cells: pd.DataFrame) -> bool:
+    """Whether `workers` has something to draw."""
+    return any(_sweep(rows) is not None for rows in tables.tasks(cells))
+
+
+def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
+    """The tasks with something to compare, each shortened to what fits and sorted for reading.
+
+    One pipeline alone, without a ceiling, is compared with nothing: where there is nothing else, the tasks
+    of a machine share a panel.
+    """
+    panels, alone = [], []
+    for rows in tables.tasks(cells):
+        ours = _shorten(tables.pipelines(rows))
+        if len(ours):
+            ours = ours.sort_values("images_per_s", ascending=False)
+            panel = ours.assign(label=wording.labels(ours), title=panel_title(ours))
+            (panels if verdicts.compares(rows) else alone).append(panel)
+    return panels or _together(alone)
+
+
+def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
+    """One panel a machine, a bar a pipeline: what all share is in the title, the rest names the bars."""
+    machines: dict[str, list[pd.DataFrame]] = {}
+    for rows in alone:
+        machines.setdefault(wording.machine(rows), []).append(rows)
+    found = []
+    for machine, panels in machines.items():
+        together = pd.concat([rows.assign(told=wording.task(rows) + ", " + rows["label"]) for rows in panels])
+        parts = [re.split("[,;] | on ", words) for words in together["told"]]
+        shared = [part for part in parts[0] if all(part in own for own in parts)]
+        lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
+        names = [", ".join(part for part in own if part not in shared) for own in parts]
+        named = [
+            textwrap.fill(name or label, LABEL_WIDTH)
+            for name, label in zip(names, together["label"], strict=True)
+        ]
+        together = together.assign(label=named, title="\n".join(lines))
+        found.append(together.sort_values("images_per_s", ascending=False))
+    return found
+
+
+def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
+    """With too many pipelines for one panel, the fastest of each loader, worker count and augment.
+
+    `left_out` counts what is not drawn; the table of cells has them all.
+    """
+    kept = rows
+    if len(rows) > MOST_BARS:
+        kept = rows.sort_values("images_per_s", ascending=False).drop_duplicates(
+            ["loader", "workers", "augment"]
+        )
+    return kept.assign(left_out=len(rows) - len(kept))
+
+
+def _stack(panels: list[pd.DataFrame]) -> tuple[Figure, list[Axes]]:
+    """One panel below the other, as high as their bars need."""
+    heights = [PANEL_IN + BAR_IN * len(rows) * _lines(rows["label"]) for rows in panels]
+    figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
+    axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for axis, rows in zip(axes, panels, strict=True):
+        axis.set_yticks(range(len(rows)), rows["label"])
+        axis.set_ylim(len(rows) - 0.4, -0.6)
+        axis.tick_params(axis="y", length=0)
+        axis.set_title(rows["title"].iloc[0])
+    return figure, list(axes)
+
+
+def _lines(labels: pd.Series) -> float:
+    """How much higher than one of a single line the bars must be for their longest label."""
+    return max(1.0, 0.5 * (1 + labels.str.count("\n").max()))
+
+
+def panel_title(rows: pd.DataFrame) -> str:
+    """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
+    lines = textwrap.wrap(wording.task(rows), TITLE_WIDTH) + textwrap.wrap(wording.machine(rows), TITLE_WIDTH)
+    if left_out := rows["left_out"].iloc[0]:
+        lines.append(f"(fastest settings only; {left_out} slower ones are in the table)")
+    return "\n".join(lines)
+
+
+def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
+    y = np.arange(len(rows))
+    medians = rows["images_per_s"].to_numpy(float)
+    axis.barh(y, medians, height=0.66, color=style.BLUE, zorder=2)
+    axis.errorbar(medians, y, xerr=_spread(rows), fmt="none", ecolor="black", capsize=4, lw=1.4, zorder=3)
+    ceilings = rows["ceiling_images_per_s"].to_numpy(float)
+    # bars with the same ceiling touch, so that their pieces join to one line
+    axis.vlines(ceilings, y - 0.5, y + 0.5, colors=style.VERMILION, lw=2, zorder=4)
+    low, high = (rows[f"ceiling_images_per_s_{end}"].to_numpy(float) for end in ("min", "max"))
+    for position, start, end in zip(y, low, high, strict=True):
+        if start < end:
+            axis.fill_betweenx([position - 0.5, position + 0.5], start, end, **CEILING_RANGE)
+    widest = np.nanmax(np.concatenate([rows["images_per_s_max"].to_numpy(float), ceilings, high]))
+    axis.set_xlim(0, widest * 1.42)
+    for position, (_, row) in zip(y, rows.iterrows(), strict=True):
+        _beside(axis, position, row, widest)
+    axis.xaxis.set_major_locator(MaxNLocator(6))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axis.set_xlabel("images per second")
+    axis.grid(axis="x", color="#DDDDDD", zorder=0)
+
+
+def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
+    """The numbers of a bar in words, on its right, out of the ceiling's way."""
+    words = wording.count(row["images_per_s"])
+    told = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
+    if row["against_ceiling"] == "not distinguishable":
+        told = LIKE_CEILING
+    if told:
+        words += " (" + textwrap.fill(told, 20) + ")"
+    axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
+
+
+def _throughput_legend(cells: pd.DataFrame) -> list:
+    ours = tables.pipelines(tables.measured(cells))
+    name = f"median over n = {_counts(ours['n_repeats'])} repeats, whiskers: smallest to largest"
+    handles: list = [Patch(facecolor=style.BLUE, label=name)]
+    bounds = ours["ceiling_n_repeats"].dropna()
+    if len(bounds):
+        name = f"ceiling: compute only (replay), median over n = {_counts(bounds)}, band: range"
+        if (ours["against_ceiling"] == "not distinguishable").any():
+            name += f"\n{LIKE_CEILING}: not distinguishable from it"
+        handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))
+    return handles
+
+
+def _counts(numbers: pd.Series) -> str:
+    """`3`, or `2 to 3`; nothing where there is no number."""
+    if numbers.empty:
+        return ""
+    low, high = numbers.min(), numbers.max()
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
+    y = np.arange(len(rows))
+    left = np.zeros(len(rows))
+    for part, (_, colour, hatch) in PARTS.items():
+        widths = rows[part].to_numpy(float)
+        axis.barh(
+            y, widths, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2
+        )
+        left += widths
+    totals = rows["total_ms"].to_numpy(float)
+    axis.vlines(totals, y - 0.42, y + 0.42, colors="black", lw=3, zorder=3)
+    widest = np.concatenate([left, totals]).max()
+    axis.set_xlim(0, widest * 1.32)
+    for position, total, share in zip(y, totals, rows["wait_share"], strict=True):
+        words = f"{wording.count(total)} ms, wait {wording.percent(share)}"
+        axis.text(widest * 1.02, position, words, va="center", fontsize=9, backgroundcolor="white")
+    axis.set_xlabel("milliseconds a step (mean over steps, median over repeats)")
+    axis.grid(axis="x", color="#DDDDDD", zorder=0)
+
+
+SWEPT_WORDS = {  # of tables.SWEPT
+    "loader": lambda value: str(value),
+    "prefetch_factor": wording.FEATURES["prefetch_factor"],
+    "pin_memory": wording.FEATURES["pin_memory"],
+    "persistent_workers": wording.FEATURES["persistent_workers"],
+}
+SWEPT_TITLES = {
+    "loader": "Worker processes",
+    "prefetch_factor": "Batches ahead",
+    "pin_memory": "Host memory",
+    "persistent_workers": "Between epochs",
+}
+
+
+def _sweep(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]] | None:
+    """A task's pipelines if they sweep the workers, and the settings that deserve a panel.
+
+    Two worker counts are no sweep: the bars of `throughput` show them better.
+    """
+    ours = tables.pipelines(rows)
+    with_workers = ours[ours["workers"] > 0]
+    if with_workers.empty or ours["workers"].nunique() < 3:
+        return None
+    settings = [
+        setting for setting in tables.SWEPT if tables.held(with_workers, setting)[setting].nunique() > 1
+    ]
+    return ours, ["loader", *(setting for setting in settings if setting != "loader")]
+
+
+def _sweep_block(block: SubFigure, rows: pd.DataFrame, settings: list[str]) -> None:
+    """All panels of one task."""
+    block.suptitle(
+        f"{wording.task(rows)}\n{wording.machine(rows)}", x=0.01, ha="left", fontsize=10, weight="bold"
+    )
+    count = -(-len(settings) // COLUMNS)
+    axes = block.subplots(count, COLUMNS, squeeze=False).ravel()
+    for axis in axes[len(settings) :]:
+        axis.set_visible(False)
+    base = rows.loc[rows["loader"] == "dataloader_sync", "images_per_s"].max()
+    for axis, setting in zip(axes, settings, strict=False):
+        _sweep_panel(axis, rows, setting, base)
+
+
+def _sweep_panel(axis: Axes, rows: pd.DataFrame, setting: str, base: float) -> None:
+    """Lines over worker counts; bars, if the setting was varied at one worker count only."""
+    held = tables.held(rows[rows["workers"] > 0], setting)
+    values = held.groupby("workers")[setting].nunique()
+    at = values.index[values > 1]
+    if len(at) == 1:
+        _setting_bars(axis, held[held["workers"] == at[0]], setting, int(at[0]))
+    else:
+        _setting_lines(axis, held, setting, base, rows)
+    axis.set_ylim(bottom=0)
+    axis.set_ylabel("images per second")
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    if not pd.isna(base):
+        right = axis.secondary_yaxis("right", functions=(lambda v: v / base, lambda v: v * base))
+        right.set_ylabel("times dataloader_sync")
+
+
+def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) -> None:
+    ours = held.sort_values("images_per_s").drop_duplicates(setting, keep="last").sort_values(setting)
+    x = np.arange(len(ours))
+    axis.bar(x, ours["images_per_s"].to_numpy(float), width=0.6, color=style.BLUE, zorder=2)
+    axis.errorbar(
+        x, ours["images_per_s"].to_numpy(float), yerr=_spread(ours), fmt="none", ecolor="black", capsize=4,
+        lw=1.4, zorder=3,
+    )  # fmt: skip
+    axis.set_xticks(x, [SWEPT_WORDS[setting](value) for value in ours[setting]])
+    axis.set_title(f"{SWEPT_TITLES[setting]}, {wording.plural(workers, 'worker')}")
+    axis.grid(axis="y", color="#E4E4E4", zorder=0)
+
+
+def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, rows: pd.DataFrame) -> None:
+    for number, value in enumerate(sorted(held[setting].dropna().unique())):
+        line = (
+            held[held[setting] == value].sort_values("images_per_s").drop_duplicates("workers", keep="last")
+        )
+        line = line.sort_values("workers")
+        look = style.line(number)
+        axis.errorbar(
+            line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=_spread(line),
+            capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
+        )  # fmt: skip
+        if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():
+            axis.plot(
+                line["workers"].to_numpy(float), line["within_epoch_images_per_s"].to_numpy(float),
+                **look | {"ls": ":"}, lw=1, mfc="white", label=f"{value}, first batches left out",
+            )  # fmt: skip
+    if not pd.isna(base):
+        axis.plot([0], [base], marker="*", ms=11, ls="none", color="black", label="dataloader_sync")
+    bounded = held[held["ceiling_images_per_s"].notna()]
+    if len(bounded):
+        bound = bounded.iloc[0]
+        label = f"ceiling (replay, n = {int(bound['ceiling_n_repeats'])})"
+        axis.axhline(bound["ceiling_images_per_s"], color=style.VERMILION, lw=1.4, label=label)
+        axis.axhspan(bound["ceiling_images_per_s_min"], bound["ceiling_images_per_s_max"], **CEILING_RANGE)
+    axis.set(xlabel="workers", title=SWEPT_TITLES[setting])
+    axis.set_xticks(sorted({0, *rows["workers"].astype(int)}))
+    axis.grid(color="#E4E4E4")
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+
+
+def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
+    """Distances from the median to the smallest and to the largest repeat, as matplotlib wants whiskers."""
+    medians = rows["images_per_s"].to_numpy(float)
+    return [
+        medians - rows["images_per_s_min"].to_numpy(float),
+        rows["images_per_s_max"].to_numpy(float) - medians,
+    ]

@@ -1,0 +1,152 @@
+"""Which results there are, held against the plan: what to show, what is missing, and what nobody plans."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpufeed.core.repeats import again
+
+STEPS_SUFFIX = ".steps.parquet"
+# Where each kind of result of an experiment lies; verdicts of the gate belong to no one experiment.
+PLACES = {
+    "records": "records/{name}/*/*.json",
+    "sweeps": "sweeps/{name}/*.json",
+    "builds": "builds/{name}/*.json",
+    "kernels": "kernels/{name}.json",
+    "evaluations": "models/{name}/*/evaluation.json",
+    "inferences": "inference/{name}/*.json",
+    "ceilings": "ceilings/{name}/*.json",
+}
+GATES = "gate/*/*/*.json"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One result of an experiment. kind: of PLACES, or `gates`; path: relative to the folder of results."""
+
+    experiment: str
+    kind: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class Found:
+    """The results to report on, and how they compare with the plan."""
+
+    paths: list[Path]  # records, <experiment>/<cell_id>/<repeat>.json
+    missing: list[Part] = field(default_factory=list)  # planned and not there
+    stale: list[Path] = field(default_factory=list)  # there, of any kind, and no longer planned
+    reference: bool = False  # published results of another machine, shown because there are no own ones
+    gates: list[Path] = field(default_factory=list)  # verdicts, <dataset>/<loader>/<settings>.json
+    builds: list[Path] = field(default_factory=list)  # build times, <experiment>/<decoder>-<cores>.json
+    sweeps: list[Path] = field(default_factory=list)  # of decoders alone, <experiment>/<decoder>.json
+    kernels: list[Path] = field(default_factory=list)  # of kernels alone, <experiment>.json
+    evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
+    inferences: list[Path] = field(default_factory=list)  # of models in use, <experiment>/<cell_id>.json
+    ceilings: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
+
+    @property
+    def steps_paths(self) -> list[Path]:
+        """The step tables beside the records, where there are any."""
+        return [path for path in map(steps_beside, self.paths) if path.exists()]
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything was measured; a verdict of the gate is no measurement."""
+        return bool(self.ceilings) or self.beside_ceilings
+
+    @property
+    def ceilings_alone(self) -> bool:
+        """Whether ceilings are all that was measured."""
+        return bool(self.ceilings) and not self.beside_ceilings
+
+    @property
+    def beside_ceilings(self) -> bool:
+        """Whether anything but ceilings was measured."""
+        of_cells = (self.paths, self.evaluations, self.inferences)
+        return any((*of_cells, self.builds, self.sweeps, self.kernels))
+
+
+def steps_beside(record: str | Path) -> Path:
+    """The step table of a record."""
+    record = Path(record)
+    return record.with_name(record.stem + STEPS_SUFFIX)
+
+
+Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.page`)
+
+
+def planned(name: str, plan: Mapping) -> list[Part]:
+    """Every result that an experiment plans."""
+    cells, repeats = plan["cells"], range(plan["repeats"])
+    files = {
+        "records": [f"records/{name}/{cell}/{repeat}.json" for cell in cells for repeat in repeats],
+        "gates": [f"gate/{verdict}.json" for verdict in plan.get("gates", [])],
+        "sweeps": [f"sweeps/{name}/{decoder}.json" for decoder in plan.get("sweep", [])],
+        "builds": [f"builds/{name}/{build}.json" for build in plan.get("builds", [])],
+        "kernels": [f"kernels/{name}.json"] * bool(plan.get("kernels")),
+        "evaluations": [f"models/{name}/{cell}/evaluation.json" for cell in plan.get("models", [])],
+        "inferences": [f"inference/{name}/{cell}.json" for cell in plan.get("inference", [])],
+        "ceilings": [f"ceilings/{name}/{cell}.json" for cell in plan.get("ceilings", [])],
+    }
+    return [Part(name, kind, Path(path)) for kind, paths in files.items() for path in paths]
+
+
+def on_disk(results: str | Path, experiments: Iterable[str]) -> dict[str, list[Path]]:
+    """kind -> the files in a folder of results, sorted: of the experiments, and all verdicts of the gate."""
+    root = Path(results)
+    found = {
+        kind: [path for name in experiments for path in sorted(root.glob(place.format(name=name)))]
+        for kind, place in PLACES.items()
+    }
+    return found | {"gates": sorted(root.glob(GATES))}
+
+
+def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
+    """The results of these experiments that are planned, and second records beside the first ones.
+
+    A verdict of the gate that any experiment plans is not stale. Nor is the evaluation of a planned cell
+    whose model the plan does not keep, since anybody may ask for one: it is shown.
+    """
+    root, experiments = Path(results), list(experiments)
+    there = on_disk(root, experiments)
+    ours = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
+    wanted = {root / path for part in ours for path in _with_second(part)}
+    wanted |= {path for path in there["evaluations"] if _of_a_planned_cell(path, plans)}
+    parts = (part for name, plan in plans.items() for part in planned(name, plan))
+    by_all = {root / path for part in parts for path in _with_second(part)} | wanted
+    existing = {path for paths in there.values() for path in paths}
+    missing = [part for part in ours if root / part.path not in existing]
+    # records in the order of the plan, in which the report shows cells
+    planned_records = [root / path for part in ours if part.kind == "records" for path in _with_second(part)]
+    records = [path for path in planned_records if path in existing]
+    shown = {kind: [path for path in there[kind] if path in wanted] for kind in there if kind != "records"}
+    stale = [path for paths in there.values() for path in paths if path not in by_all]
+    return Found(records, missing, stale, **shown)
+
+
+NOTHING = {"cells": [], "repeats": 0}
+
+
+def _with_second(part: Part) -> list[Path]:
+    """Where a part lies, and of a repeat where it lies if it was measured once more."""
+    return [part.path, again(part.path)] if part.kind == "records" else [part.path]
+
+
+def _of_a_planned_cell(evaluation: Path, plans: Plans) -> bool:
+    name, cell = evaluation.parent.parent.name, evaluation.parent.name
+    return cell in plans.get(name, NOTHING)["cells"]
+
+
+def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
+    """Published results of these experiments, <results>/reference/<name>/...: all of them, planned or not.
+
+    Their config may differ from the present one, so nothing counts as stale; everything that is planned
+    counts as missing, for it was not measured here.
+    """
+    experiments = list(experiments)
+    folders = [on_disk(folder, experiments) for folder in sorted((Path(results) / "reference").glob("*"))]
+    there = {kind: [path for folder in folders for path in folder[kind]] for kind in (*PLACES, "gates")}
+    missing = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
+    found = Found(there.pop("records"), missing, **there)
+    return replace(found, reference=found.measured)

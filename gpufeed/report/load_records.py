@@ -1,0 +1,240 @@
+"""Records and step tables from disk to DataFrames. What cannot be read becomes a row that says so."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.record import Record
+from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
+from gpufeed.report.find_results import STEPS_SUFFIX
+
+PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
+STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
+AXES = (
+    "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
+    "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile", "synchronise", "epochs",
+    "devices", "nodes", "seed",
+)  # fmt: skip
+WHOLE_NUMBERS = (
+    "repeat", "batch_size", "batch_size_asked", "workers", "prefetch_factor", "epochs", "devices", "nodes",
+    "step_limit", "cores", "warmup_steps",
+)  # fmt: skip
+COLUMNS = [
+    "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
+    *AXES, "batch_size_asked", "step_limit", "precision", "overrides", "hyper", "source", "device",
+    "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
+    "memory_gib", "versions", "software", "commit", "dirty",
+    "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
+    "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
+    "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed", "others_cpu_share", "measured_again",
+]  # fmt: skip
+
+
+def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """One row a repeat, cell axes and measures side by side (columns: COLUMNS).
+
+    Of a repeat that was measured twice the record that counts (see `repeats.counting`), at the place of the
+    first among the blocks: `started_at` is that of the first. measured_again: whether the first was disturbed
+    and there is a second. One that failed or is damaged has a row whichever it is.
+    Step times are means over the steps after warm-up, in ms: means add up, medians do not.
+    A file that is no valid record gives a row with status `damaged` and the reason as its sentence. A repeat
+    that was taken up again has accuracy, losses and memory, and no times; `resumed` says how often it was.
+    """
+    table = pd.DataFrame(_counting({path: _row(path) for path in map(Path, paths)}), columns=COLUMNS)
+    for column in WHOLE_NUMBERS:
+        table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
+    return table.assign(batch_size=_with_their_like(table))
+
+
+def _counting(rows: dict[Path, dict]) -> list[dict]:
+    machine = ("hardware", "stack", "torch", "batch_size")
+    told = {path: (tuple(map(row.get, machine)), row.get("telemetry")) for path, row in rows.items()}
+    first = {again(path): path for path in rows if again(path) in rows}
+    counts, found = counting(told), []
+    for path, row in rows.items():
+        if path in counts or row["status"] != "done":
+            before = rows[first.get(path, path)]
+            twice = (path in first or again(path) in rows) and is_disturbed(before.get("telemetry"))
+            found.append(row | {"started_at": before.get("started_at"), "measured_again": twice})
+    return found
+
+
+def _with_their_like(table: pd.DataFrame) -> pd.Series:
+    """batch_size; of a repeat that did not finish that of its cell and machine's that did, if it is one."""
+    done = table["batch_size"].where(table["status"] == "done")
+    same = [table[name] for name in ("experiment", "cell_id", "hardware", "stack", "torch")]
+    finished = done.groupby(same, dropna=False)
+    fitted = finished.transform("first").where(finished.transform("nunique") == 1)
+    return done.fillna(fitted).fillna(table["batch_size"])
+
+
+def timed(records: pd.DataFrame) -> pd.DataFrame:
+    """The finished repeats that are timings: not those that were taken up again."""
+    return records[records["images_per_s"].notna()]
+
+
+def read_steps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, list[str]]:
+    """All step rows (STEP_COLUMNS and `path`, that of their record), and a sentence for each bad file."""
+    tables, damaged = [], []
+    for path in map(str, paths):
+        try:
+            table = pd.read_parquet(path)[STEP_COLUMNS]
+        except (OSError, ValueError, KeyError) as error:
+            damaged.append(f"the step table {path} cannot be read ({_first_line(error)})")
+            continue
+        if len(table):
+            tables.append(table.assign(path=path.removesuffix(STEPS_SUFFIX) + ".json"))
+    if not tables:
+        return pd.DataFrame(columns=[*STEP_COLUMNS, "path"]), damaged
+    return pd.concat(tables, ignore_index=True), damaged
+
+
+def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
+    """One row an epoch of every finished repeat: its keys and the epoch's numbers.
+
+    held_out_loss and top1 are of the evaluation after that epoch, NaN where nobody asked.
+    """
+    keys = ["path", "experiment", "cell_id", "repeat", "hardware", "stack", "torch", "batch_size"]
+    rows = [
+        {**{key: record[key] for key in keys}, **epoch, **_held_out(epoch)}
+        for record in records.to_dict("records")
+        if record["status"] == "done"
+        for epoch in record["epoch_rows"]
+    ]
+    columns = [*keys, "epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss", *HELD_OUT]
+    return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(HELD_OUT, float))
+
+
+HELD_OUT = ("held_out_loss", "top1")
+
+
+def _held_out(epoch: dict) -> dict[str, float]:
+    """HELD_OUT of an epoch; nothing where nobody asked, as in records of older versions."""
+    accuracy = epoch.get("accuracy")
+    return dict(zip(HELD_OUT, (accuracy["loss"], accuracy["top1"]), strict=True)) if accuracy else {}
+
+
+def _row(path: Path) -> dict:
+    try:
+        return _flat(Record.read(path), path)
+    except GpufeedError as error:
+        return _damaged(path, f"{_first_line(error.found)}; {error.remedy}")
+
+
+def _damaged(path: Path, reason: str) -> dict:
+    """What the path alone tells: <experiment>/<cell_id>/<repeat>.json."""
+    return {
+        "path": str(path),
+        "experiment": path.parent.parent.name,
+        "cell_id": path.parent.name,
+        "repeat": number_of(path.stem),
+        "status": "damaged",
+        "sentence": reason,
+    }
+
+
+def _flat(record: Record, path: Path) -> dict:
+    cell, resolved = record.cell, record.resolved or {}
+    row = {
+        name: getattr(record, name)
+        for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
+    }
+    row |= {axis: cell.get(axis) for axis in AXES}
+    # absent in records of older versions
+    row |= {"compile": cell.get("compile", False), "cuda_graphs": graphs_of(cell, resolved)}
+    row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
+    row |= {
+        "path": str(path),
+        "batch_size": resolved.get("batch_size", cell.get("batch_size")),
+        "batch_size_asked": cell.get("batch_size"),
+        "step_limit": cell.get("steps"),
+        "precision": resolved.get("precision", cell.get("precision")),
+        "overrides": "; ".join(cell.get("overrides") or ()),
+        "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
+        "source": json.dumps(cell.get("source") or {}, sort_keys=True),
+    }
+    return row | machine_of(cell, resolved, record.environment) | _measures(record)
+
+
+def graphs_of(cell: Mapping, resolved: Mapping) -> bool | None:
+    """Whether the steps of a cell were CUDA graphs; None where its device was to tell and it did not run."""
+    asked = cell.get("cuda_graphs")
+    return resolved.get("cuda_graphs") if asked == "auto" else asked
+
+
+def machine_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> dict:
+    """`hardware` is what the numbers depend on most: the GPU's model, or the CPU's without a GPU."""
+    gpu = environment["gpu"]
+    asked = cell.get("device", "auto")
+    device = (resolved or {}).get("device") or (asked if asked != "auto" else None)
+    device = device or ("cuda" if gpu else "cpu")
+    same = ("stack", "node", "cpu", "driver", "os", "python", "memory_gib", "versions", "commit", "dirty")
+    return {name: environment[name] for name in same} | {
+        "device": device,
+        "hardware": gpu["name"] if gpu and device == "cuda" else environment["cpu"],
+        "gpu": gpu,
+        "torch": environment["versions"].get("torch", "unknown"),
+        "cores": environment["cores_allowed"],
+        # absent in records of older versions
+        "machine": environment.get("machine"),
+        "software": environment.get("software"),
+    }
+
+
+def _measures(record: Record) -> dict:
+    if record.status != "done":
+        return {"epoch_rows": []}
+    return _learnt(record) | ({"resumed": len(record.resumed)} if record.resumed else _times(record))
+
+
+def _learnt(record: Record) -> dict:
+    """What holds of a finished repeat however many processes made it."""
+    return {
+        "top1": record.accuracy["top1"] if record.accuracy else None,
+        "peak_gpu_mib": record.memory["peak_gpu_mib"],
+        "peak_host_mib": record.memory["peak_host_mib"],
+        "epoch_rows": record.epochs,
+        "facts": record.dataset,
+        **_fell_back(record.loading),
+    }
+
+
+def _times(record: Record) -> dict:
+    # the first epoch warms caches and workers up, so it counts only where there is no other
+    later = record.epochs[1:] or record.epochs
+    row = {phase: record.steps[phase]["mean"] for phase in PHASES}
+    return row | {
+        "images_per_s": record.throughput["images_per_s"],
+        "wait_share": record.throughput["wait_share"],
+        "steps_n": record.steps["n"],
+        "warmup": record.warmup["policy"],
+        "warmup_steps": record.warmup["steps"],
+        "epoch_s": pd.Series([epoch["epoch_s"] for epoch in later], dtype=float).median(),
+        "first_batch_s": record.phases["first_batch_s"],
+        "setup_s": record.phases["setup_s"],
+        "telemetry": record.telemetry,
+        "phases": record.phases,
+        "others_cpu_share": others_share(record.telemetry),
+    }
+
+
+def _fell_back(loading: dict | None) -> dict:
+    """The share of images that other decoders than the loader's had to decode, and their names.
+
+    Nothing for a loader without a second decoder, and for records that do not tell.
+    """
+    if not loading or not loading["images"]:
+        return {}
+    others = loading["fell_back"]
+    return {
+        "fell_back_share": sum(others.values()) / loading["images"],
+        "fell_back_to": " and ".join(sorted(others)),
+    }
+
+
+def _first_line(error: object) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,92 @@
+"""The call that makes a cell's loader in one's own code."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from gpufeed.core.registry import AUGMENTS, LOADERS, ON_DEVICE, Entry
+
+HEAD = """\
+from pathlib import Path
+
+import torch
+
+{imports}
+
+folder = Path("data/{dataset}")  # as the workflow has prepared it
+manifest = Manifest.read(folder / "manifest.parquet")
+{augment}
+request = LoadRequest(
+{arguments}
+)
+with {loader}(request) as loader:
+    for epoch in range(2):  # each in an order of its own
+        for batch in loader:
+            images, labels = {images}, batch.labels  # float (N, 3, H, W) and int64 (N,)
+"""
+
+
+def text(row: Mapping[str, Any] | pd.Series, cache: str | None) -> str | None:
+    """Python that runs a cell's loader and augment; None for what this version does not know.
+
+    row: of `tables.cells`. cache: decoder and version that built the cache which the cell read.
+    """
+    if row["loader"] not in LOADERS or row["augment"] not in AUGMENTS or LOADERS[row["loader"]].ceiling:
+        return None
+    loader, augment = LOADERS[row["loader"]], AUGMENTS[row["augment"]]
+    modules = {
+        "gpufeed.datasets.manifest": "Manifest",
+        "gpufeed.loaders.base": "LoadRequest",
+        **dict([_split(loader), _split(augment)]),
+    }
+    on_device, options = row["augment"] in ON_DEVICE, json.loads(row["hyper"]).get("augment", {})
+    made = f"{_split(augment)[1]}(manifest.info.mean, manifest.info.std, 0, {options!r})"
+    return HEAD.format(
+        imports="\n".join(f"from {module} import {name}" for module, name in sorted(modules.items())),
+        dataset=row["dataset"],
+        augment=f"augment = {made}",
+        arguments="\n".join(f"    {name}={value}," for name, value in _arguments(row, cache).items()),
+        loader=_split(loader)[1],
+        images="augment(batch.images, batch.ids, epoch)" if on_device else "batch.images",
+    )
+
+
+def _split(entry: Entry) -> tuple[str, str]:
+    """(module, name) of a registered object."""
+    module, _, name = entry.target.partition(":")
+    return module, name
+
+
+def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[str, str]:
+    """The arguments of LoadRequest, as code; what a loader does not read is left out."""
+    reads, workers = LOADERS[row["loader"]].reads, int(row["workers"])
+    found = {
+        "manifest": "manifest",
+        "split": '"train"',
+        "batch_size": str(int(row["batch_size"])),
+        "device": f'torch.device("{row["device"]}")',
+    }
+    if reads == "cache":
+        decoder = (cache or "simplejpeg").split()[0]
+        found["cache"] = f'folder / "cache/{decoder}.npy"'
+    if reads == "strips":
+        found["strips"] = 'folder / "strips/strips.bin"'
+    if reads == "shards":
+        found["shards"] = 'folder / "shards/shards.json"'
+    if reads == "beton":
+        found["beton"] = 'folder / "beton/images.beton"'
+    if row["augment"] not in ON_DEVICE:
+        found["sample_transform"] = "augment"
+    found["threads"] = "torch.get_num_threads()"
+    if workers:
+        found["workers"] = str(workers)
+        if not pd.isna(row["prefetch_factor"]):
+            found["prefetch_factor"] = str(int(row["prefetch_factor"]))
+        found["persistent_workers"] = str(bool(row["persistent_workers"]))
+    found["pin_memory"] = str(bool(row["pin_memory"]))
+    ranks = int(row["devices"] * row["nodes"])
+    if ranks > 1:  # each process of torchrun has its share of the samples
+        found |= {"rank": "torch.distributed.get_rank()", "world_size": str(ranks)}
+    return found

@@ -1,0 +1,294 @@
+"""The report: one HTML file that opens without a network, the answer first."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup, escape
+
+from gpufeed.report import (
+    claims,
+    downloads,
+    figures,
+    find_results,
+    interactive,
+    load_records,
+    missing,
+    style,
+    tables,
+    verdicts,
+    wording,
+)
+from gpufeed.report.sections import (
+    builds_section,
+    ceilings_section,
+    ceilings_words,
+    confusion_section,
+    dataset_notes,
+    decoding_section,
+    equivalence_section,
+    impact_figure,
+    impact_section,
+    inference_section,
+    kernel_section,
+    leaderboard,
+    learning_figure,
+    learning_section,
+    machines,
+    phases,
+    roofline,
+    run_lengths,
+    scaling,
+    side_by_side,
+    smaller_batches,
+    timeline,
+)
+
+TEMPLATES = Path(__file__).parent / "templates"
+SCRIPTS = ("board.js", "wide.js")
+# 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob:; style-src 'unsafe-inline'; "
+    "img-src data:; font-src data:"
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in the page, and what it shows in one sentence."""
+
+    svg: Markup
+    caption: str
+
+
+def page(found: find_results.Found, plan_info: Mapping) -> str:
+    """The whole report as HTML.
+
+    found: the results to show. plan_info: {"experiments": {name: {"title", "question", "repeats", "cells"
+    and, where there are any, "cores" (most that a cell wants), "sweep" (decoders), "kernels"
+    ({"lines": [...]}), "models" (cells), "impact",
+    "inference" and "ceilings" (cells), "side_by_side" (block -> its cell), "builds"
+    (<decoder>-<cores>) and "gates" (<dataset>/<loader>/<settings>)}},
+    "left_out": [{"experiment", "sentence", "combinations"}], "command": str (see `command`)}.
+    """
+    table = load_records.read_records(found.paths)
+    steps, damaged_steps = load_records.read_steps(found.steps_paths)
+    cells = tables.cells(table, steps)
+    names = _shown_experiments(found, plan_info, table)
+    limits = ceilings_section.measured(found.ceilings, names)
+    everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
+    # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
+    alone = found.ceilings_alone
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["breakable"] = breakable
+    return environment.get_template("report.html.j2").render(
+        policy=POLICY,
+        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        library=Markup(interactive.library()),
+        scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+        reference=found.reference,
+        machines=machines.rows(everything),
+        counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
+        alone=alone,
+        missing=missing.told(part for part in found.missing if not (alone and part.kind == "records")),
+        all_cells=Markup(interactive.table(cells)) if len(cells) else "",
+        gates=equivalence_section.rows(found.gates, everything),
+        datasets=dataset_notes.rows(table),
+        sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
+        words_of_ceilings=ceilings_words.definitions() if found.ceilings else {},
+        damaged_steps=damaged_steps,
+        stale=[str(path) for path in found.stale],
+        newest=wording.minute(everything["finished_at"].dropna().max())
+        if everything["finished_at"].notna().any()
+        else "",
+    )
+
+
+def breakable(text: str) -> Markup:
+    """The text with leave to break a setting such as `augment.brightness=0.2` after its dot and its sign."""
+    return Markup(re.sub(r"(?<=[a-z])\.(?=[a-z])|=", r"\g<0><wbr>", str(escape(text))))
+
+
+def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
+    """Experiments with a result or a gap, in the order of the plan."""
+    present = {*table["experiment"], *(part.experiment for part in found.missing)}
+    present |= {path.parent.name for path in found.builds}
+    present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
+    present |= {path.parent.parent.name for path in found.evaluations}
+    present |= {path.parent.name for path in (*found.inferences, *found.ceilings)}
+    return [name for name in plan_info["experiments"] if name in present]
+
+
+def _counts(table: pd.DataFrame) -> dict[str, int]:
+    status = table["status"].value_counts().to_dict()
+    return {name: int(status.get(name, 0)) for name in ("done", "skipped", "failed", "damaged")}
+
+
+def _section(name, plan_info, found, table, cells, steps) -> dict:
+    """All that the page says about one experiment."""
+    plan = plan_info["experiments"][name]
+    ours = cells[cells["experiment"] == name]
+    own_records = table[table["experiment"] == name]
+    ours = ceilings_section.joined(ours, found.ceilings, name)
+    lengths_ = run_lengths.section(own_records)
+    answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
+    impact_ = _impact(name, ours, plan.get("impact"))
+    changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
+    return {
+        "name": name,
+        "title": plan["title"],
+        "question": plan["question"],
+        "shared": tables.shared_overrides(ours),
+        "answers": answers,
+        "headlines": [answer for answer in answers if answer.headline and (answer.compares or not changes)],
+        "resumed": _resumed(own_records),
+        "further": sum(answer.compares and not answer.headline for answer in answers),
+        "shared_cores": verdicts.shared_cores(ours),
+        "claims": claims.of(name, ours),
+        "claimant": claims.CLAIMANTS.get(name, ""),
+        "introduced": claims.INTRODUCED.get(name, ""),
+        "impact": impact_,
+        "scaling": scaling.section(ours),
+        "roofline": roofline.section(found.kernels, ours, own_records),
+        "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
+        "lengths": lengths_,
+        "board": leaderboard.board(ours, own_records),
+        "downloads": downloads.links(name, ceilings_section.whole(ours)),
+        "phases": phases.section(ours, own_records),
+        "pictures": _pictures(name, ours, own_records, steps),
+        "batches": _batch_tables(own_records, steps),
+        "side_by_side": side_by_side.section(own_records, steps, plan.get("side_by_side", {}), name),
+        "not_compared": side_by_side.NOTHING if plan.get("side_by_side") else "",
+        "builds": builds_section.table(found.builds, name, plan.get("builds", [])),
+        "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
+        "models": confusion_section.section(found.evaluations, name, plan.get("models", [])),
+        "inference": inference_section.section(found.inferences, name, plan.get("inference", [])),
+        "sweep": decoding_section.section(found.sweeps, name, plan.get("sweep", [])),
+        "smaller_batches": smaller_batches.lines(own_records),
+        "troubles": _troubles(own_records),
+        "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
+        "missing": _missing(name, found),
+        "command": command(plan_info, name),
+    }
+
+
+def command(plan_info: Mapping, name: str) -> str:
+    """The command that measures an experiment: its name in place of `{target}`, else at the end.
+
+    `{cores}` are as many as its cells have worker processes, so that none has fewer than it was planned with.
+    """
+    text = plan_info["command"].replace("{cores}", str(plan_info["experiments"][name].get("cores", 8)))
+    return text.replace("{target}", name) if "{target}" in text else f"{text} {name}"
+
+
+CAPTIONS = {
+    "throughput": "Images per second of each pipeline. The vertical line is the ceiling: the same training "
+    "with one batch that never has to be loaded, its band the range of the repeats. What a bar lacks "
+    "to the line is lost to the input.",
+    "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
+    "as others: that is what overlapping is for.",
+    "timeline": timeline.CAPTION,
+    "workers": "Throughput against worker processes; a right-hand scale compares it with loading in the "
+    "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
+    "markers gives the rate without these batches.",
+    "impact": "What each change is worth: images per second after it over before, with the 95 % interval, "
+    "below six repeats the range. Right of the line is faster; grey is what is not shown to differ.",
+    "learning": "Training loss by epoch and after the last one, and loss and accuracy on held-out images "
+    "where they were asked for after each epoch: medians over repeats with their range.",
+}
+
+
+def _pictures(
+    name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame
+) -> list[Picture]:
+    """The figures that have something to show."""
+    epochs = load_records.read_epochs(own_records)
+    drawn = {}
+    if len(tables.pipelines(tables.measured(cells))):
+        drawn["throughput"] = [figures.throughput(cells)]
+        drawn["breakdown"] = [figures.breakdown(cells)]
+    if two := timeline.best_and_worst(cells, own_records, steps):
+        drawn["timeline"] = [timeline.draw(two)]
+    if figures.has_sweep(cells):
+        drawn["workers"] = [figures.workers(cells)]
+    drawn["learning"] = learning_figure.draw(cells, epochs)
+    found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
+    found["learning"] = learning_section.difference(cells, epochs)
+    pictures = []
+    for kind, sheets in drawn.items():
+        for number, figure in enumerate(sheets):
+            caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
+            if number:
+                caption = f"The same of other tasks ({number + 1} of {len(sheets)})."
+            svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}-{number}", caption)
+            pictures.append(Picture(Markup(svg), caption))
+    return pictures
+
+
+def _impact(name: str, cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+    """The impact table with its figure; None if the experiment has none."""
+    found = impact_section.section(cells, plan)
+    drawn = [machine for machine in found["machines"] if machine["rows"]] if found else []
+    if drawn:
+        svg = style.to_svg(impact_figure.factors(drawn))
+        caption = CAPTIONS["impact"]
+        found["pictures"] = [Picture(Markup(style.inline_svg(svg, f"{name}-impact", caption)), caption)]
+    return found
+
+
+def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
+    """A table batch by batch for each step-synchronised cell and machine, with its medians below."""
+    batches = tables.batches(own_records, steps)
+    found = []
+    columns = list(tables.BATCH_COLUMNS.values())
+    for _, rows in batches.groupby(tables.IDENTITY, sort=False, dropna=False):
+        first = rows.iloc[0]
+        workers = wording.plural(int(first["workers"]), "worker")
+        found.append(
+            {
+                "title": f"{first['loader']}, {workers}, {first['hardware']}",
+                "n": int(first["n_repeats"]),
+                "columns": columns,
+                "rows": [
+                    (int(row["batch"]), [f"{row[c]:.2f}" for c in columns]) for _, row in rows.iterrows()
+                ],
+                "median": [f"{rows[column].median():.2f}" for column in columns],
+            }
+        )
+    return found
+
+
+def _resumed(own_records: pd.DataFrame) -> str:
+    """A sentence on repeats that were taken up again; empty if there is none."""
+    resumed, done = int(own_records["resumed"].count()), int((own_records["status"] == "done").sum())
+    if not resumed:
+        return ""
+    return (
+        f"{resumed} of {wording.plural(done, 'finished repeat')} went on from a checkpoint after a stop: "
+        "accuracy and losses count, and the times, which are of several processes, do not."
+    )
+
+
+def _troubles(own_records: pd.DataFrame) -> list[dict]:
+    """Skipped, failed and damaged repeats, those with the same sentence together."""
+    bad = own_records[own_records["status"] != "done"]
+    rows = []
+    for (status, sentence), group in bad.groupby(["status", bad["sentence"].fillna("")], sort=True):
+        repeats = [f"{cell}/{repeat}" for cell, repeat in zip(group["cell_id"], group["repeat"], strict=True)]
+        rows.append({"status": status, "sentence": sentence or "no reason was recorded", "repeats": repeats})
+    return rows
+
+
+def _missing(name: str, found: find_results.Found) -> dict | None:
+    """What nobody has measured of an experiment, in short and one by one; None if there is nothing."""
+    ours = [part for part in found.missing if part.experiment == name]
+    return {"told": missing.told(ours), "listed": missing.listed(ours)} if ours else None

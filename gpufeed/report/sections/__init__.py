@@ -1,0 +1,1 @@
+"""The parts of the report, one kind of result each: data, words and figure."""

@@ -1,0 +1,170 @@
+"""Ceilings of cells, row by row: names, the parts of an epoch, and the table as CSV has it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from gpufeed.benchmarks.ceilings.shares import ALONE, END, epoch_parts
+from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
+from gpufeed.report import wording
+from gpufeed.report.load_records import graphs_of
+from gpufeed.report.sections import ceilings_verdict
+from gpufeed.report.sections.inference_rows import machine
+
+SIDES = (END, ALONE, "input_only")
+ENDS = ("median", "ci95_low", "ci95_high")
+HEAD = (
+    "experiment",
+    "cell_id",
+    "loader",
+    "workers",
+    "augment",
+    "model",
+    "dataset",
+    "batch_size",
+    "machine",
+    "gpu_uuid",
+    "commit",
+    "status",
+    "sentence",
+)
+IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
+
+
+def title(found: Mapping) -> str:
+    """What is trained and where, such as `vit_tiny on cifar10, bf16, batch 512; NVIDIA H200, torch 2.11`."""
+    cell = found["cell"]
+    parts = [
+        f"{cell['model']} on {cell['dataset']}",
+        found["resolved"]["precision"],
+        f"batch {batch_size(found)}",
+    ]
+    return f"{', '.join(parts)}; {machine(found)}"
+
+
+def batch_size(found: Mapping) -> int:
+    """Images a step, where the cell's own batch did not fit into memory those of the one that did."""
+    return (found["resolved"] or {}).get("batch_size", found["cell"]["batch_size"])
+
+
+def groups(measurements: Sequence[Mapping]) -> dict[str, list[tuple[str, Mapping]]]:
+    """By title: (name of the pipeline, document) of those that are done, the highest AU first.
+
+    Those that a busy machine spoilt come last.
+    """
+    found: dict[str, list[Mapping]] = {}
+    for one in measurements:
+        if one["status"] == "done":
+            found.setdefault(title(one), []).append(one)
+    return {name: named(rows) for name, rows in found.items()}
+
+
+def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
+    """Each with its loader, its workers, and what else tells it from the others."""
+    cells = pd.DataFrame(
+        [
+            {
+                **row["cell"],
+                "cell_id": row["cell_id"],
+                "step_limit": row["cell"].get("steps"),
+                "cuda_graphs": graphs_of(row["cell"], row["resolved"]),
+            }
+            for row in rows
+        ]
+    )
+    names = wording.labels(
+        cells.reindex(columns=[*cells.columns, *(set(wording.FEATURES) - set(cells.columns))])
+    )
+    pairs = zip(names, rows, strict=True)
+    return sorted(
+        pairs, key=lambda pair: (ceilings_verdict.busy(pair[1]), -pair[1]["shares"]["au"]["median"])
+    )
+
+
+def parts(found: Mapping) -> dict[str, float]:
+    """Seconds of a steady epoch end to end, which they add up to.
+
+    compute, first batch, the stages that were measured and have points, other wait, growth.
+    """
+    whole = epoch_parts(found["pairs"], found["segment"]["epochs"])
+    epoch_s, left = sum(whole.values()), whole["wait"]
+    split = {"compute": whole["compute"], "first batch": whole["start"]}
+    for name in IN_WAIT:
+        stage = found["stages"][name]
+        split[name] = min(left, stage["points"] * epoch_s) if stage["shown"] else 0.0
+        left -= split[name]
+    return {**split, "other wait": left, "growth": whole["growth"]}
+
+
+LIMITS = ("au", "au_ci95_low", "au_ci95_high", "au_pairs", "limited_by")
+
+
+def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
+    """What joins the table of cells: a row a cell and machine that is done, with LIMITS.
+
+    limited_by: the kind of its verdict, such as `input-bound`.
+    """
+    rows = []
+    for found in measurements:
+        if found["status"] == "done":
+            au, environment = found["shares"]["au"], found["environment"]
+            on_gpu = environment["gpu"] and found["resolved"]["device"] == "cuda"
+            rows.append(
+                {
+                    "cell_id": found["cell_id"],
+                    "hardware": environment["gpu"]["name"] if on_gpu else environment["cpu"],
+                    "stack": environment["stack"],
+                    "torch": environment["versions"].get("torch", "unknown"),
+                    "batch_size": batch_size(found),
+                    "au": au["median"],
+                    "au_ci95_low": au["ci95_low"],
+                    "au_ci95_high": au["ci95_high"],
+                    "au_pairs": au["n"],
+                    "limited_by": ceilings_verdict.of(found).kind,
+                }
+            )
+    keys = ["cell_id", "hardware", "stack", "torch", "batch_size"]
+    table = pd.DataFrame(rows, columns=[*keys, *LIMITS]).drop_duplicates(keys)
+    return table.astype(dict.fromkeys(LIMITS[:3], float))
+
+
+def origin(found: Mapping) -> tuple[str, str]:
+    """(the UUID of the GPU, else the machine, else the node's name; the commit) that it was measured with."""
+    environment = found["environment"]
+    uuid = environment["gpu"] and environment["gpu"]["uuid"]
+    place = uuid or environment.get("machine") or environment["node"]
+    return place, wording.commit(environment["commit"], environment["dirty"])
+
+
+def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
+    """One row a document, in their order; one that was not measured has its status and sentence.
+
+    Shares are of the epoch, seconds those of an epoch.
+    """
+    rows: list[dict[str, Any]] = []
+    for found in measurements:
+        head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
+        head |= {name: found[name] for name in ("experiment", "cell_id")}
+        head |= {"batch_size": batch_size(found), "machine": machine(found)}
+        head |= dict(zip(("gpu_uuid", "commit"), origin(found), strict=True))
+        head |= {"status": found["status"], "sentence": found["sentence"]}
+        rows.append({**head, **(flat(found) if found["status"] == "done" else {})})
+    frame = pd.DataFrame(rows)
+    return frame.reindex(columns=[*HEAD, *(name for name in frame.columns if name not in HEAD)])
+
+
+def flat(found: Mapping) -> dict[str, Any]:
+    """The numbers of a document without nesting, and its verdict."""
+    told = ceilings_verdict.of(found)
+    values: dict[str, Any] = {"verdict": told.kind, "stage": told.stage, "evidence": told.sentence}
+    values["pairs"] = len(found["pairs"])
+    for name, share in found["shares"].items():
+        values |= {f"{name}_{end}": share[end] for end in ENDS}
+    for side in SIDES:
+        values |= {f"images_per_s_{side}_{end}": found["images_per_s"][side][end] for end in ENDS}
+    for name in (FETCH, *IN_WAIT):
+        stage = found["stages"][name]
+        values[f"{name}_s"] = stage["seconds"] and stage["seconds"]["median"]
+        values |= {f"{name}_{key}": stage[key] for key in ("points", "at_most", "reason")}
+    return {**values, **found["start_up"]}

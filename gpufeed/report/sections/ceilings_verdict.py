@@ -1,0 +1,246 @@
+"""What holds a cell back, in a sentence with its evidence. Pure functions on the document of its ceilings."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpufeed.core.plan_ceilings import DECODE, FETCH
+from gpufeed.core.registry import LOADERS
+from gpufeed.report import wording
+from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, MATTERS
+
+COMPUTE, INPUT, START, BALANCED, OPEN = (
+    "compute-bound",
+    "input-bound",
+    "start-up-bound",
+    "balanced",
+    "no verdict",
+)
+FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
+LOST = 0.9  # an AU below which the input is what to work on
+HALF = 0.5  # of the wait: what a stage must have to be named as its cause
+NOTED = 0.03  # of the epoch: what a stage, or the start of the epochs, must have to be mentioned
+GROWN = 0.005  # of the epoch: what the steps' growth must have to be mentioned; less is rounded away
+STEP = "step"  # not a stage of the loader: the steps themselves, which its work slows down
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """kind: of the five above, or BUSY. stage: what the wait is for (core.plan_ceilings), STEP or None."""
+
+    kind: str
+    sentence: str
+    stage: str | None = None
+
+
+def of(found: Mapping[str, Any]) -> Verdict:
+    """The verdict on a finished document (gpufeed/core/schemas/ceilings.schema.yaml)."""
+    low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if busy(found):
+        return Verdict(BUSY, disturbed(found))
+    if low is None or held(low, high):
+        return Verdict(OPEN, undecided(found))
+    if low >= FED:
+        return Verdict(COMPUTE, sentence(COMPUTE, evidence(found), found))
+    if low >= LOST:
+        return Verdict(BALANCED, sentence(BALANCED, evidence(found), found))
+    return lost(found)
+
+
+def busy(found: Mapping[str, Any]) -> bool:
+    """Whether training was faster than its compute alone by more than noise: then no number of it counts."""
+    share = found["shares"]["au"]
+    highest = share["max"] if share["ci95_high"] is None else share["ci95_high"]
+    return share["median"] > 1 + FEW_PERCENT or highest > 1 + FAR
+
+
+def disturbed(found: Mapping[str, Any]) -> str:
+    """That nothing follows, and what would bring an answer."""
+    return (
+        f"{BUSY}: end to end was faster than compute only, the same work without input ({au(found)}), so no "
+        "verdict follows; move the document away and measure again with nothing else on the machine."
+        f"{shared(found)}"
+    )
+
+
+def evidence(found: Mapping[str, Any]) -> list[str]:
+    """What a sentence says where no cause is looked for."""
+    return [waits(found), starts(found), growth(found), limit(found)]
+
+
+def lost(found: Mapping[str, Any]) -> Verdict:
+    """The verdict where the input is what to work on: for what of it the device waits."""
+    shares = found["shares"]
+    wait = shares["wait"]["median"]
+    if shares["growth"]["median"] > wait:
+        parts = [grows(found), waits(found), starts(found), lift(foremost(found), found)]
+        return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
+    if shares["start"]["ci95_low"] > HALF * wait:
+        return Verdict(
+            START, sentence(START, [waits(found) + start(found), growth(found), limit(found)], found)
+        )
+    stage = cause(found)
+    if stage is None:
+        parts = [waits(found), apart(found), growth(found), limit(found)]
+        return Verdict(INPUT, sentence(INPUT, parts, found))
+    points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
+    parts = [waits(found) + points, starts(found, stage), growth(found), lift(stage, found)]
+    return Verdict(INPUT, sentence(INPUT, parts, found), stage)
+
+
+def cause(found: Mapping[str, Any]) -> str | None:
+    """The stage with most points, if it is shown and has half of the wait; fetch has epochs of its own."""
+    stage = foremost(found)
+    half = HALF * found["shares"]["wait"]["median"]
+    return stage if stage is not None and found["stages"][stage]["points"] >= half else None
+
+
+def foremost(found: Mapping[str, Any]) -> str | None:
+    """The stage with most points, NOTED or more, if one is shown to take anything."""
+    there = {
+        name: stage["points"]
+        for name, stage in found["stages"].items()
+        if name != FETCH and stage["shown"] and stage["points"] >= NOTED
+    }
+    return max(there, key=there.get) if there else None
+
+
+def lift(stage: str | None, found: Mapping[str, Any]) -> str:
+    """What removing a stage brings at most, and what removing everything does."""
+    if stage is None:
+        return limit(found)
+    least = min(found["stages"][stage]["at_most"], most(found))
+    return f"removing {stage} would lift it to at most {times(least)}, {limit(found, verb='')}"
+
+
+def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
+    """All parts that say something, behind the kind."""
+    whole = f"{kind}: {'; '.join(part for part in parts if part)}"
+    return f"{whole} ({au(found)}).{shared(found)}"
+
+
+def held(low: float, high: float) -> list[float]:
+    """The borders between verdicts that an interval of AU holds."""
+    return [border for border in (LOST, FED) if low < border <= high]
+
+
+def undecided(found: Mapping[str, Any]) -> str:
+    """Why there is no verdict, and what would bring one."""
+    low, high = found["shares"]["au"]["ci95_low"], found["shares"]["au"]["ci95_high"]
+    if low is None:
+        why = "there are too few pairs for an interval"
+    else:
+        why = f"AU may lie on either side of {wording.listing(map(wording.percent, held(low, high)))}"
+    known = "; ".join(part for part in (waits(found), starts(found), growth(found)) if part)
+    return (
+        f"{OPEN}: {known}, but {why} ({au(found)}); more pairs, or a quieter machine, would tell."
+        f"{shared(found)}"
+    )
+
+
+def device(found: Mapping[str, Any]) -> str:
+    """What trains, in words."""
+    return {"cuda": "GPU", "cpu": "CPU"}.get(found["resolved"]["device"], "device")
+
+
+def waits(found: Mapping[str, Any]) -> str:
+    share = max(0.0, found["shares"]["wait"]["median"])
+    return f"the {device(found)} waits {wording.percent(share)} of the epoch"
+
+
+def start(found: Mapping[str, Any]) -> str:
+    """What the first batches of the epochs take of the wait."""
+    seconds, cell = wording.three_figures(found["start_up"]["epoch_start_s"]), found["cell"]
+    entry = LOADERS.get(cell["loader"])
+    for_good = entry is not None and (entry.anew or entry.threads)  # whatever persistent_workers says
+    can_stay = cell["workers"] and not for_good and not cell.get("persistent_workers")
+    stay = " (or persistent_workers)" if can_stay else ""
+    return (
+        f", {points_of(found['shares']['start']['median'])} of it for the first batch of each epoch "
+        f"({seconds} s), of which longer epochs{stay} would have fewer"
+    )
+
+
+def starts(found: Mapping[str, Any], stage: str | None = None) -> str:
+    """What of the wait falls on the first batches, where it is worth noting; else empty.
+
+    stage: what the rest of the sentence says the wait is for. Its points have their part of the first batches
+    too, where the figure of ceilings draws that part with the start.
+    """
+    share = min(found["shares"]["start"]["median"], found["shares"]["wait"]["median"])
+    if share < NOTED:
+        return ""
+    included = f", the {stage} of it included" if stage else ""
+    return f"{points_of(share)} of the wait fall on the first batch of each epoch{included}"
+
+
+def grows(found: Mapping[str, Any]) -> str:
+    share = found["shares"]["growth"]["median"]
+    return f"its steps take {points_of(share)} of the epoch longer beside the loader"
+
+
+def growth(found: Mapping[str, Any]) -> str:
+    """The same where it is more than nothing; else empty."""
+    return grows(found) if found["shares"]["growth"]["median"] >= GROWN else ""
+
+
+def most(found: Mapping[str, Any]) -> float:
+    """What removing all input, waiting and growth alike, brings at most."""
+    return max(1.0, 1 / found["shares"]["au"]["median"])
+
+
+def limit(found: Mapping[str, Any], verb: str = "would lift it ") -> str:
+    if most(found) < 1.005:
+        return "removing all input would bring less than 0.5 %"
+    return f"removing all input {verb}to at most {times(most(found))}"
+
+
+def apart(found: Mapping[str, Any]) -> str:
+    """What is known of the wait where nothing has half of it for certain."""
+    parts = {"the first batch of each epoch": found["shares"]["start"]["median"]}
+    parts |= {name: one["points"] for name, one in found["stages"].items() if name != FETCH and one["shown"]}
+    said = [f"{points_of(share)} for {name}" for name, share in parts.items() if share >= NOTED]
+    if found["stages"][DECODE]["reason"]:
+        said.append(f"decode was not told apart: {found['stages'][DECODE]['reason'].rstrip('.')}")
+    return (
+        f"no stage is shown to have half of that ({', '.join(said)})"
+        if said
+        else "no stage is shown to have half of that"
+    )
+
+
+def named(stage: str, found: Mapping[str, Any]) -> str:
+    """A stage, and who does it where these could be more."""
+    loader, count = found["cell"]["loader"], found["cell"]["workers"]
+    return (
+        f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
+        if count
+        else stage
+    )
+
+
+def au(found: Mapping[str, Any]) -> str:
+    """AU with its interval and the number of pairs."""
+    share = found["shares"]["au"]
+    value = f"AU {wording.tenths(share['median'])}"
+    if share["ci95_low"] is None:
+        return f"{value}, {share['n']} pairs"
+    ends = wording.ends(share["ci95_low"], share["ci95_high"])
+    return f"{value}, 95 % interval {ends} %, {share['n']} pairs"
+
+
+def shared(found: Mapping[str, Any]) -> str:
+    if not found["shared_cores"]:
+        return ""
+    return " Training and loading share the CPU's cores: each would be faster without the other."
+
+
+def points_of(share: float) -> str:
+    """A share of the epoch in points: `48 points`."""
+    points = max(0.0, share) * 100
+    return f"{points:.0f} points" if points >= 9.5 else f"{points:.1f} points"
+
+
+def times(factor: float) -> str:
+    """`1.9x`; two decimals where one would read as nothing."""
+    return f"{factor:.1f}x" if factor >= 1.2 else f"{factor:.2f}x"

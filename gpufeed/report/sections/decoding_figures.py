@@ -1,0 +1,308 @@
+"""Figures of a sweep: where the GPU overtakes the cores, and what batch size and page cache do.
+
+Points are medians over the passes, bars the full range; each machine has panels of its own. A function that
+finds nothing to draw returns a figure with a sentence instead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from gpufeed.report import style, wording
+from gpufeed.report.sections import crossover, decoding_tables
+from gpufeed.report.sections.crossover import Rate, Size
+
+NOTHING = "Nothing to draw: no decoder of this sweep has a finished measurement yet."
+NO_MORE = "Nothing to draw: this sweep has no second batch size and no cold page cache."
+GPU_LOOKS = (  # by rank among the GPU decoders
+    {"color": style.BLUE, "marker": "o", "lw": 2.2},
+    {"color": style.SKY, "marker": "s", "lw": 1.6},
+    {"color": style.GREEN, "marker": "^", "lw": 1.6},
+)
+CPU_GREYS = ("#A8A8A8", "#868686", "#606060", "#2E2E2E")  # fewer cores are lighter
+LEAST_GAP = 0.052  # of the axis' height, between two names beside it
+GRID = "#E4E4E4"
+
+
+def draw_crossover(points: pd.DataFrame) -> Figure:
+    """Pixels a second against the side of the image: GPU decoders, strips, the best CPU decoder a core count.
+
+    Below each size stands how many cores the best GPU decoder is worth there.
+    """
+    panels = [(rows, found) for rows in decoding_tables.machines(points) if (found := crossover.sizes(rows))]
+    if not panels:
+        return style.sentence_figure(NOTHING)
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, 5.6 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axis, (rows, found) in zip(axes, panels, strict=True):
+            _crossover_panel(axis, rows, found)
+    return figure
+
+
+def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
+    names: list[tuple[float, float, str, str]] = []  # side and value at the end of a line, words, colour
+    for series, words, look in _series(rows, found):
+        sides = np.array([side for side, _ in series])
+        scale = sides**2 / 1e6  # images/s to million pixels/s
+        middle, low, high = (
+            np.array([getattr(rate, end) for _, rate in series]) * scale for end in ("median", "low", "high")
+        )
+        axis.errorbar(sides, middle, yerr=[middle - low, high - middle], capsize=3, ms=6, **look)
+        names.append((sides[-1], middle[-1], words, look["color"]))
+    axis.set(xscale="log", yscale="log", ylabel="million pixels decoded per second")
+    sides = [size.side for size in found]
+    axis.set_xticks(sides, [_tick(size) for size in found])
+    axis.xaxis.set_minor_locator(NullLocator())
+    style.plain_ticks(axis.yaxis)
+    label = "side of the image in pixels"
+    if any(size.worth for size in found):
+        label += "; below it, how many CPU cores the best GPU decoder is worth"
+    axis.set_xlabel(label)
+    axis.set_xlim(min(sides) / 1.25, max(sides) * 1.25)
+    axis.grid(color=GRID)
+    axis.set_title(f"Files in the page cache to a tensor on the device\n{_machine(rows)}")
+    _name_lines(axis, names)
+
+
+def _machine(rows: pd.DataFrame) -> str:
+    """What tells machines apart, in two lines."""
+    first = rows.iloc[0]
+    driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
+    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {_passes(rows)} passes"
+
+
+def _passes(rows: pd.DataFrame) -> str:
+    counts = decoding_tables.measured(rows)["n"]
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
+def _tick(size: Size) -> str:
+    words = crossover.say_worth(size.worth).replace("less than ", "< ").replace("more than ", "> ")
+    return f"{size.side:g}" + ("" if size.worth is None else f"\n{words}")
+
+
+def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
+    """What is drawn: [(side, rate)], its name and its look; the best of all last, so that it is on top."""
+    counts = sorted({cores for size in found for cores in size.cpu})
+    drawn = []
+    for rank, cores in enumerate(counts):
+        series = [(size.side, size.cpu[cores]) for size in found if cores in size.cpu]
+        names = list(dict.fromkeys(rate.decoder for _, rate in series))
+        words = f"{wording.plural(cores, 'core')}: {names[0] if len(names) == 1 else 'best CPU decoder'}"
+        grey = CPU_GREYS[max(0, len(CPU_GREYS) - len(counts) + rank)]
+        drawn.append((series, words, {"color": grey, "marker": "D", "lw": 1.4, "ls": "--"}))
+    drawn += _gpu_series(rows)
+    strips_cpu = [(size.side, size.strips_cpu[max(size.strips_cpu)]) for size in found if size.strips_cpu]
+    if strips_cpu:
+        most = max(cores for size in found for cores in size.strips_cpu)
+        look = {"color": style.ORANGE, "marker": "P", "lw": 1.6, "ls": "--"}
+        drawn.append((strips_cpu, f"strips on {wording.plural(most, 'core')}", look))
+    strips = [(size.side, size.strips) for size in found if size.strips]
+    if strips:
+        on = next(size.strips_on for size in found if size.strips)
+        look = {"color": style.VERMILION, "marker": "P", "lw": 2.2, "ls": "-"}
+        drawn.append((strips, f"strips on {on}", look))
+    return drawn
+
+
+def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
+    """Every GPU decoder, the slowest first."""
+    ours = decoding_tables.measured(rows)
+    ours = ours[(ours["kind"] == "gpu") & (ours["cache"] == "warm") & ours["main"].astype(bool)]
+    speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
+    drawn = []
+    for rank, decoder in enumerate(speed.index):
+        series = [
+            (float(side), crossover.best(some))
+            for side, some in ours[ours["decoder"] == decoder].groupby("side", sort=True)
+        ]
+        look = {"ls": "-", **GPU_LOOKS[min(rank, len(GPU_LOOKS) - 1)]}
+        drawn.append((series, f"GPU: {decoder}", look))
+    return drawn[::-1]
+
+
+def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> None:
+    """Names on the right of the axis, at the height of the line's end or as near as there is room."""
+    to_share = axis.transAxes.inverted()
+    ends = np.array([to_share.transform(axis.transData.transform(name[:2]))[1] for name in names])
+    order = np.argsort(ends)
+    for place, height in zip(order, spread(ends[order], LEAST_GAP), strict=True):
+        side, value, words, colour = names[place]
+        axis.annotate(
+            words,
+            xy=(side, value),
+            xytext=(1.02, height),
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            fontsize=9,
+            fontweight="bold",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5},
+        )
+
+
+def spread(places: np.ndarray, gap: float) -> np.ndarray:
+    """Ascending places moved as little as possible, so that neighbours are `gap` apart or more."""
+    # least squares with an order (pool adjacent violators) on the places less their least offsets
+    offsets = np.arange(len(places)) * gap
+    blocks: list[list[float]] = []  # [sum, count]
+    for value in places - offsets:
+        blocks.append([float(value), 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
+            total, number = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += number
+    flat = [total / number for total, number in blocks for _ in range(int(number))]
+    return np.array(flat) + offsets
+
+
+def draw_decoding(points: pd.DataFrame) -> Figure:
+    """Small multiples: images per second against batch size, and warm against cold.
+
+    A column a dataset, two rows a machine, of which each has its name above them if there are several.
+    """
+    machines = [
+        rows for rows in decoding_tables.machines(decoding_tables.measured(points)) if has_decoding(rows)
+    ]
+    if not machines:
+        return style.sentence_figure(NO_MORE)
+    decoders = list(dict.fromkeys(points["decoder"]))
+    looks = {name: style.line(number) for number, name in enumerate(decoders)}
+    lines = [_decoding_lines(rows) for rows in machines]
+    heights = [sum(line.inches for line in ours) for ours in lines]
+    with style.look():
+        # room for the legend, and for the name of each machine
+        size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
+        figure = Figure(figsize=size, layout="constrained")
+        parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for part, rows, ours in zip(parts, machines, lines, strict=True):
+            if len(machines) > 1:
+                part.suptitle(_machine(rows))
+            _draw_lines(part, ours, looks)
+        shown = {name for ours in lines for line in ours for rows in line.panels for name in rows["decoder"]}
+        handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
+        figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
+    return figure
+
+
+@dataclass(frozen=True)
+class Line:
+    """Panels side by side, a dataset each, who draws one of them, and their height."""
+
+    panels: list[pd.DataFrame]
+    draw: Callable[[Axes, pd.DataFrame, dict[str, dict]], None]
+    inches: float
+
+
+def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
+    """What `draw_decoding` has to show of one machine."""
+    batches, colds = _batch_panels(rows), _cold_panels(rows)
+    decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
+    lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
+    return [line for line in lines if line.panels]
+
+
+def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
+    """One machine's lines, below each other."""
+    columns = max(len(line.panels) for line in lines)
+    inches = [line.inches for line in lines]
+    axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=inches)
+    for places, line in zip(axes, lines, strict=True):
+        for axis, panel in zip(places, line.panels, strict=False):
+            line.draw(axis, panel, looks)
+        for axis in places[len(line.panels) :]:
+            axis.set_axis_off()
+
+
+def has_decoding(points: pd.DataFrame) -> bool:
+    """Whether `draw_decoding` has something to draw."""
+    rows = decoding_tables.measured(points)
+    return bool(_batch_panels(rows) or _cold_panels(rows))
+
+
+def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Each decoder's points on the most cores, where batch sizes and page caches are measured."""
+    return rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
+
+
+def _batch_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """A table a dataset, of the decoders that have several batch sizes there."""
+    warm = _most_cores(rows)
+    warm = warm[warm["cache"] == "warm"]
+    panels = []
+    for _, ours in warm.groupby(["side", "dataset"], sort=True):
+        several = ours.groupby("decoder")["batch_size"].transform("nunique") > 1
+        if several.any():
+            panels.append(ours[several])
+    return panels
+
+
+def _cold_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """A table a dataset, of the decoders measured warm and cold."""
+    ours = _most_cores(rows)
+    ours = ours[ours["main"].astype(bool)]
+    panels = []
+    for _, same in ours.groupby(["side", "dataset"], sort=True):
+        both = same.groupby("decoder")["cache"].transform("nunique") == 2
+        if both.any():
+            panels.append(same[both])
+    return panels
+
+
+def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
+    for decoder, ours in rows.groupby("decoder", sort=False):
+        ours = ours.sort_values("batch_size")
+        axis.errorbar(
+            ours["batch_size"],
+            ours["images_per_s"],
+            yerr=_range(ours),
+            capsize=3,
+            ms=5,
+            lw=1.4,
+            **looks[decoder],
+        )
+    sizes = sorted(set(rows["batch_size"]))
+    axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
+    axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axis.xaxis.set_minor_locator(NullLocator())
+    style.plain_ticks(axis.yaxis)
+    axis.grid(color=GRID)
+    axis.set_title(f"Batch size\n{_dataset(rows)}")
+
+
+def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
+    warm = rows[rows["cache"] == "warm"].sort_values("images_per_s", ascending=False)
+    for y, (decoder, rate) in enumerate(zip(warm["decoder"], warm["images_per_s"], strict=True)):
+        same = rows[rows["decoder"] == decoder]
+        cold = same[same["cache"] == "cold"]
+        colour = looks[decoder]["color"]
+        axis.plot([cold["images_per_s"].iloc[0], rate], [y, y], color=colour, lw=1)
+        for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
+            bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
+            axis.errorbar(some["images_per_s"], [y], xerr=_range(some), **bar)
+    axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
+    axis.set_ylim(len(warm) - 0.5, -0.5)
+    axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
+    style.plain_ticks(axis.xaxis)
+    axis.grid(axis="x", color=GRID)
+    axis.set_title(f"Page cache\n{_dataset(rows)}")
+
+
+def _dataset(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    return f"{first['dataset']} ({int(first['width'])} x {int(first['height'])} pixels)"
+
+
+def _range(rows: pd.DataFrame) -> np.ndarray:
+    """Distance from the median to the smallest and to the largest pass, (2, n)."""
+    middle = rows["images_per_s"]
+    return np.array([middle - rows["images_per_s_min"], rows["images_per_s_max"] - middle])

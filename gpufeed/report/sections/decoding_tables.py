@@ -1,0 +1,142 @@
+"""Sweeps of decoders from disk to one table: a row a point, rates as median, smallest and largest."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.core import decoding_record
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report import wording
+
+STRIPS, STRIPS_CPU = "strips", "strips_cpu"
+COLUMNS = [
+    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
+    "bytes_per_pixel", "cores", "physical_cores", "batch_size", "main", "cache", "status", "sentence", "n",
+    "images_per_s", "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share",
+    "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "machine",
+    "driver", "stack", "torch", "commit", "finished_at",
+]  # fmt: skip
+TROUBLE_COLUMNS = ["decoder", "status", "sentence"]
+# What nodes have in common whose rates may be compared: a cluster puts each decoder's job on another node.
+SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
+
+
+def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
+
+    kind: `gpu` for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the
+    batch has the size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN
+    where there are none.
+    troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
+    left out, each with its sentence.
+    """
+    rows: list[dict] = []
+    troubles: list[dict] = []
+    for path in map(Path, paths):
+        try:
+            sweep = decoding_record.read(path)
+        except GpufeedError as error:
+            sentence = error.found.splitlines()[0]
+            troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})
+            continue
+        rows += _rows(sweep)
+        troubles += _troubles(sweep)
+    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(troubles, columns=TROUBLE_COLUMNS)
+
+
+def _rows(sweep: dict) -> list[dict]:
+    environment = sweep["environment"]
+    gpu = environment["gpu"]
+    same = {
+        "experiment": sweep["experiment"],
+        "decoder": sweep["decoder"],
+        "kind": _kind(sweep),
+        "version": sweep["version"],
+        "device": sweep["device"],
+        "hardware": gpu["name"] if gpu and sweep["device"] == "cuda" else environment["cpu"],
+        "gpu": gpu["name"] if gpu else None,
+        "cpu": environment["cpu"],
+        "node_cores": environment["cores_allowed"],
+        "node": environment["node"],
+        "machine": environment.get("machine"),
+        "driver": environment["driver"],
+        "stack": environment["stack"],
+        "torch": environment["versions"].get("torch", "unknown"),
+        "commit": wording.commit(environment["commit"], environment["dirty"]),
+        "finished_at": sweep["finished_at"],
+    }
+    usual = _usual_batches(sweep)
+    return [
+        {**same, **_point(point), "main": point["batch_size"] == usual[point["dataset"]]}
+        for point in sweep["points"]
+    ]
+
+
+def _kind(sweep: dict) -> str:
+    if sweep["decoder"] in (STRIPS, STRIPS_CPU):
+        return sweep["decoder"]
+    return "gpu" if sweep["parallel"] == "device" else "cpu"
+
+
+def _usual_batches(sweep: dict) -> dict[str, int]:
+    """Dataset -> the batch size of its points that stands for all: each was measured first on few cores."""
+    first: dict[str, int] = {}
+    for point in sweep["points"]:
+        first.setdefault(point["dataset"], point["batch_size"])
+    return first
+
+
+def _point(point: dict) -> dict:
+    names = ("dataset", "height", "width", "quality", "bytes_per_pixel", "cores", "batch_size", "cache")
+    rates, pixels = pd.Series(point["images_per_s"], dtype=float), point["height"] * point["width"]
+    images = sum(point["images"])
+    return {name: point[name] for name in (*names, "status", "sentence", "buffers_mib")} | {
+        "side": pixels**0.5,
+        "n": len(rates),
+        "images_per_s": rates.median(),
+        "images_per_s_min": rates.min(),
+        "images_per_s_max": rates.max(),
+        "megapixels_per_s": rates.median() * pixels / 1e6,
+        "evicted_share": pd.Series(point["evicted_share"], dtype=float).median(),
+        "fell_back_share": point["fell_back"] / images if images else None,
+        "physical_cores": point.get("physical_cores"),
+    }
+
+
+def _troubles(sweep: dict) -> list[dict]:
+    found = []
+    if sweep["status"] != "done":
+        found.append((sweep["status"], sweep["sentence"]))
+    for point in sweep["points"]:
+        if point["status"] != "done":
+            cores = wording.plural(point["cores"], "core")
+            where = f"{point['dataset']}, {point['cache']}, {cores}, batch {point['batch_size']}"
+            found.append((point["status"], f"{where}: {point['sentence']}"))
+    found += [("left out", sentence) for sentence in sweep["left_out"]]
+    return [
+        {"decoder": sweep["decoder"], "status": status, "sentence": sentence} for status, sentence in found
+    ]
+
+
+def measured(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that have rates."""
+    return points[(points["status"] == "done") & (points["n"] > 0)]
+
+
+def machines(points: pd.DataFrame) -> list[pd.DataFrame]:
+    """The points of each machine, one node or several alike (SAME_MACHINE): never compared across."""
+    return [rows for _, rows in points.groupby(SAME_MACHINE, sort=False, dropna=False)]
+
+
+def nodes(points: pd.DataFrame) -> list[str]:
+    """The nodes in order: their names, which several may share, and their machines where these are known."""
+    named = zip(points["node"], points["machine"], strict=True)
+    return sorted({f"{node} ({machine})" if isinstance(machine, str) else node for node, machine in named})
+
+
+def hardware(points: pd.DataFrame) -> str:
+    """One machine in words, such as `NVIDIA H200, 16 cores of Intel(R) Xeon(R) Platinum 8480C`."""
+    first = points.iloc[0]
+    cores = f"{wording.plural(int(first['node_cores']), 'core')} of {first['cpu']}"
+    return cores if pd.isna(first["gpu"]) else f"{first['gpu']}, {cores}"

@@ -1,0 +1,134 @@
+"""The gate's verdicts as rows of the report: are the samples of the loaders the same?"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.core.equivalence_variants import words
+from gpufeed.core.equivalence_verdict import Verdict
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report.tables import is_ceiling
+from gpufeed.report.wording import listing, plural
+
+EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
+UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """A loader on a dataset. status: passed, failed, skipped, exempt, not judged or damaged; the rest as
+    shown, "-" where there is nothing to say. troubles: (which settings, sentence)."""
+
+    dataset: str
+    loader: str
+    status: str
+    decoder: str = "-"
+    allowed: str = "-"
+    largest: str = "-"
+    mean: str = "-"
+    compared: str = "-"
+    machine: str = "-"
+    troubles: tuple[tuple[str, str], ...] = ()
+
+
+def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
+    """A row for each loader and dataset of `measured`, in their order, and for each machine that judged it.
+
+    paths: verdict files, <dataset>/<loader>/<settings>.json; those of other loaders are left out.
+    measured: columns dataset and loader.
+    """
+    files: dict[tuple[str, str], list[Path]] = {}
+    for path in paths:
+        files.setdefault((path.parent.parent.name, path.parent.name), []).append(path)
+    pairs = measured[["dataset", "loader"]].dropna().drop_duplicates().itertuples(index=False, name=None)
+    found = []
+    for dataset, loader in pairs:
+        if is_ceiling(loader):
+            found.append(GateRow(dataset, loader, "exempt", troubles=(("", EXEMPT),)))
+        elif (dataset, loader) not in files:
+            found.append(GateRow(dataset, loader, "not judged", troubles=(("", UNJUDGED),)))
+        else:
+            found += judged(files[dataset, loader])
+    return found
+
+
+def judged(paths: list[Path]) -> list[GateRow]:
+    """The verdicts on one loader and dataset, a row a machine and version; a file that is none says so."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    damaged = []
+    for path in paths:
+        try:
+            verdict = Verdict.read(path)
+        except GpufeedError as error:
+            said = (("", error.found.splitlines()[0]),)
+            damaged.append(GateRow(path.parent.parent.name, path.parent.name, "damaged", troubles=said))
+        else:
+            groups.setdefault((machine(verdict), str(verdict.pixels)), []).append(verdict)
+    return [row(verdicts) for verdicts in groups.values()] + damaged
+
+
+def machine(verdict: Verdict) -> str:
+    """What the loader brought its samples to: the GPU's model, or the CPU's."""
+    gpu = verdict.environment["gpu"]
+    return gpu["name"] if gpu else verdict.environment["cpu"]
+
+
+def row(verdicts: list[Verdict]) -> GateRow:
+    """Verdicts of one machine on the settings of one loader; the status is the worst."""
+    first = verdicts[0]
+    found = {verdict.status for verdict in verdicts}
+    pixels = first.pixels
+    return GateRow(
+        dataset=first.dataset,
+        loader=first.loader,
+        status=next(status for status in ("failed", "skipped", "passed") if status in found),
+        decoder=f"{pixels['version']}{by_others(verdicts)}" if pixels else "-",
+        allowed=f"{pixels['max']} (mean {pixels['mean']:g})" if pixels else "-",
+        largest=spread([verdict.max_difference for verdict in verdicts]),
+        mean=spread([verdict.mean_difference for verdict in verdicts]),
+        compared=compared(verdicts),
+        machine=machine(first),
+        troubles=troubles(verdicts),
+    )
+
+
+def by_others(verdicts: list[Verdict]) -> str:
+    """How many images, over all settings, other decoders had to decode; empty if there were none."""
+    told = [verdict.loading for verdict in verdicts if verdict.loading]
+    others: Counter[str] = Counter()
+    for loading in told:
+        others.update(loading["fell_back"])
+    images = sum(loading["images"] for loading in told)
+    said = listing(f"{count:,} by {name}" for name, count in sorted(others.items())) if others else ""
+    return f"; of {images:,} images {said}" if said else ""
+
+
+def spread(values: list[float | None]) -> str:
+    """One number if all settings agree to three figures, else the smallest and the largest."""
+    shown = [f"{value:.3g}" for value in sorted(value for value in values if value is not None)]
+    if not shown:
+        return "-"
+    return shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
+
+
+def compared(verdicts: list[Verdict]) -> str:
+    """How much was looked at, over all settings."""
+    epochs, images = sum(one.epochs for one in verdicts), sum(one.compared for one in verdicts)
+    settings = plural(len(verdicts), "setting")
+    return f"{images:,} images in {plural(epochs, 'epoch')}, {settings}"
+
+
+def troubles(verdicts: list[Verdict]) -> tuple[tuple[str, str], ...]:
+    """(settings, sentence) of what did not pass; settings with one sentence are counted together."""
+    groups: dict[str, list[Verdict]] = {}
+    for one in verdicts:
+        if one.status != "passed":
+            groups.setdefault(one.sentence or "no reason was recorded", []).append(one)
+    said = []
+    for sentence, ones in groups.items():
+        more = f" and {plural(len(ones) - 1, 'more setting')}" if len(ones) > 1 else ""
+        said.append((words(ones[0].settings) + more, sentence))
+    return tuple(said)

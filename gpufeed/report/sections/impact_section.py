@@ -1,0 +1,193 @@
+"""The impact table: what each single change of a pipeline is worth, and whether that is shown at all.
+
+A change is two cells that differ in one axis. Its factor is images per second after over before, with the
+95 % interval, or below six repeats with the range from the slowest after over the fastest before to the
+fastest after over the slowest before (see `standing`).
+"""
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from gpufeed.report import tables, wording
+from gpufeed.report.claims import FAILS, HOLDS, OPEN
+from gpufeed.report.significance import ABOVE, BELOW, standing
+from gpufeed.system.statistics import BUSY, FASTER, SAME, SLOWER
+
+MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
+NOT_SHOWN = "not shown to differ"
+FEW, DISTURBED = "one repeat is too few", "measurement disturbed"
+MOST_NAMED = 3  # changes in the sentence
+
+
+def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+    """What the page shows of an experiment's changes; None if it plans none.
+
+    cells: of this experiment, as `tables.cells` makes them. plan: a gpufeed.core.plan_impact.Impact as a
+    dict. Changes of which a cell has no finished repeat are counted in `missing`.
+    """
+    if not plan:
+        return None
+    said, machines = {"context": plan["context"], "planned": len(plan["changes"]), "pictures": []}, []
+    for _, rows in tables.measured(cells).groupby(MACHINE, dropna=False, sort=False):
+        changes, goals = compared(rows, plan["changes"]), judged(rows, plan["goals"])
+        if changes or goals:
+            machines.append(
+                {
+                    "title": f"{rows['dataset'].iloc[0]}; {wording.machine(rows)}",
+                    "sentence": sentence(changes),
+                    "rows": changes,
+                    "goals": goals,
+                    "missing": len(plan["changes"]) - len(changes),
+                }
+            )
+    return {**said, "machines": machines}
+
+
+def compared(rows: pd.DataFrame, changes: list[Mapping]) -> list[dict]:
+    """The changes whose two cells are among `rows`, of one machine, in the order of the plan."""
+    found = []
+    for change in changes:
+        before, after = cell(rows, change["before"]), cell(rows, change["after"])
+        if before is not None and after is not None:
+            said = {"change": change["words"], "axis": change["axis"]}
+            said |= {"from": value(change, "before", "after"), "to": value(change, "after", "before")}
+            found.append({**said, **worth(before, after), "before": numbers(before), "after": numbers(after)})
+    return found
+
+
+def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
+    """The row with these axes, whatever its dataset; None if it was not measured."""
+    wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
+    wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
+    for axis in ("precision", "cuda_graphs"):  # records say what auto came to
+        if wanted[axis] == "auto":
+            del wanted[axis]
+    for _, row in rows.iterrows():
+        if all(pd.isna(row[name]) if v is None else _is(row[name], v) for name, v in wanted.items()):
+            return row
+    return None
+
+
+def _is(found: object, wanted: object) -> bool:
+    return not pd.isna(found) and bool(found == wanted)
+
+
+def value(change: Mapping, side: str, other: str) -> str:
+    """What the changed axis is on one side, in words."""
+    axis, own, others = change["axis"], change[side][change["axis"]], change[other][change["axis"]]
+    if axis == "overrides":
+        return ", ".join(text for text in own if text not in others) or "default"
+    if axis in wording.FEATURES and axis != "augment":
+        return wording.setting(axis, own, change[side]["loader"])
+    return str(own)
+
+
+def worth(before: pd.Series, after: pd.Series) -> dict:
+    """The verdict on two cells, and the factor with low and high, as numbers and in words."""
+    side = standing(after, before)
+    found = {"factor": side.ratio.median, "low": side.bounds[0], "high": side.bounds[1]}
+    if {"disturbed", BUSY} & {before["against_ceiling"], after["against_ceiling"]}:
+        verdict = DISTURBED
+    elif min(before["n_repeats"], after["n_repeats"]) < 2:
+        verdict = FEW
+    else:
+        verdict = NOT_SHOWN if side.how == SAME else side.how
+    words = {
+        "factor_words": wording.ratio(found["factor"]),
+        "range_words": side.bounds_words,
+        "bounds": "95 % interval" if side.ratio.interval else "range",
+    }
+    return {**found, **words, "verdict": verdict}
+
+
+def numbers(row: pd.Series) -> dict[str, str | int]:
+    """Epoch, rate and stall of a cell with their ranges, in words, and n."""
+    found: dict[str, str | int] = {"n": int(row["n_repeats"])}
+    for name, (column, say) in NUMBERS.items():
+        found[name] = say(row[column])
+        found[f"{name}_range"] = f"{say(row[f'{column}_min'])} to {say(row[f'{column}_max'])}"
+    return found
+
+
+NUMBERS = {  # of a cell: (column of the table of cells, how it is said)
+    "epoch": ("epoch_s", wording.three_figures),
+    "rate": ("images_per_s", wording.count),
+    "stall": ("wait_share", wording.percent),
+}
+
+
+def sentence(changes: list[dict]) -> str:
+    """The changes that are worth most, those that cost, and how many are not shown to differ."""
+    faster, slower = (
+        sorted((row for row in changes if row["verdict"] in verdicts), key=lambda row: sign * row["factor"])
+        for verdicts, sign in (((FASTER, ABOVE), -1), ((SLOWER, BELOW), 1))
+    )
+    parts = []
+    for rows, how in ((faster, "Worth most"), (slower, "Slower")):
+        if rows:
+            parts.append(f"{how}: {'; '.join(map(_named, rows[:MOST_NAMED]))}.")
+    if any(row["verdict"] in (ABOVE, BELOW) for row in faster + slower):
+        parts.append(
+            "A range, of fewer than 6 repeats or of several GPUs, says no more than that it keeps apart."
+        )
+    same = sum(row["verdict"] == NOT_SHOWN for row in changes)
+    if same:
+        parts.append(f"Not shown to differ: {same} of {wording.plural(len(changes), 'change')}.")
+    return " ".join(parts)
+
+
+def _named(row: Mapping) -> str:
+    by_range = " by range" if row["verdict"] in (ABOVE, BELOW) else ""
+    return f"{row['change']}, {wording.ratio(row['factor'])}{by_range}"
+
+
+def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
+    """The goals whose cells are among `rows`: answer and sentence, by the whole interval or range."""
+    found = []
+    for goal in goals:
+        ours = cell(rows, goal["cell"])
+        if ours is None:
+            continue
+        if goal["over"] is None:
+            found.append(within(ours, goal))
+        elif (other := cell(rows, goal["over"])) is not None:
+            found.append(ahead(ours, other, goal))
+    return found
+
+
+def within(row: pd.Series, goal: Mapping) -> dict:
+    """Whether an epoch of the cell is short enough."""
+    limit, few = goal["epoch_s"], row["n_repeats"] < 2
+    told = numbers(row)
+    return {
+        "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
+        "answer": answer(row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit, [row]),
+        "short": f"{told['epoch']} s (range {told['epoch_range']} s, n = {told['n']})",
+        "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
+        f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
+        + ("; one repeat is too few to judge it by." if few else "."),
+    }
+
+
+def ahead(row: pd.Series, other: pd.Series, goal: Mapping) -> dict:
+    """Whether the cell is so many times as fast as the other."""
+    lead, own, over = worth(other, row), numbers(row), numbers(other)
+    n = min(row["n_repeats"], other["n_repeats"])
+    return {
+        "goal": f"{goal['words']}: at least {wording.ratio(goal['times'])}",
+        "answer": answer(lead["low"] >= goal["times"], lead["high"] < goal["times"], [row, other]),
+        "short": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}, n = {n})",
+        "sentence": f"{lead['factor_words']} ({lead['bounds']} {lead['range_words']}): "
+        f"{own['rate']} images/s (range {own['rate_range']}, n = {own['n']}) over {over['rate']} "
+        f"(range {over['rate_range']}, n = {over['n']})"
+        + ("; one repeat is too few to judge it by." if n < 2 else "."),
+    }
+
+
+def answer(reached: bool, missed: bool, rows: list[pd.Series]) -> str:
+    """Open where the range does not settle it, where a cell has one repeat, or a disturbed one."""
+    sound = all(row["n_repeats"] > 1 and row["against_ceiling"] not in ("disturbed", BUSY) for row in rows)
+    if not sound or not (reached or missed):
+        return OPEN
+    return HOLDS if reached else FAILS

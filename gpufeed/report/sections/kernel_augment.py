@@ -1,0 +1,125 @@
+"""The kernels of the augments in the report: sentences, claims, and a table of every batch and image size."""
+
+from collections.abc import Iterable, Mapping
+
+from gpufeed.core.plan_kernels import IMPLEMENTATIONS, WORKS
+from gpufeed.report.sections import kernel_claims
+
+TITLES = {
+    "normalise": "normalise",
+    "brightness": "brightness",
+    "contrast": "contrast",
+    "salt_pepper": "salt and pepper",
+    "rotation": "rotation",
+    "crop_flip": "crop, flip, normalise",
+    "one_pass": "crop, flip, brightness, contrast, salt and pepper, normalise",
+}
+LIBRARIES = ("torchvision", "kornia")
+INTRO = (
+    "Work of the device on images that lie there, out of its L2 cache: medians over the launches, quartiles "
+    "in brackets. A copy of as many bytes in the same process is the measure. Of other libraries only the "
+    "least that the work needs is counted (“at least”), so that their share is a lower bound of what they "
+    "move and a fair one of what they give. torchvision draws once for a whole batch, the others for each "
+    "image. A call is timed without a pause, launching included."
+)
+
+
+def work_of(row: Mapping) -> str:
+    """What a row measured, in words."""
+    return TITLES[row["work"]]
+
+
+def at(row: Mapping) -> str:
+    """The sizes of a row, in words."""
+    return f" at batch {row['batch_size']} of {row['size']} px"
+
+
+def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
+    """Sentences, claims and tables of one benchmark; the augments are held to no lines of the config."""
+    done = {
+        (row["work"], row["implementation"], row["batch_size"], row["size"]): row
+        for row in found["rows"]
+        if row["status"] == "done"
+    }
+    settings = found["settings"]
+    return {
+        "sentences": sentences(done, settings),
+        "claims": kernel_claims.claims(done, TITLES),
+        "pictures": [],
+        "tables": [table(done, settings, n) for n in settings["batch_size"]],
+    }
+
+
+def table(done: dict, settings: dict, n: int) -> dict:
+    """All works at one batch size, a column an image size."""
+    caption = (
+        f"Images per second at batch {n}, normalised images in {settings['dtype']}; at most "
+        f"{settings['launches']} launches, {settings['flush_mib']} MiB written before each"
+    )
+    return {
+        "summary": f"Batch {n}",
+        "caption": caption,
+        "columns": [f"{size} px" for size in settings["size"]],
+        "rows": table_rows(done, n, settings["size"]),
+    }
+
+
+def sentences(done: dict, settings: dict) -> list[str]:
+    """What the fused kernel is worth, at the largest batch of each size and at the smallest one."""
+    said = []
+    smallest, largest = min(settings["batch_size"]), max(settings["batch_size"])
+    for size in settings["size"]:
+        rows = {name: done.get(("one_pass", name, largest, size)) for name in IMPLEMENTATIONS}
+        fused, chain = rows["fused"], rows["chain"]
+        if not fused:
+            continue
+        text = (
+            f"{size} px, batch {largest}: all in one pass takes {fused['ms_median']:.3g} ms, "
+            f"{fused['share_of_copy']:.0%} of the speed of a copy of as many bytes"
+        )
+        if chain:
+            text += (
+                f"; the chain of kernels moves {chain['bytes'] / fused['bytes']:.1f} times the bytes and "
+                f"takes {chain['ms_median'] / fused['ms_median']:.1f} times as long"
+            )
+        for name in LIBRARIES:
+            if rows[name]:
+                text += f"; {name} {rows[name]['ms_median'] / fused['ms_median']:.1f} times"
+        few = [done.get(("one_pass", name, smallest, size)) for name in ("chain", "fused")]
+        if chain and all(few):
+            text += (
+                f". At batch {smallest}, where launching decides, a call of the chain takes "
+                f"{few[0]['call_ms'] / few[1]['call_ms']:.1f} times as long as a call of the one kernel"
+            )
+        said.append(text + ".")
+    return said
+
+
+def table_rows(done: dict, n: int, sizes: list[int]) -> list[dict]:
+    """A row a work and implementation, at one batch size; a cell an image size."""
+    rows = []
+    for work in WORKS:
+        for name in IMPLEMENTATIONS:
+            found = [done.get((work, name, n, size)) for size in sizes]
+            if any(found):
+                rows.append(
+                    {
+                        "work": TITLES[work],
+                        "implementation": name,
+                        "least": any(row["bytes_are"] == "at least" for row in found if row),
+                        "cells": [cell(row) if row else None for row in found],
+                    }
+                )
+    return rows
+
+
+def cell(row: dict) -> dict:
+    """One measurement in words, the first the most important."""
+    return {
+        "first": f"{row['images_per_s']:,.0f}",
+        "rest": [
+            f"{row['share_of_copy']:.0%} of copy, {row['gb_per_s']:,.0f} GB/s",
+            f"{row['ms_median']:.3g} ms ({row['ms_q1']:.3g} to {row['ms_q3']:.3g})",
+            f"{row['call_ms']:.3g} ms a call",
+        ],
+    }

@@ -1,0 +1,111 @@
+"""What the augments' kernels are held to, judged on one kernel benchmark.
+
+Medians, with the range that the quartiles of the launches allow: a claim holds or fails only where that
+whole range lies on one side of its line.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpufeed.core.plan_kernels import STEPS
+from gpufeed.report.claims import FAILS, HOLDS, OPEN
+
+MISSING = "not measured"
+BATCH, SIZE = 4096, 64  # images and pixels a side where bytes and not launches decide
+FEW = 128  # images where launches decide
+CHAIN_SHARE, FUSED_SHARE = 0.70, 0.85  # of the speed of a copy of as many bytes
+TIMES_LIBRARIES = 3.0
+WITHIN = 0.20  # of the ratio of the bytes
+LIBRARIES = {"torchvision": "torchvision v2", "kornia": "Kornia"}
+
+Rows = Mapping[tuple[str, str, int, int], Mapping]  # done rows by (work, implementation, batch, size)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the table. line: what it is held to, empty where it is only shown; answer is then too."""
+
+    claim: str
+    line: str
+    measured: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number with the range that quartiles give it."""
+
+    value: float
+    low: float
+    high: float
+
+    def told(self, say: Callable[[float], str]) -> str:
+        return f"{say(self.value)} ({say(self.low)} to {say(self.high)})"
+
+
+def claims(done: Rows, titles: Mapping[str, str]) -> list[Claim]:
+    """All claims, in the order of the table. done: rows that have times; titles: works in words."""
+    found = [
+        share(done, "chain", work, CHAIN_SHARE, f"chain, {titles[work]}") for work in ("normalise", *STEPS)
+    ]
+    found.append(share(done, "fused", "one_pass", FUSED_SHARE, "fused, all in one pass"))
+    found.append(lead_by_bytes(done))
+    for name, title in LIBRARIES.items():
+        times = slower(done, name, "ms", BATCH, SIZE)
+        claim = f"fused over {title}, the same work, batch {BATCH} of {SIZE} px"
+        line = f"at least {TIMES_LIBRARIES:g} times as fast"
+        found.append(judged(claim, line, times, TIMES_LIBRARIES, float("inf"), "{:.1f} times".format))
+    few = slower(done, "chain", "call_ms", FEW, SIZE)
+    claim = f"fused over the chain, a call with its launches, batch {FEW} of {SIZE} px"
+    found.append(Claim(claim, "", f"{few.value:.1f} times as fast" if few else MISSING, ""))
+    return found
+
+
+def share(done: Rows, by: str, work: str, line: float, title: str) -> Claim:
+    """A kernel's share of the speed of a copy of the bytes that it moves itself."""
+    row = done.get((work, by, BATCH, SIZE))
+    found = row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
+    claim = f"{title}, batch {BATCH} of {SIZE} px"
+    return judged(claim, f"at least {line:.0%} of copy", found, line, float("inf"), "{:.0%}".format)
+
+
+def lead_by_bytes(done: Rows) -> Claim:
+    """Whether the one kernel leads the chain by what it saves in bytes."""
+    lead = slower(done, "chain", "ms", BATCH, SIZE)
+    claim = f"fused over the chain, batch {BATCH} of {SIZE} px"
+    if lead is None:
+        return judged(claim, f"within {WITHIN:.0%} of the ratio of their bytes", None, 0, 0, str)
+    chain, fused = (done["one_pass", name, BATCH, SIZE]["bytes"] for name in ("chain", "fused"))
+    ratio = chain / fused
+    line = f"{ratio:.1f} times, the ratio of their bytes, within {WITHIN:.0%}"
+    return judged(claim, line, lead, ratio * (1 - WITHIN), ratio * (1 + WITHIN), "{:.1f} times".format)
+
+
+def slower(done: Rows, by: str, clock: str, n: int, size: int) -> Measured | None:
+    """How many times as long as `fused` another takes for one_pass; None if one of them has no time.
+
+    clock: `ms`, on the device, or `call_ms`, of which only one number is known.
+    """
+    fused, other = (done.get(("one_pass", name, n, size)) for name in ("fused", by))
+    if not fused or not other:
+        return None
+    if clock == "call_ms":
+        return Measured(*[other[clock] / fused[clock]] * 3)
+    return Measured(
+        other["ms_median"] / fused["ms_median"],
+        other["ms_q1"] / fused["ms_q3"],
+        other["ms_q3"] / fused["ms_q1"],
+    )
+
+
+def judged(
+    claim: str, line: str, found: Measured | None, low: float, high: float, say: Callable[[float], str]
+) -> Claim:
+    """The claim that a number lies between low and high."""
+    if not found:
+        return Claim(claim, line, MISSING, MISSING)
+    if found.low >= low and found.high <= high:
+        answer = HOLDS
+    else:
+        answer = FAILS if found.high < low or found.low > high else OPEN
+    return Claim(claim, line, found.told(say), answer)

@@ -1,0 +1,240 @@
+"""The leaderboard of an experiment: a row a cell, in words for page and Markdown, with values to sort by."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gpufeed.report import loader_call, tables, wording
+from gpufeed.report.comparison_text import piped
+
+# What the page filters by: name of the row's attribute -> (heading, column of the table of cells)
+FACETS = {
+    "loader": ("Loader", "loader"),
+    "augment": ("Augment", "augment"),
+    "model": ("Model", "model"),
+    "dataset": ("Dataset", "dataset"),
+    "precision": ("Precision", "precision"),
+    "device": ("Device", "hardware"),
+    "status": ("Status", "status"),
+}
+UNKNOWN = "-"
+RATE, TASK, DEVICE = "images/s", "Task", "Device"  # columns
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of the table: its text, what stands smaller below it, what it sorts by, a share to draw."""
+
+    text: str
+    small: str = ""
+    value: float | str | None = None
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading and how a row of the table of cells fills it. optional: left out where no row has a value."""
+
+    title: str
+    fill: Callable[[pd.Series], Field]
+    number: bool = True
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """fields: one a column. facets: FACETS with a value. call: number of the loader call in Board.calls."""
+
+    fields: list[Field]
+    facets: dict[str, str]
+    call: int | None
+    ceiling: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """A loader call, and the pipelines that it makes."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Board:
+    """columns, rows: of the table. choices: facet -> its values, where there are several. markdown: the same
+    as text."""
+
+    columns: list[Column]
+    rows: list[Row]
+    choices: dict[str, list[str]]
+    calls: list[Call]
+    markdown: str
+
+    def heading(self, facet: str) -> str:
+        return FACETS[facet][0]
+
+
+def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
+    """The leaderboard of one experiment; None without cells.
+
+    cells: as `tables.cells` makes them, with the columns of `ceilings_rows.limits` where there are any.
+    records: of the same experiment. Tasks one after another, in each the fastest pipeline first and its
+    ceilings last; cells without a finished repeat at the end.
+    """
+    if cells.empty:
+        return None
+    named = pd.concat(list(_in_order(cells)))
+    filled = [[column.fill(row) for column in COLUMNS] for _, row in named.iterrows()]
+    kept = [
+        number
+        for number, column in enumerate(COLUMNS)
+        if not column.optional or any(fields[number].value is not None for fields in filled)
+    ]
+    # what all measured rows have in common tells none of them apart
+    number_of = {column.title: number for number, column in enumerate(COLUMNS)}
+    shown = [fields for fields in filled if fields[number_of[RATE]].value is not None] or filled
+    context = (number_of[TASK], number_of[DEVICE])
+    alike = {n for n in context if len({fields[n].text for fields in shown}) == 1}
+    kept = [number for number in kept if number not in alike]
+    columns = [COLUMNS[number] for number in kept]
+    calls, texts = _calls(named, records)
+    rows = [
+        Row([fields[n] for n in kept], _facets(row), call, tables.is_ceiling(row["loader"]))
+        for fields, (_, row), call in zip(filled, named.iterrows(), calls, strict=True)
+    ]
+    return Board(columns, rows, _choices(rows), texts, _markdown(columns, rows))
+
+
+def _in_order(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The cells task by task with `label` and `task`, then those that were not measured."""
+    for rows in tables.tasks(cells):
+        ceiling = rows["loader"].map(tables.is_ceiling).astype(bool)
+        ranked = rows.assign(_last=ceiling).sort_values(["_last", "images_per_s"], ascending=[True, False])
+        yield ranked.assign(label=wording.labels(ranked), task=wording.task(ranked))
+    rest = cells[cells["images_per_s"].isna()]
+    known, damaged = rest[rest["loader"].notna()], rest[rest["loader"].isna()]
+    known = known.assign(augmented=known["augment"].map(wording.augmented))
+    for _, rows in known.groupby(tables.SAME_TASK, dropna=False, sort=False):
+        yield rows.assign(label=wording.labels(rows), task=wording.task(rows))
+    if len(damaged):
+        yield damaged.assign(label=damaged["cell_id"], task="")
+
+
+def _facets(row: pd.Series) -> dict[str, str]:
+    return {name: str(row[column]) for name, (_, column) in FACETS.items() if not pd.isna(row[column])}
+
+
+def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
+    values = {name: sorted({row.facets[name] for row in rows if name in row.facets}) for name in FACETS}
+    return {name: found for name, found in values.items() if len(found) > 1}
+
+
+def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None], list[Call]]:
+    """For each cell the number of its loader call, and the calls; cells with the same one share it."""
+    told = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
+    caches = {row["cell_id"]: row["facts"]["cache"] for _, row in told.iterrows()}
+    texts: dict[str, str] = {}
+    found = []
+    for _, row in cells.iterrows():
+        text = loader_call.text(row, caches.get(row["cell_id"]))
+        if text is not None:
+            texts.setdefault(text, f"{row['label']} on {row['dataset']}, batch {row['batch_size']}")
+        found.append(text)
+    numbers = {text: number for number, text in enumerate(texts)}
+    return [numbers.get(text) for text in found], [Call(label, text) for text, label in texts.items()]
+
+
+def _markdown(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+    lines = [
+        [f"{field.text} ({field.small})" if field.small else field.text for field in row.fields]
+        for row in rows
+    ]
+    numbers = [number for number, column in enumerate(columns) if column.number]
+    return piped([column.title for column in columns], lines, numbers)
+
+
+# How the columns are filled
+
+
+def _rate(row: pd.Series) -> Field:
+    if pd.isna(row["images_per_s"]):
+        return Field(UNKNOWN)
+    n, say = int(row["n_repeats"]), wording.count
+    if not pd.isna(row["images_per_s_ci95_low"]):
+        ends = f"95 %: {say(row['images_per_s_ci95_low'])} to {say(row['images_per_s_ci95_high'])}, "
+    else:
+        ends = f"{say(row['images_per_s_min'])} to {say(row['images_per_s_max'])}, " if n > 1 else ""
+    marked = f", others on the cores in {row['disturbed']}" if row["disturbed"] else ""
+    return Field(say(row["images_per_s"]), f"{ends}n = {n}{marked}", float(row["images_per_s"]))
+
+
+def _ceiling(row: pd.Series) -> Field:
+    if not row["against_ceiling"]:
+        return Field(UNKNOWN)
+    note = "" if row["against_ceiling"] == "below" else row["against_ceiling"]
+    return Field(wording.percent(row["ceiling_share"]), note, float(row["ceiling_share"]))
+
+
+def _au(row: pd.Series) -> Field:
+    if pd.isna(row.get("au")):
+        return Field(UNKNOWN)
+    return Field(wording.tenths(row["au"]), f"{ends_of_au(row)}{row['limited_by']}", float(row["au"]))
+
+
+def ends_of_au(row: pd.Series) -> str:
+    """Its 95 % interval, such as `97.9 to 98.6, `; empty without one."""
+    if pd.isna(row["au_ci95_low"]):
+        return ""
+    return f"{wording.ends(row['au_ci95_low'], row['au_ci95_high'])}, "
+
+
+def _wait(row: pd.Series) -> Field:
+    share = row["wait_share"]
+    if pd.isna(share):
+        return Field(UNKNOWN)
+    return Field(wording.percent(share), value=float(share), bar=float(share))
+
+
+def _memory(row: pd.Series) -> Field:
+    """Of the GPU, or where none trained of the host."""
+    if not pd.isna(row["peak_gpu_mib"]):
+        return Field(f"{row['peak_gpu_mib']:,.0f}", "GPU", float(row["peak_gpu_mib"]))
+    if not pd.isna(row["peak_host_mib"]):
+        return Field(f"{row['peak_host_mib']:,.0f}", "host", float(row["peak_host_mib"]))
+    return Field(UNKNOWN)
+
+
+def _taken(column: str) -> Callable[[pd.Series], Field]:
+    def fill(row: pd.Series) -> Field:
+        value = row[column]
+        return Field(UNKNOWN) if pd.isna(value) else Field(wording.count(value), value=float(value))
+
+    return fill
+
+
+def _words(column: str) -> Callable[[pd.Series], Field]:
+    def fill(row: pd.Series) -> Field:
+        text = "" if pd.isna(row[column]) else str(row[column])
+        return Field(text or UNKNOWN, value=text or None)
+
+    return fill
+
+
+def _status(row: pd.Series) -> Field:
+    return Field(row["status"], "" if row["status"] == "done" else row["sentence"], row["status"])
+
+
+COLUMNS = [
+    Column("Pipeline", _words("label"), number=False),
+    Column(TASK, _words("task"), number=False),
+    Column(RATE, _rate),
+    Column("Share of ceiling", _ceiling, optional=True),
+    Column("AU", _au, optional=True),
+    Column("Wait", _wait),
+    Column("Peak memory (MiB)", _memory, optional=True),
+    Column("J / 1000 images", _taken("j_per_1000_images"), optional=True),
+    Column("CPU s / 1000 images", _taken("cpu_s_per_1000_images"), optional=True),
+    Column(DEVICE, _words("hardware"), number=False),
+    Column("Status", _status, number=False),
+]

@@ -1,0 +1,142 @@
+"""The figure of learning: loss and accuracy by epoch, and the final losses below each other."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from gpufeed.report import style, tables, wording
+from gpufeed.report.figures import MOST_BARS, panel_title
+from gpufeed.report.sections import learning_section
+
+LEAST_IN, ROW_IN, REST_IN, HELD_OUT_IN = 3.2, 0.24, 1.3, 2.7
+SHEET_IN = 10.0  # what fits on A4 and US Letter with its caption, at the width of the paper
+MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves below it
+
+
+def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
+    """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
+
+    epochs: as `records.read_epochs` makes it. A row of panels a task, activations of the model together;
+    below it the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
+    agree lie on each other, so the final losses stand below each other on the right, where the names,
+    which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.
+    """
+    return [_sheet(tasks, epochs) for tasks in _sheets(learners(cells, epochs), epochs)]
+
+
+def _sheets(panels: list[pd.DataFrame], epochs: pd.DataFrame) -> list[list[tuple[pd.DataFrame, list[float]]]]:
+    """The tasks of each figure with the heights of their lines of panels; a task stays in one piece."""
+    sheets, room = [], 0.0
+    for rows in panels:
+        heights = [max(LEAST_IN, REST_IN + ROW_IN * len(rows))]
+        if asked_again(rows, epochs):
+            heights.append(HELD_OUT_IN)
+        if not sheets or sum(heights) > room:
+            sheets.append([])
+            room = SHEET_IN
+        sheets[-1].append((rows, heights))
+        room -= sum(heights)
+    return sheets
+
+
+def _sheet(tasks: list[tuple[pd.DataFrame, list[float]]], epochs: pd.DataFrame) -> Figure:
+    """One figure."""
+    lines = [(rows, number > 0) for rows, heights in tasks for number in range(len(heights))]
+    inches = [height for _, heights in tasks for height in heights]
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, sum(inches)), layout="constrained")
+        # a part for each line of panels: names beside one of them leave the others their width
+        parts = figure.subfigures(len(lines), 1, squeeze=False, height_ratios=inches)[:, 0]
+        for part, (rows, held_out) in zip(parts, lines, strict=True):
+            left, right = part.subplots(1, 2)
+            if held_out:
+                _curves(left, rows, epochs, "held_out_loss", "loss on held-out images")
+                _curves(right, rows, epochs, "top1", "top-1 on held-out images")
+                right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: wording.percent(value)))
+            else:
+                _curves(left, rows, epochs, "train_loss", "training loss")
+                left.set_title(panel_title(rows))
+                _final(right, rows, epochs)
+    return figure
+
+
+def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
+    """The pipelines of each task that train for several epochs, with `label`, `look` and `left_out`."""
+    counted = epochs.groupby("cell_id")["epoch"].nunique()
+    panels = []
+    for rows in learning_section.tasks(cells):
+        ours = tables.pipelines(rows)
+        ours = ours[ours["cell_id"].map(counted).fillna(0) > 1]
+        if len(ours):
+            panels.append(_named(_shorten(ours.sort_values("images_per_s", ascending=False))))
+    return panels
+
+
+def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
+    """With too many for one panel, the fastest of each loader, worker count, augment and activation."""
+    kept = rows
+    if len(rows) > MOST_BARS:
+        kept = rows.drop_duplicates(["loader", "workers", "augment", "activation"])
+    return kept.assign(left_out=len(rows) - len(kept))
+
+
+def _named(rows: pd.DataFrame) -> pd.DataFrame:
+    """With the names and looks of the curves; an activation has one colour, its pipelines markers."""
+    activations = rows["activation"].nunique()
+    if activations < 2:
+        return rows.assign(label=wording.labels(rows), look=range(len(rows)))
+    parts = []
+    for number, (activation, ours) in enumerate(rows.groupby("activation", sort=True)):
+        names = [f"{activation or 'no activation'}, {name}" for name in wording.labels(ours)]
+        turn = len(style.LINE_COLOURS)
+        parts.append(ours.assign(label=names, look=[number + turn * at for at in range(len(ours))]))
+    return pd.concat(parts)
+
+
+def asked_again(rows: pd.DataFrame, epochs: pd.DataFrame) -> bool:
+    """Whether held-out images were asked about in two epochs of some cell."""
+    return any(_of(row, epochs, "top1")["epoch"].nunique() > 1 for _, row in rows.iterrows())
+
+
+def _of(row: pd.Series, epochs: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """The epochs of a cell's repeats on its machine that have the measure."""
+    same = [epochs[key] == row[key] for key in tables.IDENTITY]
+    return epochs[np.logical_and.reduce([*same, epochs[measure].notna()])]
+
+
+def _curves(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame, measure: str, name: str) -> None:
+    """The median of each epoch with the range of the repeats as a band."""
+    for place, (_, row) in enumerate(rows.iterrows()):
+        values = _of(row, epochs, measure).groupby("epoch")[measure].agg(["median", "min", "max"])
+        look, every = style.line(row["look"]), max(1, len(values) // MARKS)
+        # each curve's markers begin elsewhere, so that they do not cover each other where the curves agree
+        marks = (place * every // len(rows), every)
+        axis.plot(values.index + 1, values["median"], ms=4, lw=1.2, markevery=marks, **look)
+        axis.fill_between(
+            values.index + 1, values["min"], values["max"], color=look["color"], alpha=0.12, lw=0
+        )
+    axis.set(xlabel="epoch", ylabel=name)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.grid(color="#E4E4E4")
+
+
+def _final(axis: Axes, rows: pd.DataFrame, epochs: pd.DataFrame) -> None:
+    """One point with its range in the row of its pipeline."""
+    for place, (_, row) in enumerate(rows.iterrows()):
+        values = _of(row, epochs, "train_loss")
+        losses = values.loc[values["epoch"] == values["epoch"].max(), "train_loss"]
+        middle = losses.median()
+        reach = [[middle - losses.min()], [losses.max() - middle]]
+        look = style.line(row["look"])
+        axis.errorbar([middle], [place], xerr=reach, ms=6, capsize=3, lw=1.4, **look)
+    axis.set_xlabel("training loss of the last epoch")
+    axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.set_yticks(range(len(rows)), [_with_accuracy(row) for _, row in rows.iterrows()], fontsize=8)
+    axis.set_ylim(len(rows) - 0.4, -0.6)
+    axis.grid(color="#E4E4E4")
+
+
+def _with_accuracy(row: pd.Series) -> str:
+    return row["label"] if pd.isna(row["top1"]) else f"{row['label']}: top-1 {wording.percent(row['top1'])}"

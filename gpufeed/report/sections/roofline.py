@@ -1,0 +1,145 @@
+"""How near a model's training comes to what its matrix products alone would take on that GPU.
+
+The ceilings are those that the experiment's kernel benchmark found on the same GPU and torch; the floor of
+a step is gpufeed.models.vit_cost's. Only models whose cost is known there have rows.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.core import kernel_record
+from gpufeed.core.errors import GpufeedError
+from gpufeed.models import vit_cost
+from gpufeed.report import tables, wording
+
+PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # of a benchmark's dtype
+ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
+# What an input cannot slow down: the dataset on the device, or one batch again and again.
+LOADERS = ("resident", "replay")
+SAME = ["model", "dataset", "batch_size"]
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What one GPU reached with one torch, in a precision."""
+
+    hardware: str
+    torch: str
+    precision: str
+    tflop_per_s: float
+    gb_per_s: float
+
+
+def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.DataFrame) -> list[dict]:
+    """What the page shows: a dict for each GPU that has ceilings and cells of known cost.
+
+    paths: kernel benchmarks, of which those of this experiment are read. cells: as `tables.cells` makes
+    them, own_records: as `records.read_records`, both of this experiment.
+    """
+    names = set(own_records["experiment"])
+    found = [described(of, cells, own_records) for of in known(paths, names)]
+    return [machine for machine in found if machine["rows"]]
+
+
+def known(paths: Iterable[str | Path], experiments: set[str]) -> list[Ceilings]:
+    """The ceilings in the benchmarks of these experiments; damaged ones are told of elsewhere."""
+    found = []
+    for path in map(Path, paths):
+        if path.stem not in experiments:
+            continue
+        try:
+            benchmark = kernel_record.read(path)
+        except GpufeedError:
+            continue
+        reached, environment = benchmark.get("ceilings"), benchmark["environment"]
+        if reached and environment["gpu"]:
+            found.append(
+                Ceilings(
+                    environment["gpu"]["name"],
+                    environment["versions"]["torch"],
+                    PRECISIONS[benchmark["settings"]["dtype"]],
+                    reached["tflop_per_s"],
+                    reached["gb_per_s"],
+                )
+            )
+    return found
+
+
+def described(of: Ceilings, cells: pd.DataFrame, own_records: pd.DataFrame) -> dict:
+    """Title, sentences and rows of one GPU, the fastest cell of each model and batch size first."""
+    facts = {row["cell_id"]: row["facts"] for _, row in own_records.iterrows() if has_size(row["facts"])}
+    measured = tables.measured(cells)
+    ours = measured[
+        (measured["hardware"] == of.hardware)
+        & (measured["torch"] == of.torch)
+        & (measured["precision"] == of.precision)
+        & measured["loader"].isin(LOADERS)
+    ]
+    rows = [found for _, row in ours.iterrows() if (found := against(row, facts.get(row["cell_id"]), of))]
+    rows.sort(key=lambda row: (*(row[key] for key in SAME), row["step_ms"]))
+    return {
+        "title": f"{of.hardware}, torch {of.torch}, {of.precision}: {of.tflop_per_s:,.0f} TFLOP/s in a large "
+        f"matrix product, {of.gb_per_s:,.0f} GB/s in a large copy",
+        "sentences": [sentence(best) for best in fastest(rows)],
+        "rows": rows,
+    }
+
+
+def has_size(facts: object) -> bool:
+    """Whether a record says how large its images were, as those of older versions do not."""
+    return isinstance(facts, Mapping) and {"classes", "height", "width"} <= set(facts)
+
+
+def against(row: pd.Series, facts: Mapping | None, of: Ceilings) -> dict | None:
+    """A cell beside its floor; None where the cost of its model is not known."""
+    options = vit_cost.known(row["model"], json.loads(row["hyper"]).get("model", {}))
+    if options is None or facts is None:
+        return None
+    batch, image = int(row["batch_size"]), (facts["height"], facts["width"])
+
+    def works():
+        return vit_cost.step(options, image, facts["classes"], batch)
+
+    floor = vit_cost.floor_ms(works(), ITEMSIZE[of.precision], of.tflop_per_s, of.gb_per_s)
+    step_ms = batch * row["devices"] * row["nodes"] / row["images_per_s"] * 1e3  # each device has its batch
+    return {
+        **{key: row[key] for key in SAME},
+        "settings": settings(row),
+        "n": int(row["n_repeats"]),
+        "rate": wording.count(row["images_per_s"]),
+        "rate_range": f"{wording.count(row['images_per_s_min'])} to {wording.count(row['images_per_s_max'])}",
+        "step_ms": step_ms,
+        "step": wording.three_figures(step_ms),
+        "floor": wording.three_figures(floor),
+        "share": floor / step_ms,
+        "tflop_per_s": vit_cost.flops(works()) / step_ms / 1e9,
+    }
+
+
+def settings(row: pd.Series) -> str:
+    """What tells the cell from others of its model, dataset and batch size, in words."""
+    parts = [row["loader"], *(wording.FEATURES[name](row[name]) for name in ("cuda_graphs", "compile"))]
+    return ", ".join([*parts, *([row["variant"]] if row["variant"] else [])])
+
+
+def fastest(rows: list[dict]) -> list[dict]:
+    """The first row of each model, dataset and batch size."""
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        found.setdefault(tuple(row[key] for key in SAME), row)
+    return list(found.values())
+
+
+def sentence(row: Mapping) -> str:
+    """How near the cell of a model with the highest rate comes."""
+    what = f"{row['model']} on {row['dataset']} at batch {row['batch_size']}"
+    return (
+        f"{what}: its matrix products alone would take {row['floor']} ms a step. The highest median rate "
+        f"({row['settings']}) is a step in {row['step']} ms (n = {row['n']}), of which that is "
+        f"{wording.percent(row['share'])}; over the whole step its products run at "
+        f"{row['tflop_per_s']:,.0f} TFLOP/s."
+    )

@@ -1,0 +1,182 @@
+"""Compare two pipelines: mean time of each phase, and the time that the second saves, by two totals.
+
+The notebook on pipelining starts its total when the batch has arrived. That leaves out the wait for data,
+which is what workers save. So this module reports both: the notebook's total and the whole one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+
+from gpufeed.core.plan_side_by_side import PARTS, TOTAL_SAYS, line, words
+from gpufeed.report import style, tables, wording
+from gpufeed.report.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
+from gpufeed.report.sections import side_by_side_figures
+from gpufeed.report.write_whole import write_whole
+from gpufeed.system.statistics import overlap, summarise
+
+MACHINE = ["device", "hardware", "stack", "torch"]
+OWN, WHOLE = "own_ms", "total_ms"
+TOTALS = {
+    OWN: "notebook's own total (transfer and train, without the wait for data)",
+    WHOLE: "whole total (with the wait for data)",
+}
+COLUMNS = ["pipeline", "cell_id", "repeat", *MACHINE, "batches", *PARTS.values(), OWN]
+CAPTIONS = (
+    "Mean milliseconds a batch of each phase, and of the whole batch; medians over the repeats.",
+    "Mean milliseconds a batch, the wait for data included; medians over the repeats, whiskers: their range.",
+)
+NOTHING = "No comparison: no machine has a finished repeat of both pipelines."
+REST = (
+    "Its other claims (4 to 8 workers are best; the GPU never waits) need a sweep of workers: "
+    "see experiment pipelining."
+)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Time that the second pipeline saves by one total. speedup, ms: `summarise` over pairs of repeats."""
+
+    total: str
+    speedup: Mapping[str, float]
+    ms: Mapping[str, float]  # per batch; the same number is seconds per 1,000 batches
+
+    @property
+    def answer(self) -> str:
+        """Judge the notebook's claim, 1.5 to 3 times as fast, by this total."""
+        low, high = self.speedup["min"], self.speedup["max"]
+        if self.speedup["n"] < 2:
+            return OPEN
+        if low >= FASTER_FROM and high <= FASTER_TO:
+            return HOLDS
+        return OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS
+
+
+def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -> pd.DataFrame:
+    """Return one row per repeat (COLUMNS): means over its batches, the first one included.
+
+    pair: block -> id of its cell. The wait of the first batch includes the start of the workers.
+    """
+    of = {cell: words(block) for block, cell in pair.items()}
+    rows = tables.waited_for(records, steps, ["cell_id", "repeat", *MACHINE])
+    rows = rows[rows["cell_id"].isin(of)]
+    groups = rows.groupby(["cell_id", "repeat", *MACHINE], dropna=False, sort=False)
+    table = groups[list(PARTS.values())].mean()
+    table["batches"] = groups.size()
+    table = table.reset_index()
+    table["pipeline"] = table["cell_id"].map(of)
+    table[OWN] = table["transfer_ms"] + table["train_ms"]
+    order = {name: place for place, name in enumerate(of.values())}
+    return table.sort_values(["pipeline", "repeat"], key=lambda own: own.map(order).fillna(own))[COLUMNS]
+
+
+def machines(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each machine that has repeats of both pipelines."""
+    groups = (rows for _, rows in table.groupby(MACHINE, dropna=False, sort=False))
+    return [rows for rows in groups if rows["pipeline"].nunique() == 2]
+
+
+def saved(rows: pd.DataFrame, total: str) -> Saved:
+    """Compare the second pipeline with the first on one machine, in pairs of repeats of the same number.
+
+    Without such a pair, compare the medians of both.
+    """
+    first, second = rows["pipeline"].unique()
+    before, after = (rows[rows["pipeline"] == name].set_index("repeat")[total] for name in (first, second))
+    both = before.index.intersection(after.index)
+    before, after = (side[both] if len(both) else pd.Series([side.median()]) for side in (before, after))
+    ratio, apart = np.asarray(before) / np.asarray(after), np.asarray(before) - np.asarray(after)
+    return Saved(total, summarise(ratio), summarise(apart))
+
+
+def medians(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return median, min and max over the repeats of each column of times; index: pipeline, in order."""
+    times = [*PARTS.values(), OWN]
+    return rows.groupby("pipeline", sort=False)[times].agg(["median", "min", "max"])
+
+
+def sentence(found: Saved) -> str:
+    """Write speed-up, milliseconds saved per batch and seconds saved per 1,000 batches, with ranges."""
+
+    def ranged(values: Mapping[str, float], digits: int) -> str:
+        middle = f"{values['median']:.{digits}f}"
+        if values["n"] < 2:
+            return middle
+        return f"{middle} ({values['min']:.{digits}f} to {values['max']:.{digits}f})"
+
+    return (
+        f"{TOTALS[found.total]}: speed-up {ranged(found.speedup, 2)}, {ranged(found.ms, 2)} ms saved "
+        f"per batch, {ranged(found.ms, 1)} s per 1,000 batches"
+    )
+
+
+def claim(found: Mapping[str, Saved]) -> str:
+    """Write the verdict on the notebook's claims."""
+    own, whole = found[OWN].answer, found[WHOLE].answer
+    n = found[WHOLE].speedup["n"]
+    few = " A verdict needs at least two repeats." if n < 2 else ""
+    return (
+        f"The notebook claims a speed-up of {FASTER_FROM:g}x to {FASTER_TO:g}x. By the whole total the claim "
+        f"{whole}; by the notebook's own total it {own} (n = {n}).{few} {REST}"
+    )
+
+
+def lines(table: pd.DataFrame) -> list[str]:
+    """Return the comparison for a terminal: for each machine both means, the time saved, and the claims."""
+    said = []
+    for rows in machines(table):
+        said += ["", f"Mean milliseconds of {rows['batches'].iloc[0]} batches; {wording.machine(rows)}"]
+        middle, wide = medians(rows), max(map(len, rows["pipeline"]))
+        said.append(" " * wide + line("", PARTS))
+        for name, row in middle.iterrows():
+            said.append(f"{name:{wide}}" + line("", [float(row[part, "median"]) for part in PARTS.values()]))
+        found = {total: saved(rows, total) for total in TOTALS}
+        second, first = middle.index[1], middle.index[0]
+        n = found[WHOLE].speedup["n"]
+        said += [f'From "{first}" to "{second}", median (range) over n = {n}:']
+        said += ["  " + sentence(one).replace(": ", ":\n    ", 1) for one in found.values()]
+        said += [TOTAL_SAYS, claim(found)]
+    return said or [NOTHING]
+
+
+def publish(
+    records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], out_table, out_phases, out_totals
+) -> list[str]:
+    """Write the means as CSV and the two figures as SVG; return the comparison, line by line."""
+    table = means(records, steps, pair)
+    write_whole(out_table, table.to_csv(index=False, lineterminator="\n"))
+    for path, draw in zip((out_phases, out_totals), side_by_side_figures.BOTH, strict=True):
+        write_whole(path, style.to_svg(draw([medians(rows) for rows in machines(table)])))
+    return lines(table)
+
+
+def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], name: str) -> list[dict]:
+    """Return the content of the report's section, one dict per machine that has both pipelines."""
+    found = []
+    for number, rows in enumerate(machines(means(records, steps, pair)) if pair else []):
+        by_total, middle = {total: saved(rows, total) for total in TOTALS}, medians(rows)
+        pictures = []
+        for kind, draw in enumerate(side_by_side_figures.BOTH):
+            svg = style.inline_svg(
+                style.to_svg(draw([middle])), f"{name}-both-{number}-{kind}", CAPTIONS[kind]
+            )
+            pictures.append({"svg": Markup(svg), "caption": CAPTIONS[kind]})
+        found.append(
+            {
+                "machine": wording.machine(rows),
+                "batches": int(rows["batches"].iloc[0]),
+                "n": int(by_total[WHOLE].speedup["n"]),
+                "columns": list(PARTS),
+                "rows": [
+                    (pipeline, [f"{row[part, 'median']:.2f}" for part in PARTS.values()])
+                    for pipeline, row in middle.iterrows()
+                ],
+                "saved": [sentence(one) for one in by_total.values()],
+                "claim": claim(by_total),
+                "pictures": pictures,
+            }
+        )
+    return found

@@ -1,0 +1,300 @@
+"""The two tables of every experiment: one row a cell, and one row a batch."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+
+import pandas as pd
+
+from gpufeed.core.cells import without_later
+from gpufeed.core.registry import LOADERS
+from gpufeed.report import wording
+from gpufeed.report.load_records import PHASES, STEP_COLUMNS, timed
+from gpufeed.report.sections.epoch_starts import EPOCH_MEASURES, epoch_starts
+from gpufeed.report.significance import standing
+from gpufeed.report.telemetry_columns import TAKEN, accompanied, disturbed, taken
+from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
+
+# Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
+# the smaller one fitted into memory.
+IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch", "batch_size"]
+SETTINGS = [
+    "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
+    "model", "trainer", "precision", "channels_last", "cuda_graphs", "compile",
+    "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "nodes", "cores",
+]  # fmt: skip
+MEASURES = [
+    "wait_share",
+    *PHASES,
+    "epoch_s",
+    "first_batch_s",
+    "setup_s",
+    "top1",
+    "peak_gpu_mib",
+    "peak_host_mib",
+    "fell_back_share",
+    *EPOCH_MEASURES,
+    *TAKEN,
+]
+THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
+# What is known of a cell's ceiling: rate with range, repeats, and its time on the device.
+CEILING = [
+    "ceiling_images_per_s", "ceiling_images_per_s_min", "ceiling_images_per_s_max", "ceiling_n_repeats",
+    "ceiling_train_ms",
+]  # fmt: skip
+CELL_COLUMNS = [
+    *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
+    *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
+    "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
+    "measured_again", "commit", "variant",
+]  # fmt: skip
+UNWRITTEN = ["repeats", "batch_size_asked"]  # what a row has beside the columns of a file
+# Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
+REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
+# The same work on the device, whatever brings the samples: what `replay` bounds.
+SAME_CEILING = [
+    "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
+    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes", "hardware",
+    "stack", "torch",
+]  # fmt: skip
+# The same training task: pipelines within it compete. `augmented` is added by `tasks`.
+SAME_TASK = [
+    "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
+    "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
+]  # fmt: skip
+BATCH_COLUMNS = {
+    "load_ms": "Load(ms)",
+    "transfer_ms": "Transfer(ms)",
+    "train_ms": "Train(ms)",
+    "total_ms": "Total(ms)",
+}
+
+
+def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
+    """One row a cell and machine (CELL_COLUMNS), numbers as medians over its finished repeats.
+
+    Times are those of the timed ones, n_repeats of them: a repeat that was taken up again has none.
+
+    variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
+    repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
+    `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
+    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT), and
+    batch_size_asked, which is larger than batch_size where it did not fit.
+    images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
+    images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
+    against_ceiling: see the function of that name; empty for ceilings, and without one.
+    steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
+    """
+    records = records.merge(epoch_starts(records, steps), on="path", how="left")
+    records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))
+    groups = records.groupby(IDENTITY, dropna=False, sort=False)
+    table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
+    for column in (
+        "workers",
+        "prefetch_factor",
+        "batch_size",
+        "epochs",
+        "step_limit",
+        "cores",
+        "n_repeats",
+        "epoch_batches",
+    ):
+        table[column] = table[column].astype("Int64")
+    table["variant"] = ""
+    for _, rows in table.groupby("experiment", sort=False):
+        shared = shared_overrides(rows)
+        table.loc[rows.index, "variant"] = [
+            "; ".join(text for text in _split(overrides) if text not in shared)
+            for overrides in rows["overrides"]
+        ]
+    return _with_ceiling(table)
+
+
+def shared_overrides(cells: pd.DataFrame) -> list[str]:
+    """The overrides that all cells have, in their order: they tell no two cells apart."""
+    each = [_split(overrides) for overrides in cells["overrides"].dropna()]
+    return [text for text in each[0] if all(text in others for others in each)] if each else []
+
+
+def _split(overrides: object) -> list[str]:
+    """The overrides of a cell; none for a damaged record."""
+    return overrides.split("; ") if isinstance(overrides, str) and overrides else []
+
+
+def _cell_row(rows: pd.DataFrame) -> dict:
+    done = rows[rows["status"] == "done"]
+    first = (done if len(done) else rows).iloc[0]
+    row = {column: first[column] for column in [*IDENTITY, *SETTINGS]}
+    speed = summarise(done["images_per_s"])
+    row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
+    row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
+    row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
+    for measure in ("wait_share", "epoch_s"):
+        values = pd.to_numeric(done[measure])
+        row |= {f"{measure}_min": values.min(), f"{measure}_max": values.max()}
+    return row | {
+        "status": _status(rows["status"]),
+        "sentence": "; ".join(rows["sentence"].dropna().unique()),
+        "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
+        "repeats": timed(done)[REPEAT],
+        "batch_size_asked": first["batch_size_asked"],
+        **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
+        "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
+        "commit": wording.commits(rows),
+    }
+
+
+def _status(statuses: pd.Series) -> str:
+    """done or partly, if some repeats finished; else what went wrong, the worst first."""
+    if (statuses == "done").all():
+        return "done"
+    if (statuses == "done").any():
+        return "partly"
+    return next(status for status in ("failed", "damaged", "skipped") if (statuses == status).any())
+
+
+def is_ceiling(loader: object) -> bool:
+    """Whether a loader bounds the others instead of being a pipeline; no for names of older versions."""
+    return loader in LOADERS and LOADERS[loader].ceiling
+
+
+def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
+    alike = table.assign(hyper=table["hyper"].map(_as_in_names))
+    replays = alike[table["loader"].map(is_ceiling).astype(bool) & table["images_per_s"].notna()]
+    bounds = {key: _ceiling(rows) for key, rows in replays.groupby(SAME_CEILING, dropna=False)}
+    keys = list(alike[SAME_CEILING].itertuples(index=False, name=None))
+    found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
+    table[CEILING] = found.astype(float)
+    table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
+    table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
+    table["against_ceiling"] = [
+        "" if is_ceiling(row["loader"]) or key not in bounds else against_ceiling(row, bounds[key])
+        for key, (_, row) in zip(keys, table.iterrows(), strict=True)
+    ]
+    return table
+
+
+@cache
+def _as_in_names(hyper: object) -> object:
+    """Hyper-parameters (JSON) as the digest in a name has them: records of older versions lack some."""
+    if not isinstance(hyper, str):
+        return hyper
+    return json.dumps(without_later({"hyper": json.loads(hyper)}), sort_keys=True)
+
+
+def _ceiling(replays: pd.DataFrame) -> dict:
+    """CEILING of the `replay` cells with the same work, which may differ in their number of steps, and
+    their `repeats`."""
+    return {
+        "ceiling_images_per_s": replays["images_per_s"].median(),
+        "ceiling_images_per_s_min": replays["images_per_s_min"].min(),
+        "ceiling_images_per_s_max": replays["images_per_s_max"].max(),
+        "ceiling_n_repeats": replays["n_repeats"].sum(),
+        "ceiling_train_ms": replays["train_ms"].median(),
+        "repeats": pd.concat(replays["repeats"].tolist()),
+    }
+
+
+def against_ceiling(row: pd.Series, ceiling: Mapping) -> str:
+    """How a pipeline with a finished repeat stands to its ceiling; empty without a finished repeat.
+
+    By the 95 % interval of their ratio, or below six repeats by their ranges (see `standing`): `below` if all
+    of it is below 1. `above`, by FEW_PERCENT at most, and `disturbed`, by more, if all of it is above 1, and
+    both have two repeats or more. `replay` does the same work without any input, so that in a sound run no
+    pipeline is above. `disturbed` also if the medians say more than FAR above, however few repeats there are.
+    BUSY: the bounds are more than WIDE apart, so that a 1 among them says nothing. `not distinguishable`:
+    anything else.
+    """
+    if pd.isna(row["images_per_s"]):
+        return ""
+    ratio = standing(row, ceiling).ratio
+    low, high = ratio.log_interval or ratio.log_range
+    if high < 0:
+        return "below"
+    above = row["ceiling_share"] - 1
+    settled = low > 0 and ratio.n > 1
+    if above > (FEW_PERCENT if settled else FAR):
+        return "disturbed"
+    if high - low > math.log(WIDE):
+        return BUSY
+    return "above" if settled else "not distinguishable"
+
+
+def trained(cells: pd.DataFrame) -> pd.DataFrame:
+    """The cells with at least one finished repeat, and `augmented`: what changes the pixels, in words."""
+    done = cells[cells["status"].isin(["done", "partly"])].copy()
+    done["augmented"] = done["augment"].map(wording.augmented)
+    return done
+
+
+def measured(cells: pd.DataFrame) -> pd.DataFrame:
+    """As `trained`, the cells with a rate: at least one repeat ran through in one process."""
+    return trained(cells[cells["images_per_s"].notna()])
+
+
+def tasks(
+    cells: pd.DataFrame, which: Callable[[pd.DataFrame], pd.DataFrame] = measured
+) -> Iterator[pd.DataFrame]:
+    """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
+
+    Free-running tasks come before step-synchronised ones: they are how one trains. which: `measured` or
+    `trained`.
+    """
+    groups = [rows for _, rows in which(cells).groupby(SAME_TASK, dropna=False, sort=False)]
+    yield from sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch")
+
+
+def pipelines(cells: pd.DataFrame) -> pd.DataFrame:
+    """The rows that are pipelines, ceilings left out."""
+    return cells[~cells["loader"].map(is_ceiling).astype(bool)]
+
+
+SWEPT = ("loader", "prefetch_factor", "pin_memory", "persistent_workers")
+
+
+def held(rows: pd.DataFrame, setting: str) -> pd.DataFrame:
+    """The rows in which every setting of SWEPT but `setting` has its most frequent value."""
+    for other in SWEPT:
+        if other != setting and rows[other].notna().any():
+            rows = rows[rows[other] == rows[other].mode().iloc[0]]
+    return rows
+
+
+def waited_for(records: pd.DataFrame, steps: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return the steps of the cells with `synchronise: step`, up to their step limit.
+
+    keys: columns of the records that each step gets.
+    """
+    synchronised = timed(records[records["synchronise"] == "step"])
+    phases = steps[["path", *STEP_COLUMNS[3:]]]
+    rows = synchronised[["path", "step_limit", *keys]].merge(phases, on="path")
+    # a short cell runs more steps than `steps` to be timed long enough; the table has only the first `steps`
+    place = rows.sort_values(["epoch", "step"]).groupby("path").cumcount()
+    limit = rows["step_limit"].astype("float64")  # NaN without one
+    return rows[~(place.reindex(rows.index) >= limit)]
+
+
+def batches(records: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """Batch by batch, medians over the repeats, for cells in which every phase was waited for.
+
+    Of a cell with a step limit, no batches beyond it.
+
+    Columns: experiment, loader, workers, prefetch_factor, pin_memory, persistent_workers, cell_id, hardware,
+    stack, torch, batch_size, epoch, batch (counted from 1), n_repeats, images, Load(ms), Transfer(ms),
+    Train(ms), Total(ms).
+    """
+    keys = [
+        "experiment", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers",
+        *IDENTITY[1:],
+    ]  # fmt: skip
+    columns = [*keys, "epoch", "batch", "n_repeats", "images", *BATCH_COLUMNS.values()]
+    rows = waited_for(records, steps, keys)
+    if rows.empty:
+        return pd.DataFrame(columns=columns)
+    groups = rows.groupby([*keys, "epoch", "step"], dropna=False)
+    table = groups[["images", *BATCH_COLUMNS]].median()
+    table["n_repeats"] = groups.size()
+    table = table.reset_index().rename(columns=BATCH_COLUMNS)
+    in_cell = table.groupby(IDENTITY, dropna=False)
+    return table.assign(batch=in_cell.cumcount() + 1, images=table["images"].astype(int))[columns]

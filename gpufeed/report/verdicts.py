@@ -1,0 +1,389 @@
+"""The answer to an experiment's question, in sentences from the table of cells.
+
+Nothing is called faster or slower unless the 95 % interval of the ratio clears 1.03, which takes six repeats;
+below them no more is said than that the ranges of the repeats keep apart (see `standing`).
+"""
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from gpufeed.core import repeats
+from gpufeed.report import tables, wording
+from gpufeed.report.significance import ABOVE, BELOW, standing
+from gpufeed.system.statistics import BUSY, FASTER, MATTERS, SAME, SLOWER
+
+BASELINE = "dataloader_sync"
+ON_DEVICE = "resident"  # its samples lie on the device before the first epoch: it loads nothing
+NEVER = 0.01  # of the step: a smaller share of waiting counts as none
+MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
+# What two loaders have in common where the comparison is between the loaders alone.
+EQUAL = [
+    "workers", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
+    "epochs", "step_limit",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers say: on a task (`claim` empty) or on a claim of the notebook."""
+
+    subject: str
+    sentence: str
+    lead: str = ""  # the sentence in a few words
+    claim: str = ""
+    answer: str = ""  # holds | does not hold | cannot be judged; empty where there is no claim
+    headline: bool = True  # belongs into the answer at the top of the page
+    compares: bool = True  # pipelines with each other or with the ceiling
+
+
+def answers(cells: pd.DataFrame) -> list[Verdict]:
+    """One verdict a task of one experiment: does preparing ahead pay (`pipelining`), or what is fastest.
+
+    The headline of a machine is its task with the most pipelines, free-running before step-synchronised.
+    Other tasks in which nothing is compared are counted in one sentence.
+    """
+    groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
+    first = headlines(groups)
+    said = [number in first or compares(rows) for number, rows in enumerate(groups)]
+    told = [_answer(rows, number in first) for number, rows in enumerate(groups) if said[number]]
+    if untold := said.count(False):
+        one = f"{wording.plural(untold, 'task')} with one pipeline and no ceiling"
+        sentence = f"{one}, where nothing is compared: the leaderboard has {'it' if untold == 1 else 'them'}."
+        told.append(Verdict("Besides", sentence, headline=False, compares=False))
+    return told
+
+
+def compares(rows: pd.DataFrame) -> bool:
+    """Whether a task has more than one pipeline, or one beside a ceiling."""
+    ours = tables.pipelines(rows)
+    limits = ours[[name for name in ("ceiling_share", "au") if name in ours]]
+    return (len(ours) > 1 and not lengths_of_one(ours)) or bool(limits.notna().any(axis=None))
+
+
+def lengths_of_one(ours: pd.DataFrame) -> bool:
+    """Whether the pipelines are one, which trains for several numbers of epochs."""
+    features = [name for name in wording.FEATURES if name != "epochs"]
+    return ours["epochs"].is_unique and wording.labels(ours, features, unique=False).nunique() == 1
+
+
+def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
+    ours = tables.pipelines(rows).sort_values("images_per_s", ascending=False)
+    ours = ours.assign(label=wording.labels(ours))
+    about_overlap = rows["experiment"].iloc[0] == "pipelining" and (ours["loader"] != ON_DEVICE).any()
+    if (ours["against_ceiling"] == "disturbed").any():
+        lead, parts = _disturbed(ours)
+    else:
+        lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
+    parts += [fed(ours), fell_back(ours), accompanied(rows), disturbed(rows)]
+    subject = f"{wording.task(ours)}; {wording.machine(ours)}"
+    sentence = " ".join(part for part in parts if part)
+    return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
+
+
+def fed(ours: pd.DataFrame) -> str:
+    """A sentence on the AU of the fastest pipeline whose ceilings were measured; empty if none has any."""
+    if "au" not in ours or ours["au"].isna().all():
+        return ""
+    row = ours[ours["au"].notna()].iloc[0]
+    ends = ""
+    if not pd.isna(row["au_ci95_low"]):
+        ends = f", 95 % interval {wording.ends(row['au_ci95_low'], row['au_ci95_high'])} %"
+    return (
+        f"By turns with its own compute-only training in one process, {row['label']} keeps an AU of "
+        f"{row['au'] * 100:.1f} % ({int(row['au_pairs'])} pairs{ends}): {row['limited_by']}."
+    )
+
+
+def distance(row: pd.Series) -> str:
+    """How far a cell is from the limit, in a few words: its AU, else its share of the ceiling, if any."""
+    if not pd.isna(row.get("au")):
+        return f"AU {row['au'] * 100:.1f} %" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
+    return short_ceiling(row)
+
+
+def fell_back(ours: pd.DataFrame) -> str:
+    """A sentence on pipelines whose decoder left images to others; empty if there is none."""
+    bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
+    said = [
+        f"{wording.small_percent(row['fell_back_share'])} of the images of {row['label']} "
+        f"by {row['fell_back_to']}"
+        for _, row in bad.iterrows()
+    ]
+    return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
+
+
+def headlines(groups: list[pd.DataFrame]) -> set[int]:
+    """For each machine, the number of the task that its answer at the top of the page is about."""
+    best: dict[str, tuple] = {}
+    for number, rows in enumerate(groups):
+        free = rows["synchronise"].iloc[0] == "epoch"
+        rank = (free, len(tables.pipelines(rows)), -number)
+        machine = wording.machine(rows)
+        best[machine] = max(best.get(machine, rank), rank)
+    return {-rank[2] for rank in best.values()}
+
+
+def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
+    """Lead and sentences on a task in which a pipeline lies far above its ceiling: nothing is ranked."""
+    bad = ours[ours["against_ceiling"] == "disturbed"].sort_values("ceiling_share", ascending=False)
+    worst = bad.iloc[0]
+    lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the ceiling"
+    more = f" {wording.listing(bad['label'][1:])}: above the ceiling too." if len(bad) > 1 else ""
+    told = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
+    return f"{lead}: the measurement was disturbed", [told, "Until then no order of the pipelines follows."]
+
+
+def accompanied(rows: pd.DataFrame) -> str:
+    """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
+    bad = rows[rows["accompanied"] > 0]
+    if bad.empty:
+        return ""
+    bad = bad.assign(label=wording.labels(bad))
+    said = [
+        f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
+    ]
+    return (
+        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, move these "
+        "records away and measure them again."
+    )
+
+
+def disturbed(rows: pd.DataFrame) -> str:
+    """Sentences on repeats during which other processes used the cores; empty if there is none."""
+    rows, said = rows.assign(label=wording.labels(rows)), []
+    if twice := _repeats_of(rows, "measured_again"):
+        said.append(
+            f"Measured twice, since other processes used the cores the first time: {twice}; of each the "
+            "quieter measurement counts."
+        )
+    if marked := _repeats_of(rows, "disturbed"):
+        limit, most = f"{repeats.DISTURBED * 100:.0f} %", wording.percent(rows["others_cpu_share_max"].max())
+        said.append(
+            f"Other processes used more than {limit} of the cores, up to {most}, during {marked}: for the "
+            "rates of a quiet machine, end them and measure into another folder (--config results=FOLDER)."
+        )
+    return " ".join(said)
+
+
+def _repeats_of(rows: pd.DataFrame, column: str) -> str:
+    """`1 of 3 repeats of resident` and so on, for cells that have any by this column; empty if none has."""
+    if len(rows) > 1 and (rows[column] == rows["n_repeats"]).all():
+        return f"all {rows[column].sum()} repeats"
+    found = rows[rows[column] > 0]
+    said = [f"{row[column]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
+    return wording.listing(said) if said else ""
+
+
+def disturbance(cells: pd.DataFrame) -> str:
+    """A sentence for each task with a pipeline far above its ceiling; empty if there is none."""
+    said = []
+    for rows in tables.tasks(cells):
+        ours = tables.pipelines(rows)
+        if (ours["against_ceiling"] == "disturbed").any():
+            said.append(_disturbed(ours.assign(label=wording.labels(ours)))[1][0])
+    return " ".join(said)
+
+
+def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
+    """Lead and sentences on the host's pipelines: the best against the plain loader, then copies apart."""
+    host = ours[ours["loader"] != ON_DEVICE]
+    best = host.iloc[0]
+    first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
+    sentences = [f"{first}, {to_ceiling(best)}."]
+    sentences += [_against_baseline(host, best), epoch_start(best), _side_stream(host), _on_device(ours)]
+    return _lead(host, best), sentences
+
+
+def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
+    """The best pipeline with its rate, and how it stands to the plain loader and to the limit."""
+    rate = f"{best['label']}: {wording.count(best['images_per_s'])} images/s"
+    return ", ".join(part for part in (rate, _by_how_much(ours, best), distance(best)) if part)
+
+
+def _side_stream(host: pd.DataFrame) -> str:
+    """Copies on a side stream, the rest equal: at which worker counts are they faster, at which slower."""
+    pairs = host[(host["loader"] == "overlap") & (host["workers"] > 0)].merge(
+        host[host["loader"] == "dataloader_workers"], on=EQUAL, suffixes=("", "_other")
+    )
+    if pairs.empty:
+        return ""
+    found: dict[str, set[int]] = {}
+    for _, pair in pairs.sort_values("workers").iterrows():
+        how = standing(pair, {"repeats": pair["repeats_other"]}).how
+        found.setdefault(how, set()).add(int(pair["workers"]))
+    said = [
+        f"{words} at {wording.listing(sorted(found[how]))}" for how, words in SIDES.items() if how in found
+    ]
+    return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
+
+
+SIDES = {
+    FASTER: "faster",
+    ABOVE: "ahead, its range above,",
+    SLOWER: "slower",
+    BELOW: "behind, its range below,",
+    SAME: "not shown to differ",
+}
+
+
+def _on_device(ours: pd.DataFrame) -> str:
+    resident = ours[ours["loader"] == ON_DEVICE]
+    if resident.empty:
+        return ""
+    best = resident.iloc[0]
+    rate = f"{best['label']} runs at {speed(best)}"
+    return f"With all samples on the device beforehand, {rate}, {to_ceiling(best)}."
+
+
+def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
+    best = ours.iloc[0]
+    first = f"{best['label']}: {speed(best)}, {to_ceiling(best)}."
+    return _lead(ours, best), [first, epoch_start(best), _rivals(ours), _against_baseline(ours, best)]
+
+
+def _by_how_much(ours: pd.DataFrame, best: pd.Series) -> str:
+    """How it stands to the plain loader in a few words, with a factor only where it is ahead."""
+    base = _baseline_of(ours, best)
+    if base is None or best["loader"] == BASELINE:
+        return ""
+    found = standing(best, base)
+    if found.ahead:
+        return f"{wording.ratio(found.ratio.median)} the rate of {BASELINE}"
+    few = " (one repeat)" if found.ratio.n < 2 else ""
+    return f"not shown to be faster than {BASELINE}{few}"
+
+
+def short_ceiling(row: pd.Series) -> str:
+    """How far a cell is from its ceiling, in a few words; empty without a ceiling."""
+    return {
+        "": "",
+        "below": f"{wording.percent(row['ceiling_share'])} of the ceiling",
+        "not distinguishable": "not distinguishable from the ceiling",
+        "above": f"{wording.percent(row['ceiling_share'] - 1)} above the ceiling",
+        "disturbed": f"{wording.percent(row['ceiling_share'])} of the ceiling: disturbed",
+        BUSY: f"{BUSY} to tell it from the ceiling",
+    }[row["against_ceiling"]]
+
+
+def speed(row: pd.Series) -> str:
+    """A cell's rate with range and n."""
+    return wording.ranged(
+        row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"], int(row["n_repeats"])
+    )
+
+
+def to_ceiling(row: pd.Series) -> str:
+    """A clause on how far a cell is from its ceiling, which comes with its own n and range."""
+    if pd.isna(row["ceiling_share"]):
+        if not pd.isna(row.get("au")):
+            return f"with an AU of {row['au'] * 100:.1f} %"
+        return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
+    bound = wording.ranged(
+        row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],
+        int(row["ceiling_n_repeats"]),
+    )  # fmt: skip
+    ceiling, share = f"the compute-only ceiling (replay), {bound}", row["ceiling_share"]
+    again = "move the records of both away and run them again with nothing else on the machine"
+    return {
+        "below": f"{wording.percent(share)} of {ceiling}",
+        "not distinguishable": f"not distinguishable from {ceiling}",
+        "above": f"{wording.percent(share - 1)} above {ceiling}: one of the two was disturbed, or the "
+        "ceiling is not one here (new batches may lie better in memory than the one that is repeated); to "
+        f"know, {again}",
+        "disturbed": f"{wording.percent(share)} of {ceiling}, which is impossible in a sound run: replay "
+        "does the same work on the device and loads nothing. One of the two was disturbed, as the machine "
+        f"was too busy to answer, or measured on another machine of this kind: {again}",
+        BUSY: f"{wording.percent(share)} of {ceiling}, by repeats too far apart to say whether it reaches "
+        f"it. The machine was too busy to answer: {again}",
+    }[row["against_ceiling"]]
+
+
+def epoch_start(row: pd.Series) -> str:
+    """A sentence where much of the wait falls on the first batch of an epoch; else empty."""
+    if not (row["epoch_start_share"] > MOSTLY_AT_START and row["wait_share"] >= NEVER):
+        return ""
+    batches = wording.plural(int(row["epoch_batches"]), "batch", "batches")
+    sentence = (
+        f"{wording.percent(row['epoch_start_share'])} of its wait falls on the first batch of an epoch "
+        f"({batches} an epoch)"
+    )
+    if pd.isna(row["within_epoch_images_per_s"]):
+        return f"{sentence}."
+    return (
+        f"{sentence}; within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
+    )
+
+
+def shared_cores(cells: pd.DataFrame) -> str:
+    """On a CPU or Apple's GPU: why wait understates the cost of loading, with the numbers; else empty."""
+    shared = tables.pipelines(cells[cells["device"].isin(["cpu", "mps"])])
+    groups = list(tables.tasks(shared))
+    if not groups:
+        return ""
+    ours = groups[min(headlines(groups))]
+    sentence = (
+        f"On device {wording.listing(sorted(ours['device'].unique()))} loading and training share the cores, "
+        "so part of the cost of loading shows as longer training, and wait understates it"
+    )
+    known = ours[ours["ceiling_train_ms"].notna()].reset_index(drop=True)
+    if known.empty:
+        return f"{sentence}."
+    at = (known["train_ms"] - known["ceiling_train_ms"]).idxmax()
+    most, name = known.loc[at], wording.labels(known)[at]
+    longer = most["train_ms"] - most["ceiling_train_ms"]
+    return (
+        f"{sentence}: train takes {wording.count(most['train_ms'])} ms a step with {name}, "
+        f"{wording.count(most['ceiling_train_ms'])} ms at its ceiling, a difference of "
+        f"{longer:+.3g} ms (medians over repeats)."
+    )
+
+
+def _rivals(ours: pd.DataFrame) -> str:
+    """How sure it is that the first of `ours` (sorted, fastest first) is the fastest."""
+    if len(ours) < 2:
+        return ""
+    best, others = ours.iloc[0], ours.iloc[1:]
+    if (ours["n_repeats"] < 2).any():
+        return "Some pipelines ran once only, so their order is not settled."
+    found = [standing(best, row) for _, row in others.iterrows()]
+    tied = others[[not one.ahead for one in found]]["label"].tolist()
+    if not tied:
+        rest = "the one other pipeline" if len(others) == 1 else f"all {len(others)} other pipelines"
+        if all(one.how == FASTER for one in found):
+            whose = "the ratio" if len(others) == 1 else "each ratio"
+            return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
+        rest = rest.replace("the one", "that of the one").replace("all", "those of all")
+        why = next(one.why_no_more for one in found if one.how != FASTER)
+        cards = " on other cards" if any(one.other_cards for one in found) else ""
+        return f"Its range lies above {rest}{cards}; {why}."
+    *named, last = tied[:3] + ([f"{len(tied) - 3} more"] if len(tied) > 3 else [])
+    shown = f"{'; '.join(named)} or {last}" if named else last
+    return f"It is not shown to be faster than {shown}."
+
+
+def _baseline_of(ours: pd.DataFrame, best: pd.Series) -> pd.Series | None:
+    """The plain loader's fastest row, with the same augmentation if there is one."""
+    sync = ours[ours["loader"] == BASELINE]
+    same = sync[sync["augment"] == best["augment"]]
+    return next((rows.iloc[0] for rows in (same, sync) if len(rows)), None)
+
+
+def _against_baseline(ours: pd.DataFrame, best: pd.Series) -> str:
+    if best["loader"] == BASELINE:
+        none = f"Nothing measured here beats {BASELINE}, the plain loader without workers."
+        return none if len(ours) > 1 else ""
+    base = _baseline_of(ours, best)
+    if base is None:
+        return ""
+    against = f"{BASELINE} (augment {base['augment']}), which runs at {speed(base)}"
+    found = standing(best, base)
+    if found.how == FASTER:
+        return f"It is faster than {against}: {found.words}."
+    if found.ratio.n < 2:
+        return f"One repeat is too few to call it faster than {against}; the ratio is {found.words}."
+    if found.how == ABOVE:
+        why = f"the ranges keep apart, and {found.why_no_more}"
+        return f"Its rate is {found.words} that of {against}: {why}."
+    shown = "not shown to be faster" if found.how == SAME else "not faster"
+    return f"It is {shown} than {against}; the ratio is {found.words}."

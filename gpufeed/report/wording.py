@@ -1,0 +1,189 @@
+"""How cells, tasks and numbers are called in figures and sentences."""
+
+import math
+from collections.abc import Iterable
+
+import pandas as pd
+
+from gpufeed.core.registry import AUGMENTS, LOADERS
+
+# What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
+FEATURES = {
+    "augment": lambda value: f"augment {value}",
+    "synchronise": lambda value: "waiting after every phase" if value == "step" else "free-running",
+    "prefetch_factor": lambda value: f"prefetch {value}",
+    "pin_memory": lambda value: "pinned" if value else "pageable",
+    "persistent_workers": lambda value: "persistent" if value else "restarted",
+    "channels_last": lambda value: "channels_last" if value else "channels_first",
+    "cuda_graphs": lambda value: "CUDA graphs" if value else "eager",
+    "compile": lambda value: "compiled" if value else "not compiled",
+    "devices": lambda value: f"{value} devices" if value != 1 else "1 device",
+    "nodes": lambda value: f"{value} nodes" if value != 1 else "1 node",
+    "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
+    "step_limit": lambda value: f"{value} steps",
+}
+
+
+def count(number: float) -> str:
+    """A rate with three to four figures, thousands apart: 46,120 or 3.27."""
+    if number is None or pd.isna(number):
+        return "-"
+    if number >= 100:
+        return f"{number:,.0f}"
+    return f"{number:.3g}"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, one decimal below 10 %."""
+    if share is None or pd.isna(share):
+        return "-"
+    return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
+
+
+def tenths(share: float) -> str:
+    """A share of an epoch as a percentage, always with one decimal: AU in text, tables and figures."""
+    return f"{share * 100:.1f} %"
+
+
+def ends(low: float, high: float) -> str:
+    """An interval of shares in percent, `95.3 to 97.5`, with two decimals where it is narrower than 0.1."""
+    digits = 1 if high - low >= 0.001 else 2
+    return f"{low * 100:.{digits}f} to {high * 100:.{digits}f}"
+
+
+def three_figures(number: float) -> str:
+    """A time: 0.833, 3.30, 15.0, 113."""
+    return f"{number:#.3g}" if number < 100 else f"{number:.0f}"
+
+
+def small_percent(share: float) -> str:
+    """As `percent`, where a share that is not nothing must not read as nothing."""
+    return "less than 0.1 %" if 0 < share < 0.001 else percent(share)
+
+
+def ratio(value: float) -> str:
+    """A speed-up: 2.35x, 12.4x, 310x; below a tenth with two figures, never nothing: 0.052x, 0.0013x."""
+    if value >= 1:
+        digits = max(0, 2 - int(math.log10(value)))
+    else:
+        digits = max(2, 1 - math.floor(math.log10(value))) if value > 0 else 2
+    return f"{value:.{digits}f}x"
+
+
+def plural(number: int, noun: str, nouns: str = "") -> str:
+    """`1 worker`, `2 workers`; nouns: the plural where it is not noun + s."""
+    return f"{number} {noun}" if number == 1 else f"{number} {nouns or noun + 's'}"
+
+
+# Settings that only worker processes have: without workers they say nothing.
+OF_WORKERS = ("prefetch_factor", "persistent_workers")
+# Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
+OF_THE_STEP = ("cuda_graphs", "compile")
+# What a table with columns of its own for the rest still needs in the name.
+SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")
+
+
+def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
+    """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
+
+    Settings of the step are named where they vary among all `cells`, others where they vary among those of
+    a loader. features: which of FEATURES may be named. unique: names that would still be the same get the
+    digest of their cell.
+    """
+    names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
+    for feature in features:
+        having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
+        among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
+        varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
+        for index in having.index[varies.astype(bool)] if len(having) else []:
+            value = cells.at[index, feature]
+            if not pd.isna(value):
+                names[index] += f", {setting(feature, value, cells.at[index, 'loader'])}"
+    if not unique:
+        return names
+    twice = names.duplicated(keep=False)
+    return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+
+
+def setting(feature: str, value: object, loader: str) -> str:
+    """How one of FEATURES is said of a pipeline with that loader."""
+    if feature == "persistent_workers" and loader in LOADERS and LOADERS[loader].own_process:
+        return "in a process of their own" if value else "in the training process"
+    return FEATURES[feature](value)
+
+
+def _plain_label(row: pd.Series) -> str:
+    count = 0 if pd.isna(row["workers"]) else int(row["workers"])
+    return f"{row['loader']}, {workers(row['loader'], count)}" if count else str(row["loader"])
+
+
+def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> str:
+    """`16 workers`, and `16 threads` of a loader whose workers these are; noun, nouns: for processes."""
+    threads = loader in LOADERS and LOADERS[loader].threads
+    return plural(count, "thread") if threads else plural(count, noun, nouns)
+
+
+def task(rows: pd.DataFrame) -> str:
+    """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
+
+    CUDA graphs and compiling are said where all rows have them; where some have, `labels` says which.
+    """
+    first = rows.iloc[0]
+    parts = [
+        f"{first['model']} on {first['dataset']}",
+        str(first["precision"]),
+        f"batch {first['batch_size']}",
+    ]
+    parts.append(augmented(first["augment"]))
+    parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
+    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if rows[axis].eq(True).all()]
+    if first["trainer"] != "plain":
+        parts.append(f"trainer {first['trainer']}")
+    if first["variant"]:
+        parts.append(str(first["variant"]))
+    if first["synchronise"] == "step":
+        parts.append("waiting after every phase of a step")
+    return ", ".join(parts)
+
+
+def augmented(augment: str) -> str:
+    """What an augment does to the pixels; one that only older versions know is like no other."""
+    return AUGMENTS[augment].does if augment in AUGMENTS else f"augmented by {augment}"
+
+
+def machine(rows: pd.DataFrame) -> str:
+    """Where all `rows` were measured, such as `NVIDIA H200, cuda12, torch 2.10.0`."""
+    first = rows.iloc[0]
+    kind = "" if first["device"] == "cuda" else f" ({first['device']})"
+    return f"{first['hardware']}{kind}, {first['stack']}, torch {first['torch']}"
+
+
+def commit(found: str | None, dirty: bool | None) -> str:
+    """A commit in short and whether the code had changes, which is not known unless a record says so."""
+    if found is None:
+        return "unknown"
+    return found[:9] + {True: " with local changes", False: ""}.get(dirty, " (changes unknown)")
+
+
+def commits(rows: pd.DataFrame) -> str:
+    """All of `rows`, each once."""
+    found = rows[["commit", "dirty"]].astype(object).where(rows[["commit", "dirty"]].notna(), None)
+    return ", ".join(sorted({commit(*pair) for pair in found.itertuples(index=False)}))
+
+
+def minute(when: str) -> str:
+    """`2026-11-23 07:04 UTC` for a time of a record, which is UTC in ISO 8601."""
+    return f"{when[:16].replace('T', ' ')} UTC"
+
+
+def listing(items: Iterable) -> str:
+    """`1, 2 and 4`."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def ranged(median: float, low: float, high: float, n: int) -> str:
+    """A rate with its range and n, such as `2,313 images/s (median, range 2,235 to 2,500, n = 3)`."""
+    if n == 1:
+        return f"{count(median)} images/s (n = 1)"
+    return f"{count(median)} images/s (median, range {count(low)} to {count(high)}, n = {n})"

@@ -1,0 +1,197 @@
+"""Decoding a whole dataset into the rows of a cache, by processes or by one decoder that uses all."""
+
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm import tqdm
+
+from gpufeed.core.registry import load
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.base import Decoder, DeviceDecoded, Outcome
+from gpufeed.decoders.file_bytes import MOST_BYTES
+from gpufeed.decoders.resize import resized
+from gpufeed.decoders.resizing import ResizingDecoder
+from gpufeed.stores.cache_rows import Rows
+from gpufeed.system.processes import run
+
+if TYPE_CHECKING:
+    import torch
+
+CHUNK = 64  # images a task: 64 decoded images of 224 px are 10 MB, the most that a worker holds
+BATCH = 1024  # images a call of a decoder that spreads one call over all cores or a GPU, if so many fit
+BATCH_BYTES = 256 * 2**20  # of decoded pixels in such a call
+
+
+@dataclass(frozen=True)
+class Undecodable:
+    """An image that could not be decoded: its path in the manifest, and why."""
+
+    path: str
+    reason: str
+
+
+@lru_cache(maxsize=1)
+def decoder(name: str, threads: int, resize: tuple[int, int] | None = None) -> Decoder:
+    """This process's decoder, made once, as some take longer to set up than to decode a task.
+
+    resize: (height, width) to which the decoder itself resizes, if its library can. Raises Skip with the
+    decoder's reason if this node lacks what it needs.
+    """
+    kind = load("decoder", name)
+    return kind(threads, resize) if resize and issubclass(kind, ResizingDecoder) else kind(threads)
+
+
+def fill_in_processes(
+    manifest: Manifest, decoder_name: str, target: Path, processes: int
+) -> Iterator[Undecodable]:
+    """Decodes every image into its row of `target`, a task a process; yields those that failed."""
+    files = manifest.paths()
+    starts = range(0, len(files), CHUNK)
+    chunks = [files[start : start + CHUNK] for start in starts]
+    same = ([value] * len(chunks) for value in (decoder_name, target, manifest.info.resize))
+    tasks = (*same, starts, chunks)
+    with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
+        for chunk, failures in zip(chunks, run(decode_task, tasks, processes), strict=True):
+            progress.update(len(chunk))
+            yield from named(manifest, failures)
+
+
+def fill_made(manifest: Manifest, target: Path) -> Iterator[Undecodable]:
+    """Fill the rows as `fill_in_processes` does, with images that no file holds; no decoding, no failure."""
+    rows = Rows(target)
+    for row in tqdm(range(len(manifest)), unit="image", desc=f"making {manifest.info.dataset}"):
+        rows.write([row], manifest.pixels(row)[None])
+    yield from ()
+
+
+def fill_here(manifest: Manifest, decoder: Decoder, target: Path) -> Iterator[Undecodable]:
+    """As `fill_in_processes`, with a decoder whose one call uses all the cores it may, or the GPU.
+
+    A thread reads the files of the next call while this one decodes.
+    """
+    files, rows = manifest.paths(), Rows(target)
+    # by the size of the files' images: they are decoded before they are resized
+    pixels = manifest.table["height"].to_numpy(np.int64) * manifest.table["width"].to_numpy(np.int64)
+    chunks = list(calls(pixels.tolist()))
+    with (
+        ThreadPoolExecutor(1) as reader,
+        tqdm(total=len(files), unit="image", desc=f"decoding with {decoder.name}") as progress,
+    ):
+        coming = reader.submit(read_files, files[chunks[0]])
+        for chunk, after in zip_longest(chunks, chunks[1:]):
+            read = coming.result()
+            coming = reader.submit(read_files, files[after]) if after else None
+            yield from named(manifest, decode_rows(decoder, rows, manifest.info.resize, chunk.start, read))
+            progress.update(len(read))
+
+
+def named(manifest: Manifest, failures: list[tuple[int, str]]) -> Iterator[Undecodable]:
+    """(row, reason) with the row's path instead of its number."""
+    for row, reason in failures:
+        yield Undecodable(manifest.table["path"].iloc[row], reason)
+
+
+def calls(pixels: list[int]) -> Iterator[slice]:
+    """Yield the rows of each call: up to BATCH images, fewer if they are large. pixels: of each file."""
+    start = total = 0
+    for row, count in enumerate(pixels):
+        total += 3 * count
+        if row > start and (row - start == BATCH or total > BATCH_BYTES):
+            yield slice(start, row)
+            start, total = row, 3 * count
+    yield slice(start, len(pixels))
+
+
+def decode_task(
+    decoder_name: str, target: Path, resize: tuple[int, int] | None, start: int, files: list[Path]
+) -> list[tuple[int, str]]:
+    """`decode_rows` for a decoding process."""
+    return decode_rows(decoder(decoder_name, 1, resize), Rows(target), resize, start, read_files(files))
+
+
+def read_files(files: list[Path]) -> list[bytes | str]:
+    """The content of each file, or the reason why it cannot be read."""
+    return [read_file(file) for file in files]
+
+
+def read_file(file: Path) -> bytes | str:
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever
+            return "not a regular file"
+        if found.st_size > MOST_BYTES:
+            return f"{found.st_size} bytes; at most {MOST_BYTES} are read"
+        return file.read_bytes()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def decode_rows(
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, start: int, read: list[bytes | str]
+) -> list[tuple[int, str]]:
+    """Decodes what was read into the rows from `start` on; returns (row, reason) of the failures.
+
+    resize: the size of the rows, to which other images are resized; None counts them as failed.
+    """
+    failures = [(row, data) for row, data in enumerate(read, start) if isinstance(data, str)]
+    readable = [(row, data) for row, data in enumerate(read, start) if isinstance(data, bytes)]
+    ids, files = [row for row, _ in readable], [data for _, data in readable]
+    through = decode_on_device if decoder.parallel == "device" else decode_on_host
+    return sorted([*failures, *(through(decoder, rows, resize, ids, files) if files else [])])
+
+
+def decode_on_host(
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+) -> Iterator[tuple[int, str]]:
+    """Decodes files into the rows `ids`; yields (row, reason) of the failures."""
+    decoded, shape = decoder.decode(files), rows.rows.shape[1:]
+    for row, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
+        if image is None:
+            yield row, outcome.reason or "no reason given"
+        elif image.shape != shape and not resize:
+            yield row, f"decoded to {image.shape}, the manifest says {shape}"
+        else:
+            rows.write([row], resized(image, shape[:2])[None])
+
+
+def decode_on_device(
+    decoder: Decoder, rows: Rows, resize: tuple[int, int] | None, ids: list[int], files: list[bytes]
+) -> Iterator[tuple[int, str]]:
+    """As `decode_on_host`, into one batch on the decoder's device that is copied to the host at once."""
+    import torch
+
+    images = torch.empty((len(files), *rows.rows.shape[1:]), dtype=torch.uint8, device=decoder.device)
+    if resize and not isinstance(decoder, ResizingDecoder):
+        outcomes = resize_into(images, decoder.decode_to(files, decoder.device))
+    else:
+        outcomes = decoder.decode_into(files, images)
+    whole = [place for place, outcome in enumerate(outcomes) if outcome.decoder is not None]
+    if len(whole) < len(files):
+        images = images[whole]
+    rows.write([ids[place] for place in whole], images)
+    for row, outcome in zip(ids, outcomes, strict=True):
+        if outcome.decoder is None:
+            yield row, outcome.reason or "no reason given"
+
+
+def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
+    """Writes images of any size into the rows of out, uint8 (N, H, W, 3); returns their outcomes.
+
+    torchvision's bilinear resize with antialiasing, which is what Pillow's is on the host.
+    """
+    from torchvision.transforms.v2 import functional
+
+    for place, image in enumerate(decoded.images):
+        if image is not None:
+            planes = functional.resize(
+                image.permute(2, 0, 1), list(out.shape[1:3]), antialias=True
+            )  # (3, H, W)
+            out[place].copy_(planes.permute(1, 2, 0))
+    return decoded.outcomes

@@ -1,0 +1,44 @@
+"""What decodes strips: the CPU's cores, nvImageCodec, torchvision or our kernels; and the choice."""
+
+import logging
+from importlib import import_module
+
+import torch
+
+from gpufeed.core.errors import Skip, unknown
+from gpufeed.stores.strip_backends.base import StripBackend
+
+# first choice first: nvImageCodec's pixels are Pillow's but for the seams, torchvision repeats chroma pixels
+BACKENDS = {
+    "nvimgcodec": "gpufeed.stores.strip_backends.nvimgcodec:NvImageCodecStrips",
+    "torchvision_cuda": "gpufeed.stores.strip_backends.torchvision_cuda:TorchvisionStrips",
+    "cpu": "gpufeed.stores.strip_backends.cpu:CpuStrips",
+    "cuda_jpeg": "gpufeed.stores.strip_backends.cuda_jpeg:CudaJpegStrips",
+}
+BY_NAME = ("cuda_jpeg",)  # taken only where it is asked for: it may have to be compiled first
+log = logging.getLogger("gpufeed")
+
+
+def open_backend(device: torch.device, threads: int, name: str | None = None) -> StripBackend:
+    """The named backend, or the first that this node can run for `device`, but for those of BY_NAME.
+
+    threads: cores that it may use. Raises Skip with the reason if a named one cannot run here, and
+    GpufeedError for a name that there is not.
+    """
+    if name is not None:
+        return backend_class(name)(device, threads)
+    candidates = [name for name in BACKENDS if name not in BY_NAME]
+    for candidate in candidates if device.type == "cuda" else ["cpu"]:
+        try:
+            return backend_class(candidate)(device, threads)
+        except Skip as skip:
+            log.info("%s", skip)
+    raise Skip("No decoder for strips can be used on this node; the log has each one's reason.")
+
+
+def backend_class(name: str) -> type[StripBackend]:
+    """The class behind a name; importing it needs nothing that a node may lack."""
+    if name not in BACKENDS:
+        raise unknown("strip backend", name, BACKENDS, where="gpufeed/stores/strip_backends")
+    module, _, attribute = BACKENDS[name].partition(":")
+    return getattr(import_module(module), attribute)

@@ -1,0 +1,53 @@
+"""What a strip backend is: whole strips in, one contiguous batch on the device out."""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from gpufeed.decoders.base import Tolerance
+from gpufeed.stores.strips_store import Strip
+
+
+class StripBackend(ABC):
+    """Made for one device; its calls queue their work on the device's current stream.
+
+    tolerance: of an image of a strip against its file decoded by Pillow. The upper- and lowermost
+    row of an image may take colour from its neighbour in the strip where `seams` is true.
+    """
+
+    name: ClassVar[str]
+    tolerance: ClassVar[Tolerance]
+    seams: ClassVar[bool]
+
+    def __init__(self, device: torch.device, threads: int):
+        """threads: cores that it may use. Raises Skip if this node lacks what it needs."""
+        self.device, self.threads = device, threads
+
+    @abstractmethod
+    def decode_into(
+        self, encoded: Sequence[np.ndarray], strips: Sequence[Strip], out: torch.Tensor
+    ) -> list[int]:
+        """Decodes strips one behind the other into `out`; returns the places of those that it refuses.
+
+        encoded: the bytes of each strip, uint8 (length,); strips: what they hold, all of one image size;
+        out: contiguous uint8 (images, H, W, 3) on the device, as many images as the strips have.
+        """
+
+    @abstractmethod
+    def version(self) -> str:
+        """Backend and version of its library."""
+
+
+def rows_of(strips: Sequence[Strip]) -> list[slice]:
+    """Where the images of each strip stand in the batch."""
+    ends = np.cumsum([0, *(len(strip.ids) for strip in strips)]).tolist()
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+
+def tall(images: torch.Tensor) -> torch.Tensor:
+    """A batch (N, H, W, 3) seen as one image of N * H rows."""
+    return images.view(-1, *images.shape[2:])

@@ -1,0 +1,314 @@
+"""Builds the strip set of a dataset: groups its files by kind, joins them, and proves every strip.
+
+Files are read twice, once to learn their kinds and once to join them, so that memory is bounded by a
+few strips whatever the number of files and kinds. A strip is kept only if it decodes to the very pixels
+of its files; a file that does not survive this is left over, with the reason.
+"""
+
+import hashlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import enough_disk
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.jpeg_parser import Jpeg, Kind, Refused, parse
+from gpufeed.decoders.strip_joiner import join, kind_digest
+from gpufeed.stores.decoded_cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
+from gpufeed.stores.strips_decode import decode_jpeg
+from gpufeed.stores.strips_store import Strip, StripsInfo, index_path, open_strips, write_index
+from gpufeed.system.build_once import one_builder, own_partial
+
+IMAGES_PER_STRIP = 256
+# an H200's JPEG engines take 256 images of 64 rows and refuse 1000
+MAX_ROWS = 16_384
+MAX_PIXELS = 1 << 24  # 50 MB decoded: sixteen images of 1024 x 1024
+TOO_LARGE = "larger than a whole strip may be"
+ALONE = "no other file has its size, sampling and tables"
+CHANGED = "the file changed while strips were built"
+
+log = logging.getLogger("gpufeed")
+UNEQUAL = "it decodes to other pixels in a strip than alone"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Where a file belongs: the digest of its kind, and how many of that kind a strip may hold."""
+
+    kind: bytes
+    capacity: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What became of the files of one strip, by their place in the list that was asked for.
+
+    data: the strip, empty if none was left; kept: places of its images; failures: (place, reason).
+    """
+
+    data: bytes
+    kept: list[int]
+    failures: list[tuple[int, str]]
+    kind: Kind | None
+    file_bytes: int
+    entropy_bytes: int
+
+
+@dataclass
+class Totals:
+    """What is known of the set while its strips are written. left_over: reason -> ids."""
+
+    left_over: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    strips: list[Strip] = field(default_factory=list)
+    joined: int = 0
+    file_bytes: int = 0
+    entropy_bytes: int = 0
+    strip_bytes: int = 0
+
+
+def build(
+    manifest: Manifest,
+    path: str | Path,
+    images_per_strip: int = IMAGES_PER_STRIP,
+    splits: Sequence[str] | None = None,
+    workers: int = 1,
+    seed: int = 0,
+) -> StripsInfo:
+    """Writes the strips of `splits` (None: all) into `path`, their index and, last, their sidecar.
+
+    Samples are dealt to strips at random, by `seed`, within split and kind: a strip is then a fair draw
+    from its split, where manifest order would fill it with one class. workers: processes that join.
+    Where another process builds the same set at this moment, that one is taken. Raises GpufeedError for
+    numbers below one, an unknown split, a full disk and a dead worker.
+    """
+    if images_per_strip < 1:
+        raise GpufeedError(f"{images_per_strip} images a strip", "at least one", "ask for one or more")
+    path = Path(path)
+    splits = list(dict.fromkeys(manifest.table["split"] if splits is None else splits))
+    if not splits:
+        raise GpufeedError("no split", "at least one", "name a split, or none at all for every split")
+    ids = {split: manifest.ids(split) for split in splits}
+    asked = {"splits": splits, "seed": seed, "images_per_strip": images_per_strip}
+    with enough_disk(path.parent), one_builder(path) as waited:
+        if waited and (info := finished(manifest, path, asked)):
+            return info
+        info_path(path).unlink(missing_ok=True)
+        partial, index_partial = own_partial(path), own_partial(index_path(path))
+        try:
+            totals = Totals()
+            plan = list(group(manifest, ids, images_per_strip, workers, seed, totals))
+            digest = write_strips(manifest, plan, partial, workers, totals)
+            write_index(totals.strips, index_partial)
+            info = StripsInfo(
+                **asked,
+                manifest_sha256=manifest_digest(manifest),
+                count=sum(map(len, ids.values())),
+                joined=totals.joined,
+                strips=len(totals.strips),
+                file_bytes=totals.file_bytes,
+                entropy_bytes=totals.entropy_bytes,
+                strip_bytes=totals.strip_bytes,
+                sha256=digest,
+                index_sha256=file_digest(index_partial),
+                left_over={reason: sorted(group) for reason, group in sorted(totals.left_over.items())},
+            )
+            os.replace(partial, path)
+            os.replace(index_partial, index_path(path))
+            write_info(info, info_path(path))
+        finally:
+            partial.unlink(missing_ok=True)
+            index_partial.unlink(missing_ok=True)
+    return info
+
+
+def finished(manifest: Manifest, path: Path, asked: dict) -> StripsInfo | None:
+    """The sidecar of the strip set at `path` if that is this manifest's, built as asked; else None."""
+    try:
+        info = open_strips(path, manifest).info
+    except GpufeedError:
+        return None
+    return info if asked.items() <= vars(info).items() else None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The samples that shall stand in one strip."""
+
+    split: str
+    kind: bytes
+    ids: list[int]
+
+
+def group(
+    manifest: Manifest,
+    ids: dict[str, np.ndarray],
+    images_per_strip: int,
+    workers: int,
+    seed: int,
+    totals: Totals,
+) -> Iterator[Planned]:
+    """Yields which samples shall stand together; notes the others in totals.left_over."""
+    for number, (split, split_ids) in enumerate(ids.items()):
+        order = np.random.default_rng([seed, number]).permutation(split_ids).tolist()
+        groups: dict[Group, list[int]] = defaultdict(list)
+        for id, found in zip(order, survey(manifest, order, split, workers), strict=True):
+            (groups[found] if isinstance(found, Group) else totals.left_over[found]).append(id)
+        for found, members in groups.items():
+            if len(members) == 1:
+                totals.left_over[ALONE] += members
+                continue
+            size = min(images_per_strip, found.capacity)
+            for start in range(0, len(members), size):
+                yield Planned(split, found.kind, members[start : start + size])
+
+
+def survey(manifest: Manifest, ids: list[int], split: str, workers: int) -> Iterator[Group | str]:
+    """The group of each sample, or the reason why it has none, in the order of `ids`."""
+    files = manifest.paths()
+    sizes = list(zip(manifest.table["height"].tolist(), manifest.table["width"].tolist(), strict=True))
+    chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
+    tasks = (
+        [[files[id] for id in chunk] for chunk in chunks],
+        [[sizes[id] for id in chunk] for chunk in chunks],
+    )
+    with tqdm(total=len(ids), unit="image", desc=f"reading headers of {split}") as progress:
+        for found in run(survey_files, tasks, workers):
+            progress.update(len(found))
+            yield from found
+
+
+def survey_files(files: list[Path], sizes: list[tuple[int, int]]) -> list[Group | str]:
+    """The group of each file, or the reason why it has none. sizes: (height, width) by the manifest."""
+    return [survey_file(file, size) for file, size in zip(files, sizes, strict=True)]
+
+
+def survey_file(file: Path, size: tuple[int, int]) -> Group | str:
+    try:
+        kind = parse(file.read_bytes()).kind
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except Refused as reason:
+        return str(reason)
+    if (kind.height, kind.width) != size:
+        return "its size is not the manifest's"
+    capacity = min(MAX_ROWS // kind.height, MAX_PIXELS // (kind.height * kind.width))
+    return Group(kind_digest(kind), capacity) if capacity else TOO_LARGE
+
+
+def write_strips(manifest: Manifest, plan: list[Planned], target: Path, workers: int, totals: Totals) -> str:
+    """Writes the planned strips one behind the other and notes them in `totals`; returns their sha256."""
+    files = manifest.paths()
+    tasks = ([[files[id] for id in planned.ids] for planned in plan], [planned.kind for planned in plan])
+    digest = hashlib.sha256()
+    total = sum(len(planned.ids) for planned in plan)
+    with target.open("wb") as file, tqdm(total=total, unit="image", desc="joining") as progress:
+        for planned, joined in zip(plan, run(join_files, tasks, workers), strict=True):
+            file.write(joined.data)
+            digest.update(joined.data)
+            note(planned, joined, totals)
+            progress.update(len(planned.ids))
+    return digest.hexdigest()
+
+
+def note(planned: Planned, joined: Joined, totals: Totals) -> None:
+    """Adds one strip, and the samples that did not make it into it, to `totals`."""
+    for place, reason in joined.failures:
+        totals.left_over[reason].append(planned.ids[place])
+    if joined.kind is None:
+        return
+    totals.strips.append(
+        Strip(
+            offset=totals.strip_bytes,
+            length=len(joined.data),
+            split=planned.split,
+            height=joined.kind.height,
+            width=joined.kind.width,
+            components=len(joined.kind.components),
+            sampling=joined.kind.sampling,
+            ids=np.array([planned.ids[place] for place in joined.kept], dtype=np.int64),
+        )
+    )
+    totals.joined += len(joined.kept)
+    totals.file_bytes += joined.file_bytes
+    totals.entropy_bytes += joined.entropy_bytes
+    totals.strip_bytes += len(joined.data)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A file on its way into a strip. pixels: of the file alone, plain upsampling, uint8 (H, W, 3)."""
+
+    place: int
+    size: int  # bytes of the file
+    jpeg: Jpeg
+    pixels: np.ndarray
+
+
+def join_files(files: list[Path], kind: bytes) -> Joined:
+    """Joins those of `files` that decode without complaint, alone and in the strip, to the same pixels."""
+    members, failures = [], []
+    for place, file in enumerate(files):
+        found = read_member(place, file, kind)
+        if isinstance(found, Member):
+            members.append(found)
+        else:
+            failures.append((place, found))
+    kept = members if proven(members) else [member for member in members if proven([member, member])]
+    if not proven(kept):
+        kept = []
+    lost = {member.place for member in members} - {member.place for member in kept}
+    failures += [(place, UNEQUAL) for place in sorted(lost)]
+    return Joined(
+        data=join([member.jpeg for member in kept]) if kept else b"",
+        kept=[member.place for member in kept],
+        failures=failures,
+        kind=kept[0].jpeg.kind if kept else None,
+        file_bytes=sum(member.size for member in kept),
+        entropy_bytes=sum(len(member.jpeg.entropy) for member in kept),
+    )
+
+
+def read_member(place: int, file: Path, kind: bytes) -> Member | str:
+    """Reads, parses and decodes a file; returns the reason if one of them fails."""
+    try:
+        data = file.read_bytes()
+        jpeg = parse(data)
+        if kind_digest(jpeg.kind) != kind:
+            return CHANGED
+        return Member(place, len(data), jpeg, decode_jpeg(data, fancy=False))
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except Refused as reason:
+        return str(reason)
+    except ValueError as error:
+        return f"damaged: {error}"
+
+
+def proven(members: list[Member]) -> bool:
+    """Whether the strip of these files decodes without complaint to their very pixels.
+
+    Plain upsampling, since it mixes no rows: what differs then was not copied right, or was never right.
+    """
+    if not members:
+        return True
+    try:
+        rows = decode_jpeg(join([member.jpeg for member in members]), fancy=False)  # (N * H, W, 3)
+    except ValueError:
+        return False
+    return np.array_equal(rows, np.concatenate([member.pixels for member in members]))
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_strips, a gpufeed.job.Job."""
+    info = build(job.manifest, job.output.strips, workers=job.threads)
+    log.info("%d of %d files in %d strips, sha256 %s", info.joined, info.count, info.strips, info.sha256)
+    for reason, ids in info.left_over.items():
+        log.warning("left over: %d, %s", len(ids), reason)

@@ -1,1 +1,0 @@
-"""Strips: many small JPEG files joined by byte copy into tall ones, each decoded in one call."""

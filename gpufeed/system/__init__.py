@@ -1,0 +1,1 @@
+"""The machine: GPUs and their locks, cores, memory, processes, signals, clocks, statistics."""

@@ -1,0 +1,230 @@
+"""What a number was measured on: machine, driver, versions, commit, clocks."""
+
+import hashlib
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+import torch
+
+from gpufeed.system import gpu
+from gpufeed.system.commit import checkout
+from gpufeed.system.nvml import ask
+from gpufeed.system.software import software
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pillow",
+    "snakemake",
+    "fastai",
+    "pytorch-lightning",
+    "numba",
+    "numba-cuda",
+    "triton",
+    "kornia",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+    "nvidia-dali-cuda120",
+    "nvidia-dali-cuda130",
+    "nvidia-nvimgcodec-cu12",
+    "nvidia-nvimgcodec-cu13",
+    "simplejpeg",
+    "opencv-python-headless",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "torchao",
+    "tensorrt",
+    "tensorrt-rtx-cu13-bindings",
+    # what other projects' loaders and models are
+    "ffcv",
+    "spdl-core",
+    "spdl-io",
+    "timm",
+    "webdataset",
+)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """The `environment` of a record (gpufeed/core/schemas/record.schema.yaml), as seen at this moment."""
+    nvml = gpu.telemetry(device)
+    commit, dirty = checkout(ROOT)
+    return {
+        "node": platform.node(),
+        "machine": machine_id(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+        "cpu": cpu_model(),
+        "cores_allowed": cores_allowed(),
+        "memory_gib": psutil.virtual_memory().total / 2**30,
+        "gpu": gpu_description(device, nvml),
+        "driver": nvml["driver"],
+        "stack": stack(torch.version.cuda),
+        "versions": versions(),
+        "software": software(),
+        "commit": commit,
+        "dirty": dirty,
+    }
+
+
+def gpu_description(device: torch.device, nvml: dict[str, Any]) -> dict[str, Any] | None:
+    """The `gpu` of a record: properties from torch, the rest from NVML's answers; None without CUDA."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "uuid": nvml["uuid"],
+        "memory_gib": properties.total_memory / 2**30,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "sm_clock_mhz": nvml["sm_clock_mhz"],
+        "power_limit_w": nvml["power_limit_w"],
+    }
+
+
+def stack(cuda_version: str | None) -> str:
+    """`cuda12` or `cuda13` for torch's CUDA version such as "12.8"; `cpu` if torch was built without."""
+    return f"cuda{cuda_version.split('.')[0]}" if cuda_version else "cpu"
+
+
+def versions() -> dict[str, str]:
+    """Versions of the installed packages among PACKAGES, read without importing them."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The CPU's model name as Linux gives it, else what Python's platform module knows."""
+    try:
+        for line in cpuinfo.read_text().splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name" and value.strip():
+                return value.strip()
+    except OSError:
+        pass  # no such file outside Linux
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def cores_allowed() -> int:
+    """Cores that this process may use: its affinity, cut by the quota of its cgroup."""
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cgroup_quota()
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
+
+
+def filesystem(path: str | Path) -> str | None:
+    """The type of the filesystem that a path lies on, such as ext4, nfs4 or tmpfs; None if unknown."""
+    place, found, longest = Path(path).resolve(), None, -1
+    for mount in psutil.disk_partitions(all=True):
+        # the last one mounted on a folder hides those before it
+        if place.is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
+            found, longest = mount.fstype or None, len(mount.mountpoint)
+    return found
+
+
+def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The tightest CPU quota, in cores, from this process's cgroup up to the root; None if there is none.
+
+    Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1).
+    Source: Linux, cgroup-v2.rst, sched-bwc.rst.
+    """
+    try:
+        lines = proc.read_text().splitlines()
+    except OSError:
+        return None
+    quotas = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root if not controllers else root / "cpu"
+        folder = base / path.lstrip("/")
+        # inside a container the path may name folders that are not mounted; the parents then speak
+        quotas += [_folder_quota(f) for f in (folder, *folder.parents) if f == base or base in f.parents]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def _folder_quota(folder: Path) -> float | None:
+    """The quota of one cgroup folder in cores; None if it sets none."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()[:2]
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        return None if quota in ("max", "-1") else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def machine_id(proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> str | None:
+    """A short digest that distinguishes this host from others of its name; None where nothing does.
+
+    It is made of the UUIDs of all its GPUs, whichever the job may use. Without GPUs it is made of the
+    addresses that the makers of its network cards gave. A virtual machine often has none, since its address
+    is made up and its clones have the same one. Then it is made of the boot, and changes at a reboot.
+    """
+    boot = _lines(proc / "sys/kernel/random/boot_id")
+    known = gpu_uuids(proc) or card_addresses(sys / "class/net") or boot
+    return hashlib.sha256("\n".join(["gpufeed", *known]).encode()).hexdigest()[:8] if known else None
+
+
+def gpu_uuids(proc: Path) -> list[str]:
+    """UUIDs of all GPUs of this host, sorted: by the driver's files, which no job's limits hide, or NVML."""
+    files = proc.glob("driver/nvidia/gpus/*/information")
+    lines = [line for file in files for line in _lines(file) if line.startswith("GPU UUID:")]
+    uuids = sorted(line.partition(":")[2].strip() for line in lines)
+    if not uuids or any("?" in uuid for uuid in uuids):  # of a GPU that the driver has not opened yet
+        return sorted(uuids_by_nvml())
+    return uuids
+
+
+def uuids_by_nvml() -> list[str]:
+    """UUIDs of the GPUs that NVML shows to this process."""
+    if ask(lambda: pynvml.nvmlInit() or True) is None:
+        return []
+    try:
+        handles = [
+            ask(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(ask(pynvml.nvmlDeviceGetCount) or 0)
+        ]
+        return [uuid for one in handles if one and (uuid := ask(pynvml.nvmlDeviceGetUUID, one))]
+    finally:
+        ask(pynvml.nvmlShutdown)
+
+
+def card_addresses(net: Path) -> list[str]:
+    """Addresses of the network cards that are their makers' own, sorted: no two cards have the same."""
+    found = []
+    for card in net.glob("*"):
+        address, assigned = _lines(card / "address"), _lines(card / "addr_assign_type")
+        # 0: not drawn, set or borrowed; bit 2 of the first byte: made up by whoever administers the network
+        if (card / "device").exists() and address and assigned == ["0"] and not int(address[0][:2], 16) & 2:
+            found.append(address[0])
+    return sorted(found)
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines of a file of the system; none where it cannot be read."""
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

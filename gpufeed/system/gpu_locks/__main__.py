@@ -1,0 +1,40 @@
+"""python -m gpufeed.system.gpu_locks: the GPUs of this node, and who holds which."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from gpufeed.system.gpu_locks import gpu_listing
+from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
+from gpufeed.system.gpu_locks.file_locks import folder, holder
+from gpufeed.system.gpu_locks.taking import in_words, name_of
+from gpufeed.system.gpu_locks.visible_gpus import VARIABLE, visible
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prints a line a GPU; 0, and argparse's 2 for arguments, of which there are none."""
+    about = "Prints the GPUs of this node, a line each: number, kind, UUID, and who holds it."
+    argparse.ArgumentParser(prog="python -m gpufeed.system.gpu_locks", description=about).parse_args(
+        arguments
+    )
+    there = gpu_listing.on_node()
+    if not there:
+        print("NVML finds no GPU on this node: there is nothing to lease.")
+        return 0
+    mask = os.environ.get(VARIABLE)
+    choices = visible(mask, there, in_cuda_order)
+    print(f"GPUs of this node; those in use are marked in {folder()}")
+    for gpu in there:
+        by = holder(name_of(gpu))
+        state = "free" if by is None else f"held by {in_words(by)}"
+        notes = ["other processes compute on it"] * (by is None and gpu.busy)
+        notes += ["no job of this shell takes it"] * (gpu not in choices)
+        print("  ".join([f"{gpu.number}", gpu.kind, gpu.uuid, "; ".join([state, *notes])]))
+    if mask is not None:
+        print(f"{VARIABLE}={mask}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""One GPU as NVML sees it, asked while a training runs on it. Source: NVML API reference."""
+
+import contextlib
+from collections.abc import Collection
+from typing import Any
+
+import pynvml
+import torch
+
+from gpufeed.system.gpu import handle_of
+from gpufeed.system.nvml import ask
+
+MIB = 2**20
+EVENTS = {
+    "gpu_idle": pynvml.nvmlClocksEventReasonGpuIdle,
+    "clocks_set_by_user": pynvml.nvmlClocksEventReasonApplicationsClocksSetting,
+    "power_cap": pynvml.nvmlClocksEventReasonSwPowerCap,
+    "hardware_slowdown": pynvml.nvmlClocksThrottleReasonHwSlowdown,
+    "sync_boost": pynvml.nvmlClocksEventReasonSyncBoost,
+    "software_thermal_slowdown": pynvml.nvmlClocksEventReasonSwThermalSlowdown,
+    "hardware_thermal_slowdown": pynvml.nvmlClocksThrottleReasonHwThermalSlowdown,
+    "power_brake": pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown,
+    "display_clocks": pynvml.nvmlClocksEventReasonDisplayClockSetting,
+}
+SAMPLED = (
+    "sm_percent", "memory_percent", "jpeg_percent", "power_w", "sm_clock_mhz", "memory_clock_mhz",
+    "temperature_c", "process_mib", "other_processes",
+)  # fmt: skip
+
+
+class Gpu:
+    """Answers are None without CUDA or NVML, and where NVML does not tell (MIG, permissions)."""
+
+    def __init__(self, device: torch.device):
+        self.handle, self.begun = None, False
+        if device.type == "cuda":
+            self.begun = ask(lambda: pynvml.nvmlInit() or True) is not None
+            self.handle = handle_of(device) if self.begun else None
+
+    def sample(self, pids: Collection[int]) -> dict[str, Any]:
+        """SAMPLED, and `events`: names of EVENTS that hold at this moment.
+
+        The utilisations are of NVML's last interval, which it chooses (up to a second).
+        """
+        if self.handle is None:
+            return dict.fromkeys((*SAMPLED, "events"))
+        at, clock = self.handle, pynvml.nvmlDeviceGetClockInfo
+        busy = ask(pynvml.nvmlDeviceGetUtilizationRates, at)
+        jpeg = ask(pynvml.nvmlDeviceGetJpgUtilization, at)
+        power_mw = ask(pynvml.nvmlDeviceGetPowerUsage, at)
+        bits = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, at)
+        return {
+            "sm_percent": None if busy is None else busy.gpu,
+            "memory_percent": None if busy is None else busy.memory,
+            "jpeg_percent": None if jpeg is None else jpeg[0],
+            "power_w": None if power_mw is None else power_mw / 1e3,
+            "sm_clock_mhz": ask(clock, at, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": ask(clock, at, pynvml.NVML_CLOCK_MEM),
+            "temperature_c": ask(pynvml.nvmlDeviceGetTemperature, at, pynvml.NVML_TEMPERATURE_GPU),
+            "process_mib": self.process_mib(pids),
+            "other_processes": self.other_processes(pids),
+            "events": None if bits is None else named(bits),
+        }
+
+    def process_mib(self, pids: Collection[int]) -> float | None:
+        """Memory on the device of these processes; None where NVML counts processes by other numbers, as in
+        most containers, or not by their memory."""
+        held = sum(process.usedGpuMemory or 0 for process in self.running() if process.pid in pids)
+        return held / MIB if held else None
+
+    def other_processes(self, pids: Collection[int]) -> int | None:
+        """How many processes have a context on the device besides these; None where none of these is seen to
+        have one, as in containers whose process numbers NVML does not know."""
+        seen = {process.pid for process in self.running()}
+        return len(seen - set(pids)) if seen & set(pids) else None
+
+    def running(self) -> list[Any]:
+        """The processes that have a context on the device, as far as NVML tells."""
+        if self.handle is None:
+            return []
+        return ask(pynvml.nvmlDeviceGetComputeRunningProcesses, self.handle) or []
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded, of the whole device; None before Volta."""
+        mj = None if self.handle is None else ask(pynvml.nvmlDeviceGetTotalEnergyConsumption, self.handle)
+        return None if mj is None else mj / 1e3
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if self.begun:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+        self.handle, self.begun = None, False
+
+
+def named(bits: int) -> list[str]:
+    """The names of EVENTS whose bit is set."""
+    return [name for name, bit in EVENTS.items() if bits & bit]

@@ -1,0 +1,171 @@
+"""From what a watch saw to the field `telemetry` of a record, and to what is looked at for leaks."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from gpufeed.system.telemetry.gpu_readings import SAMPLED
+from gpufeed.system.telemetry.other_load import share
+from gpufeed.system.telemetry.process_tree import Used
+from gpufeed.system.telemetry.slope import slope
+from gpufeed.system.telemetry.watch import PERIOD_S, Reading, Sample, Seen
+
+USED = ("cpu_s", "storage_mib", "read_mib")
+LEVELS = {"host": "host_mib", "gpu_allocated": "gpu_allocated_mib", "gpu_process": "gpu_process_mib"}
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """fields: the `telemetry` of a record. levels: MiB at the end of each epoch, by the names of LEVELS."""
+
+    fields: dict[str, Any]
+    levels: dict[str, list[float]]
+
+
+def summarise(seen: Seen, warmup_steps: int) -> Telemetry | None:
+    """Over the time after warm-up. Where that does not end with an epoch, over all of it; None without any.
+
+    warmup_steps: the `steps` of a record's `warmup`.
+    """
+    ends = [reading for reading in seen.readings if reading.epoch]
+    if not ends:
+        return None
+    whole = [reading for reading in ends if reading.steps == warmup_steps]
+    start, end = (whole[0] if whole and whole[0] is not ends[-1] else seen.readings[0]), ends[-1]
+    inside = monotone(seen.readings)
+    inside = inside[seen.readings.index(start) : seen.readings.index(end) + 1]
+    spans = [(a, b) for a, b in pairwise(inside) if not b.aside]
+    samples = [s for s in seen.samples if any(a.at_s <= s.at_s <= b.at_s for a, b in spans)]
+    seconds, images = sum(b.at_s - a.at_s for a, b in spans), end.images - start.images
+    fields = {
+        "period_s": PERIOD_S,
+        "samples": len(samples),
+        "seconds": seconds,
+        "images": images,
+        "host": host(spans, samples, images) | {"page_cache_share": seen.page_cache_share},
+        "gpu": gpu(spans, samples, seconds, images),
+        "growth": {name: growth(ends, of) for name, of in LEVELS.items()},
+    }
+    levels = {name: [getattr(reading, of) for reading in ends] for name, of in LEVELS.items()}
+    return Telemetry(fields, {name: mib for name, mib in levels.items() if None not in mib})
+
+
+def monotone(readings: Sequence[Reading]) -> list[Reading]:
+    """The same with counters that never fall: a child that ended while the tree was read is missing once."""
+    found, most, tree_s = [], Used(0.0, None, None), 0.0
+    for reading in readings:
+        most, cores = Used(*map(larger, astuple(most), astuple(reading.used))), reading.cores
+        if cores is not None:
+            tree_s = max(tree_s, cores.tree_s)
+            cores = replace(cores, tree_s=tree_s)
+        found.append(replace(reading, used=most, cores=cores))
+    return found
+
+
+def larger(before: float | None, now: float | None) -> float | None:
+    """Of a counter; None where it is not told now."""
+    return now if before is None or now is None else max(before, now)
+
+
+def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: int) -> dict[str, Any]:
+    """The `host` of the telemetry, but for the page cache."""
+    used = [(a.used, b.used) for a, b in spans]
+    cores, seconds = [(a.cores, b.cores) for a, b in spans], sum(b.at_s - a.at_s for a, b in spans)
+    cpu_s = sum(b.cpu_s - a.cpu_s for a, b in used)
+    return {
+        "rss_mib": sampled(sample.rss_mib for sample in samples),
+        "processes": sampled(sample.processes for sample in samples),
+        "cpu_s": cpu_s,
+        "cpu_s_per_1000_images": cpu_s / images * 1e3,
+        "storage_mib": mib((a.storage_bytes, b.storage_bytes) for a, b in used),
+        "read_mib": mib((a.read_bytes, b.read_bytes) for a, b in used),
+        "others_cpu_share": share(cores, seconds),
+    }
+
+
+def gpu(spans: list, samples: list[Sample], seconds: float, images: int) -> dict[str, Any] | None:
+    """The `gpu` of the telemetry; None where NVML told nothing."""
+    told = {name: sampled(sample.gpu[name] for sample in samples) for name in SAMPLED}
+    energy_j, source = energy(spans, samples, seconds)
+    events = [sample.gpu["events"] for sample in samples if sample.gpu["events"] is not None]
+    if energy_j is None and not events and not any(told.values()):
+        return None
+    seen = Counter(name for names in events for name in names)
+    return told | {
+        "energy_j": energy_j,
+        "energy_from": source,
+        "j_per_1000_images": None if energy_j is None else energy_j / images * 1e3,
+        "clock_events": {name: n / len(events) for name, n in sorted(seen.items())} if events else None,
+    }
+
+
+def energy(spans: list, samples: list[Sample], seconds: float) -> tuple[float | None, str | None]:
+    """Joules, and whether they come from the device's counter or from the sampled power over the time."""
+    counted = [(a.energy_j, b.energy_j) for a, b in spans]
+    if all(None not in pair for pair in counted):
+        return sum(b - a for a, b in counted), "counter"
+    watts = [sample.gpu["power_w"] for sample in samples if sample.gpu["power_w"] is not None]
+    return (statistics.fmean(watts) * seconds, "power") if watts else (None, None)
+
+
+def sampled(values: Iterable[float | None]) -> dict[str, float] | None:
+    """n, median, min and max of those that are known; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {"n": len(known), "median": statistics.median(known), "min": min(known), "max": max(known)}
+
+
+def mib(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
+    """The growth of a counter of bytes over the spans, in MiB; None where it is not told."""
+    known = list(pairs)
+    if any(None in pair for pair in known):
+        return None
+    return sum(b - a for a, b in known) / 2**20
+
+
+def growth(ends: Sequence[Reading], of: str) -> dict[str, float] | None:
+    """The slope of a memory over the ends of epochs, the first one the start; None where it has none."""
+    levels = [getattr(reading, of) for reading in ends]
+    if None in levels:
+        return None
+    each = slope([reading.epochs for reading in ends], levels)
+    step = slope([reading.steps for reading in ends], levels)
+    if each is None or step is None:
+        return None
+    return {"epochs": len(ends), "mib_per_epoch": each, "mib_per_1000_steps": step * 1e3}
+
+
+def together(ranks: Sequence[Telemetry | None]) -> Telemetry | None:
+    """Of the processes of one training: what was used and the levels are summed, the rest is of the first.
+
+    Their images are those of all ranks already. others_cpu_share is that of the worst node: ranks count each
+    other as their own. None where one saw nothing.
+    """
+    if None in ranks:
+        return None
+    first, others = ranks[0], [rank.fields for rank in ranks]
+    images = first.fields["images"]
+    used = {name: total(rank["host"][name] for rank in others) for name in USED}
+    shares = [rank["host"]["others_cpu_share"] for rank in others]
+    used["others_cpu_share"] = None if None in shares else max(shares)
+    fields = first.fields | {"host": first.fields["host"] | used}
+    fields["host"]["cpu_s_per_1000_images"] = used["cpu_s"] / images * 1e3
+    if fields["gpu"] is not None:
+        joules = total((rank["gpu"] or {}).get("energy_j") for rank in others)
+        per_image = None if joules is None else joules / images * 1e3
+        fields["gpu"] = fields["gpu"] | {"energy_j": joules, "j_per_1000_images": per_image}
+    levels = {
+        name: list(map(sum, zip(*(rank.levels[name] for rank in ranks), strict=True)))
+        for name in first.levels
+    }
+    return Telemetry(fields, levels)
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """Their sum; None where one is not known."""
+    known = list(values)
+    return None if None in known else sum(known)

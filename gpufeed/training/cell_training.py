@@ -1,0 +1,344 @@
+"""A cell on its node: it is set up from its parts (training.runtime_context) and trained, whoever asks for it.
+
+Measuring a cell, keeping its model and evaluating that all begin here.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from gpufeed import native
+from gpufeed.core.cells import Cell, check_batch
+from gpufeed.core.equivalence_verdict import NotPassed, admit, check_same
+from gpufeed.core.errors import Skip, first_line, one_line
+from gpufeed.core.registry import LOADERS, fetch
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.packed import is_packed
+from gpufeed.datasets.unpacked import bring
+from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.loaders.pixel_tolerance import pixel_source
+from gpufeed.models.make import require
+from gpufeed.system import gpu
+from gpufeed.system.devices import apply_precision
+from gpufeed.system.environment import cores_allowed
+from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.telemetry import summary
+from gpufeed.system.telemetry.watch import Watch
+from gpufeed.system.timing import synchronise, warmup
+from gpufeed.training.checkpoints import Checkpoints
+from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.process_group import check_world, node_of_rank, place_in_group
+from gpufeed.training.distributed.rank_files import Call
+from gpufeed.training.engines.base import Trainer, TrainResult
+from gpufeed.training.evaluate import Answers, answers
+from gpufeed.training.input_residency import cached_share, files_of
+from gpufeed.training.ranks import gathered, steps_in_epoch
+from gpufeed.training.runtime_context import (
+    Place,
+    Stores,
+    example_batch,
+    load_request,
+    make_augment,
+    make_model,
+    make_trainer,
+    reads_files,
+)
+from gpufeed.training.smaller_batch import fitting
+
+Made = TypeVar("Made")
+log = logging.getLogger("gpufeed")
+RANKS_APART = 1_000_003  # between their seeds, which no repeats' seeds meet
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model after its training. batches: of an epoch. setup_s: all that came before the clock.
+
+    loading: who decoded the loader's images (Tally.asdict), None where no other could have. peak_gpu_mib:
+    most memory reserved on a device, of several that of the worst; None without CUDA. telemetry: None where
+    nobody asked for it, and where it failed. spent: unpack_s, load_s, compile_s and run_s as in the `phases`
+    of a record; of several processes those of the first. ranks: node and gpu of each process, of several.
+    """
+
+    model: nn.Module
+    request: LoadRequest
+    result: TrainResult
+    batches: int
+    setup_s: float
+    loading: dict[str, Any] | None
+    peak_gpu_mib: float | None
+    telemetry: summary.Telemetry | None = None
+    ranks: list[dict[str, str | None]] = field(default_factory=list)
+    spent: dict[str, float] = field(default_factory=dict)
+
+
+def read_cell(cell: dict) -> Cell:
+    """The cell behind Cell.asdict."""
+    return Cell(**{**cell, "overrides": tuple(cell["overrides"])})
+
+
+def settle_process(threads: int | None) -> None:
+    """Makes this process one that trains. threads: as in measure."""
+    keep_freed_blocks()
+    if threads is not None:
+        torch.set_num_threads(max(1, min(threads, cores_allowed())))
+
+
+def guarded(cell: Cell, work: Callable[[], Made]) -> tuple[str, str | None, Made | None]:
+    """("done", None, what `work` returned), or status and sentence of what stopped it, and None.
+
+    What the node lacks is `skipped`, an error `failed`. An interrupt or SIGTERM goes on its way.
+    """
+    try:
+        return "done", None, work()
+    except Skip as skip:
+        log.info("skipped: %s", skip)
+        return "skipped", str(skip), None
+    except NotPassed as refusal:
+        log.error("not run: %s", refusal)
+        return "failed", str(refusal), None
+    except Exception as error:
+        log.exception("the cell failed")
+        return "failed", explain(error, cell), None
+
+
+def train(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    telemetry: bool = False,
+    least_s: float = 0.0,
+    scratch: Path | None = None,
+) -> Trained:
+    """Finds the cell's place, sets the cell up and trains it; raises Skip, NotPassed or what stops it.
+
+    repeat: adds to the cell's seed. gate: the verdict on the cell's loader, without which nothing runs;
+    None for a ceiling, which has none. on_epoch, checkpoints: as in TrainJob. telemetry: whether it is
+    watched. least_s: as in Trainer.run. scratch: as in spread. A cell with several devices is trained by as
+    many processes, and its model then stands on the first one of this node. Where memory runs out it
+    begins again with a smaller batch, if the cell may have one, nobody was told of an epoch and no state is
+    kept yet; one that goes on has the batch of its checkpoint. What fits is place.batch_size; OutOfMemory
+    where nothing does.
+    """
+    told = {"repeat": repeat, "manifest": manifest, "stores": stores, "gate": gate}
+    told |= {"checkpoints": checkpoints, "telemetry": telemetry, "least_s": least_s}
+    over: list[dict] = []  # epochs that somebody was told of: they are not trained again
+
+    def tell(entry: dict) -> None:
+        over.append(entry)
+        on_epoch(entry)
+
+    heard = None if on_epoch is None else tell
+    size, trained = fitting(
+        cell,
+        lambda one: spread_out({**told, "cell": one}, place, heard, scratch),
+        first=checkpoints and cell.smallest_batch_size and checkpoints.batch_size(),
+        again=lambda: not over and (checkpoints is None or checkpoints.batch_size() is None),
+    )
+    place.batch_size = size if size != cell.batch_size else None
+    return trained
+
+
+def spread_out(
+    told: dict[str, Any], place: Place, on_epoch: Callable[[dict], None] | None, scratch: Path | None
+) -> Trained:
+    """As train, with the batch of the cell: here, or by as many processes as it has ranks.
+
+    told: the other arguments of train_here.
+    """
+    cell, stores, checkpoints = told["cell"], told["stores"], told["checkpoints"]
+    if cell.ranks == 1:
+        return train_here(place=place, on_epoch=on_epoch, **told)
+    place.find(cell)
+    threads = max(1, torch.get_num_threads() // cell.devices)
+    work = f"{__name__}:{train_here.__name__}"
+    call = Call(
+        work,
+        {**told, "place": Place()},
+        cell.devices,
+        place.device.type,
+        threads,
+        tells=True,
+        nodes=cell.nodes,
+        keeps=checkpoints is not None,
+    )
+    trained = spread(call, on_epoch, scratch)
+    place.ranks = trained.ranks
+    # as in the ranks, for what the model is asked next
+    apply_precision(place.precision)
+    if stores.extension:
+        native.load(stores.extension)
+    return replace(trained, model=trained.model.to(place.device))
+
+
+def train_here(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None,
+    checkpoints: Checkpoints | None,
+    telemetry: bool = False,
+    least_s: float = 0.0,
+) -> Trained:
+    """As train, in this process: all of a cell with one device, a rank of one with several."""
+    told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
+    with made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready:
+        loader, watch = ready.loader, ready.watch
+        batches, began = steps_in_epoch(loader), time.perf_counter()
+        with watch if watch is not None else nullcontext():
+            result = ready.trainer.run(least_s)
+        spent = {"load_s": began - called - ready.compile_s, "compile_s": ready.compile_s}
+        if ready.unpack_s is not None:
+            spent |= {"load_s": spent["load_s"] - ready.unpack_s, "unpack_s": ready.unpack_s}
+        spent["run_s"] = time.perf_counter() - began
+    if loader.tally is not None:
+        loader.tally.check()
+    left_out = warmup(result.epochs, batches)["steps"]
+    seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
+    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
+    own["where"] = {"node": node_of_rank(), "gpu": gpu.telemetry(place.device)["uuid"]}
+    ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
+    loading = together([rank["loading"] for rank in ranks])
+    peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
+    seen = summary.together([rank["telemetry"] for rank in ranks])
+    where = [rank["where"] for rank in ranks] if len(ranks) > 1 else []
+    return Trained(
+        ready.model, ready.request, result, batches, ready.setup_s, loading, peak, seen, where, spent
+    )
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A cell that is set up, up to the start of the clock; its loader is open.
+
+    setup_s: seconds of all that, of which open_s were the loader's and compile_s the trainer's, which makes
+    its step. watch: not entered yet; None where nobody asked for telemetry. unpack_s: before all that, until
+    the files were at hand; None where none had to be unpacked.
+    """
+
+    model: nn.Module
+    request: LoadRequest
+    loader: Loader
+    trainer: Trainer
+    setup_s: float
+    open_s: float
+    compile_s: float
+    watch: Watch | None
+    unpack_s: float | None = None
+
+
+@contextmanager
+def made_ready(
+    cell: Cell,
+    repeat: int,
+    manifest: Path,
+    stores: Stores,
+    place: Place,
+    gate: Path | None,
+    on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+    telemetry: bool = False,
+) -> Iterator[Ready]:
+    """Finds the cell's place and sets the cell up in this process; closes its loader at the end.
+
+    Arguments and errors: as in train.
+    """
+    rank, world_size = place_in_group()
+    check_world(world_size, cell.ranks)
+    samples, seed = Manifest.read(manifest), cell.seed + repeat
+    check_batch(cell, len(samples.ids("train")))  # ahead of what is skipped: it holds on every node
+    verdict = admit(gate) if gate is not None else None
+    place.find(cell)
+    if verdict is not None:
+        check_same(gate, verdict, "device", place.device.type)
+    # here, so that nothing that is timed waits for it
+    unpack_s = bring(samples.root) if is_packed(samples.root) and reads_files(samples, stores) else None
+    torch.manual_seed(seed)
+    apply_precision(place.precision)
+    gpu.forget_peak(place.device)
+    setup_start = time.perf_counter()
+    augment = make_augment(cell.augment, cell, samples, seed)
+    request = load_request(cell, samples, stores, place.device, seed, augment)
+    if stores.extension:
+        native.load(stores.extension)
+    model = make_model(cell, samples, place.device)
+    require(model, place.device, place.precision)
+    if rank:  # after the weights, which are the same everywhere: dropout is not
+        torch.manual_seed(seed + RANKS_APART * rank)
+    watch = Watch(place.device, cached_share(files_of(request)), world_size > 1) if telemetry else None
+    opening = time.perf_counter()
+    with fetch("loader", cell.loader)(request) as loader:
+        open_s = time.perf_counter() - opening
+        if verdict is not None:
+            version = pixel_source(cell.loader, loader, request.cache).version
+            check_same(gate, verdict, "decoder", version)
+        asked = between_epochs(cell, model, request, place) if rank == 0 else None
+        if watch is not None:
+            asked, on_epoch = watch.apart(asked), watch.telling(on_epoch)
+        trainer = make_trainer(cell, model, loader, augment, place, asked, on_epoch, checkpoints)
+        preparing = time.perf_counter()
+        rows = loader.example()
+        trainer.prepare(example_batch(request) if rows is None else rows)
+        synchronise(place.device)
+        done = time.perf_counter()
+        setup_s, compile_s = done - setup_start, done - preparing
+        yield Ready(model, request, loader, trainer, setup_s, open_s, compile_s, watch, unpack_s)
+
+
+def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Who decoded the images of all ranks; each is a Tally.asdict, or None where no other could have."""
+    if loadings[0] is None:
+        return None
+    fell_back = sum((Counter(loading["fell_back"]) for loading in loadings), Counter())
+    images = sum(loading["images"] for loading in loadings)
+    return {**loadings[0], "images": images, "fell_back": dict(fell_back)}
+
+
+def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) -> Answers:
+    """What the model says of the evaluation split, through the cell's own loader and augment `none`.
+
+    request: of the training split.
+    """
+    normalise = make_augment("none", cell, request.manifest, request.seed)
+    split = request.manifest.info.evaluation_split
+    alone = {"rank": 0, "world_size": 1, "ungathered": False}
+    held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
+    with fetch("loader", cell.loader)(held_out) as loader:
+        return answers(model, loader, normalise, request.device, precision, cell.channels_last)
+
+
+def is_judged(cell: Cell) -> bool:
+    """Whether accuracy means anything: not of a ceiling, whose model saw one batch, nor after a few steps."""
+    return not LOADERS[cell.loader].ceiling and cell.steps is None
+
+
+def between_epochs(
+    cell: Cell, model: nn.Module, request: LoadRequest, place: Place
+) -> Callable[[], dict] | None:
+    """What judges the model after an epoch; None for a cell that is judged at its end, or never."""
+    if cell.hyper["trainer"].get("evaluate") != "epoch" or not is_judged(cell):
+        return None
+    return lambda: judge(cell, model, request, place.precision).accuracy()
+
+
+def explain(error: Exception, cell: Cell) -> str:
+    """An error as one line for the report; its traceback is in the log."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return f"CUDA ran out of memory at batch size {cell.batch_size}: {first_line(error)}"
+    return one_line(error)

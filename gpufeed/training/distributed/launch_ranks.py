@@ -1,0 +1,187 @@
+"""Starts the ranks of a training, waits for them, and ends them all when one fails or this process must go.
+
+The ranks are started by torchrun, with Slurm's variables taken out: they describe the tasks of a job, and
+torchrun is one. On several nodes there is a torchrun on each (gpufeed.training.distributed.node_task),
+started by srun. Each rank sees all GPUs that its torchrun sees, and takes the one of its local rank.
+"""
+
+import logging
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.system import sigterm_handler
+from gpufeed.training.distributed import rank_files, slurm_step, torchrun
+from gpufeed.training.distributed.torchrun import GRACE_S
+
+log = logging.getLogger("gpufeed")
+LOOK_S = 0.2
+READ_S = 10.0  # for the last lines of ranks that have ended
+# in torchrun's report on the ranks that failed
+RANK, EXIT_CODE = re.compile(r"^\s*rank\s*:\s*(\d+)"), re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
+
+
+class Ended(BaseException):
+    """SIGTERM came while the ranks ran."""
+
+
+def spread(
+    call: rank_files.Call, on_epoch: Callable[[dict], None] | None = None, scratch: Path | None = None
+) -> Any:
+    """Runs the call on its ranks; the result of rank 0, with tensors on the CPU.
+
+    on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
+    they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
+    where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, then this
+    process; where the ranks keep their state it raises notice.Ended at SIGTERM, once they have ended.
+    """
+    several = call.nodes > 1
+    shared = scratch if several else None
+    if shared is not None:
+        shared.mkdir(parents=True, exist_ok=True)
+    given = {"prefix": "gpufeed-ranks-", "dir": shared, "ignore_cleanup_errors": several}
+    heeding = sigterm_handler.heeded if call.keeps else sigterm_raises
+    with heeding(), tempfile.TemporaryDirectory(**given) as name:
+        folder = Path(name)
+        alone = torchrun.command(call.devices, folder)
+        command = slurm_step.step(call.nodes, call.devices, folder) if several else alone
+        rank_files.write_call(folder, call)
+        process = subprocess.Popen(
+            command,
+            env=torchrun.environment(call.threads) | (slurm_step.environment() if several else {}),
+            stdin=subprocess.PIPE if several else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # an interrupt at the terminal comes here, and from here to them
+        )
+        said: list[str] = []
+        reader = threading.Thread(
+            target=relay, args=(process.stdout, said), name="gpufeed-ranks", daemon=True
+        )
+        reader.start()
+        epochs = rank_files.Epochs(folder)
+        try:
+            while not ended(process) and not sigterm_handler.given():
+                for entry in epochs.new() if on_epoch else ():
+                    on_epoch(entry)
+            if (
+                several and sigterm_handler.given()
+            ):  # srun kills its tasks at SIGTERM; the first of them ends with its input
+                process.stdin.close()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_S)
+        finally:
+            torchrun.stop(process)
+        reader.join(timeout=READ_S)
+        failed = process.returncode or not (folder / "result.pt").exists()
+        if failed and sigterm_handler.given():
+            log.info("asked to end: all ranks have ended")
+            raise sigterm_handler.Ended
+        if failed and several and slurm_step.was_asked(folder, call.nodes):
+            # Slurm asked the ranks alone: their step, and not that of this process
+            raise sigterm_handler.Ended if call.keeps else Ended
+        for entry in epochs.new() if on_epoch else ():
+            on_epoch(entry)
+        if failed:
+            by = "srun" if several else "torchrun"
+            raise blame(rank_files.read_failures(folder, call.ranks), said, process.returncode, by)
+        return rank_files.read_result(folder)
+
+
+def relay(lines: IO[str], said: list[str]) -> None:
+    """Puts what the ranks say, each line with its rank, into the log of this process."""
+    for line in lines:
+        said.append(line.rstrip("\n"))
+        log.info("%s", said[-1])
+
+
+def ended(process: subprocess.Popen) -> bool:
+    """Whether it ended, after a short wait."""
+    try:
+        process.wait(LOOK_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Within it SIGTERM raises Ended; once that has ended the block, the signal comes again, as it was.
+
+    Outside of the main thread, which alone hears signals, it changes nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def heard(number: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm may send it twice
+        raise Ended
+
+    before = signal.signal(signal.SIGTERM, heard)
+    try:
+        yield
+    except Ended:
+        signal.signal(signal.SIGTERM, before)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: str = "torchrun") -> Exception:
+    """The error behind a training that failed: of the rank that was first, and not of those that missed it.
+
+    said: torchrun's own report names a rank that died without a word. by: whose status `code` is.
+    """
+    ours = [failure for failure in failures if isinstance(failure.error, GpufeedError | Skip)]
+    if ours:
+        return ours[0].error
+    told = {failure.rank for failure in failures}
+    killed = {rank: code for rank, code in exit_codes(said).items() if rank not in told}
+    if killed:
+        rank, status = next(iter(killed.items()))
+        return GpufeedError(
+            f"rank {rank} of the training ended with {how(status)}, without a word of its own",
+            "ranks that end together",
+            "look for an out-of-memory kill, and at the lines of that rank in the log",
+        )
+    if failures:
+        return failures[0].error
+    return GpufeedError(
+        f"{by} ended with {how(code)} before any rank began",
+        "ranks that begin",
+        "look at its lines in the log",
+    )
+
+
+def exit_codes(said: list[str]) -> dict[int, int]:
+    """Rank -> its exit status, by torchrun's report; without those that torchrun itself asked to end."""
+    rank, found = None, {}
+    for line in said:
+        if match := RANK.match(line):
+            rank = int(match[1])
+        elif rank is not None and (match := EXIT_CODE.match(line)):
+            found[rank] = int(match[1])
+    asked = (-signal.SIGTERM, sigterm_handler.STATUS)
+    return {rank: code for rank, code in found.items() if code not in asked}
+
+
+def how(code: int) -> str:
+    """An exit status in words."""
+    if code >= 0:
+        return f"status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,96 @@
+"""One node of a training on several: `-m gpufeed.training.distributed.node_task FOLDER ADDRESS NODES DEVICES` as a task of srun.
+
+ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here,
+but on the node of the process that started the step, which has them.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+from gpufeed.core.errors import Skip
+from gpufeed.system import gpu_locks
+from gpufeed.training.distributed import slurm_step, torchrun
+
+LOOK_S = 0.2
+MEET_S = 300  # as long as the project waits for any process that does not answer
+PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any
+
+
+class Asked(BaseException):
+    """The request to end, to a node that waits for its GPUs."""
+
+
+class Ask:
+    """SIGTERM came, or the process that started the step has gone.
+
+    Beside torchrun it is written down, for the loop that looks at both: raised within a wait for a process it
+    could leave the lock of that process taken, and the next wait would never end.
+    """
+
+    came, raises = False, True
+
+    def hear(self, number: int, frame: object) -> None:
+        first, self.came = not self.came, True
+        if self.raises and first:
+            raise Asked
+
+
+def port(job: int, step: int) -> int:
+    """Where the ranks of a step meet: the same on all nodes, another one for the next step."""
+    return PORTS[(job + 97 * step) % len(PORTS)]
+
+
+def main() -> int:
+    """The status of torchrun, or the number of its signal; 143 where asked to end, 1 without GPUs."""
+    folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
+    place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
+    logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
+    ask, process = Ask(), None
+    signal.signal(signal.SIGTERM, ask.hear)
+    try:
+        gpu_locks.take_part(devices)
+        gpu_locks.refuse()
+        ask.raises = False
+        meet = (f"--nnodes={nodes}", f"--node-rank={place}", f"--master-addr={address}")
+        meet += (f"--master-port={port(job, step)}", f"--rdzv-conf=timeout={MEET_S}")
+        process = subprocess.Popen(
+            torchrun.command(devices, folder, meet), env=torchrun.environment(), stdin=subprocess.DEVNULL
+        )
+        if place == 0:
+            threading.Thread(target=until_alone, name="gpufeed-starter", daemon=True).start()
+        while process.poll() is None and not ask.came:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_S)
+    except Asked:
+        pass
+    except Skip as lacking:
+        ask.raises = False
+        from gpufeed.training.distributed.rank_files import write_failure  # imports torch
+
+        write_failure(folder, place * devices, lacking)
+        return 1
+    finally:
+        if ask.came:
+            with suppress(OSError):  # the folder goes with the starter
+                slurm_step.note_asked(folder, place)
+        if process is not None:
+            torchrun.stop(process)
+    status = process.returncode if process else 1
+    return 128 + signal.SIGTERM if ask.came and status else abs(status)
+
+
+def until_alone() -> None:
+    """Waits for the end of the input, which the starter holds open, and then ends this task."""
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The ranks of a training as one group of torch.distributed."""
+
+import os
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+from torch import distributed
+
+from gpufeed.core.errors import GpufeedError
+
+# Ranks wait for rank 0 while it evaluates. One that died is noticed by torchrun, not by this.
+LONGEST_WAIT = timedelta(hours=12)
+
+
+def place_in_group() -> tuple[int, int]:
+    """(rank, world size) of this process: (0, 1) outside of a group."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def node_of_rank() -> str:
+    """The node of this process, by Slurm's name for it where there is one."""
+    return os.environ.get("SLURMD_NODENAME") or platform.node()
+
+
+def check_world(found: int, ranks: int) -> None:
+    """Raises GpufeedError unless there are as many ranks as devices are asked for, on all nodes together."""
+    if found != ranks:
+        raise GpufeedError(
+            f"{found} rank{'s' * (found != 1)} of a training",
+            f"{ranks}, one for each of the cell's devices",
+            "run the cell by snakemake or python -m gpufeed.train, which start the ranks themselves",
+        )
+
+
+@contextmanager
+def joined(ranks: int, kind: str) -> Iterator[None]:
+    """Within it this process is a rank of the group that torchrun started, on its own device.
+
+    kind: cuda or cpu. The group ends with the block, if that does not raise: ranks that wait for one
+    that failed are ended by torchrun. Raises GpufeedError for another number of ranks.
+    """
+    check_world(int(os.environ.get("WORLD_SIZE", 1)), ranks)
+    own = {}
+    if kind == "cuda":
+        own = {"device_id": torch.device("cuda", int(os.environ["LOCAL_RANK"]))}
+        torch.cuda.set_device(own["device_id"])
+    distributed.init_process_group("nccl" if own else "gloo", timeout=LONGEST_WAIT, **own)
+    check_world(distributed.get_world_size(), ranks)
+    yield
+    distributed.barrier()
+    distributed.destroy_process_group()

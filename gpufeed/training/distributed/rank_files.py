@@ -1,0 +1,113 @@
+"""What the starter of a training and its ranks tell each other: files in a folder of their own.
+
+Both are gpufeed, for as long as the training runs; nobody else reads or keeps the folder. Where the ranks are
+on several nodes, all of them see it; the starter is on that of rank 0.
+"""
+
+import json
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.core.errors import one_line
+from gpufeed.core.file_writes import whole
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every rank does: work(**arguments), by which name to import it, on how many devices of a kind.
+
+    devices: of each node. threads: of torch in each rank. tells: whether the work takes `on_epoch`, on rank
+    0. keeps: whether the ranks heed SIGTERM, and keep their state before they end
+    (gpufeed.system.sigterm_handler).
+    """
+
+    work: str  # module:function
+    arguments: dict[str, Any]
+    devices: int
+    kind: str
+    threads: int
+    tells: bool = False
+    nodes: int = 1
+    keeps: bool = False
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.devices
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a rank ended before its time. at: seconds on the clock that all ranks share."""
+
+    rank: int
+    at: float
+    error: Exception
+
+
+def write_call(folder: Path, call: Call) -> None:
+    torch.save(call, folder / "call.pt")
+
+
+def read_call(folder: Path) -> Call:
+    return torch.load(folder / "call.pt", weights_only=False)
+
+
+def write_result(folder: Path, result: Any) -> None:
+    """Of rank 0."""
+    with whole(folder / "result.pt") as partial:
+        torch.save(result, partial)
+
+
+def read_result(folder: Path) -> Any:
+    """With all tensors on the CPU."""
+    return torch.load(folder / "result.pt", map_location="cpu", weights_only=False)
+
+
+def write_failure(folder: Path, rank: int, error: Exception) -> None:
+    """The error itself where it can travel, else its sentence."""
+    try:
+        packed = pickle.dumps(error)
+        pickle.loads(packed)
+    except Exception:
+        packed = pickle.dumps(RuntimeError(one_line(error)))
+    with whole(folder / f"failure-{rank}.pkl") as partial:
+        partial.write_bytes(pickle.dumps((rank, time.time(), packed)))
+
+
+def read_failures(folder: Path, ranks: int) -> list[Failure]:
+    """In the order in which they happened.
+
+    Each is asked for by its name: what another node has written a listing may lack for a while (nfs(5)).
+    """
+    paths = (folder / f"failure-{rank}.pkl" for rank in range(ranks))
+    found = [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
+    return sorted((Failure(rank, at, pickle.loads(packed)) for rank, at, packed in found), key=lambda f: f.at)
+
+
+def tell_epoch(folder: Path, entry: dict) -> None:
+    """Of rank 0."""
+    with (folder / "epochs.jsonl").open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+class Epochs:
+    """The epochs that rank 0 told of, each once."""
+
+    def __init__(self, folder: Path):
+        self.path, self.place = folder / "epochs.jsonl", 0
+
+    def new(self) -> list[dict]:
+        """Those since the last call."""
+        if not self.path.exists():
+            return []
+        with self.path.open() as file:
+            file.seek(self.place)
+            lines = file.read().splitlines(keepends=True)
+        whole = [line for line in lines if line.endswith("\n")]
+        self.place += sum(map(len, whole))  # json.dumps writes ASCII: characters are bytes
+        return [json.loads(line) for line in whole]

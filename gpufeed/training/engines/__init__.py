@@ -1,0 +1,1 @@
+"""What runs the training loop: plain, fastai, lightning."""

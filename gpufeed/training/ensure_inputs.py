@@ -1,0 +1,155 @@
+"""What a cell reads, made where it is not there yet: for a training that no workflow started.
+
+In the workflow each of these is the output of a rule. Both use the same folders.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpufeed.core.cells import Cell, content, source_options
+from gpufeed.core.config_sources import with_defaults
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.image_listing import NAMES, files_below, names_digest
+from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.datasets.download import SourceFile, fetch
+from gpufeed.datasets.http_transfer import LEAST_KB_S
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.prepare import prepare
+from gpufeed.stores.decoded_cache import build_or_fall_back, open_cache
+from gpufeed.stores.ffcv_build import build as build_beton
+from gpufeed.stores.ffcv_store import open_beton
+from gpufeed.stores.shards_build import build as build_shards
+from gpufeed.stores.shards_store import open_shards
+from gpufeed.stores.strips_build import build as build_strips
+from gpufeed.stores.strips_store import open_strips
+from gpufeed.system.build_once import one_builder
+from gpufeed.system.environment import cores_allowed
+from gpufeed.training.runtime_context import Stores
+
+log = logging.getLogger("gpufeed")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where datasets are kept, and how they get there.
+
+    root: the folder of all of them. archives: folders searched before anything is downloaded. decoder:
+    builds the caches. broken: share of a dataset's images that may be undecodable. form: `folders` of images,
+    or `packed`, one archive; what is there already is read in either form. least_kb_s: as in `fetch`.
+    """
+
+    root: Path
+    archives: tuple[Path, ...]
+    decoder: str
+    broken: float
+    form: str = "folders"
+    least_kb_s: float = LEAST_KB_S
+
+
+def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
+    """The manifest of a source of the config, downloaded and prepared if it is not there.
+
+    shipped: the config as it comes, whose files the workflow would prepare into the folder of that name. A
+    source that differs, or is made by options, has a folder whose name ends in a digest of what it is made
+    of, unless the workflow has prepared just that. Raises GpufeedError as `fetch` and `prepare` do.
+    """
+    source, options = config["sources"][name], source_options(config, name)
+    made_of = content(config, name)
+    usual = shelf.root / name / "manifest.parquet"
+    if holds(usual, source, options):
+        return usual
+    as_shipped = name in shipped["sources"] and content(shipped, name) == made_of
+    if usual.exists() or options or not as_shipped:
+        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+        usual = shelf.root / f"{name}-{digest}" / "manifest.parquet"
+    with one_builder(usual):
+        if not holds(usual, source, options):
+            make(name, config, shipped, shelf, usual.parent)
+    return usual
+
+
+def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Path) -> None:
+    """Fetches a source's files, or makes the dataset that it is made of, and lays its images out."""
+    source, options = config["sources"][name], source_options(config, name)
+    files = [SourceFile(**{**file, "urls": tuple(file.get("urls", ()))}) for file in source.get("files", [])]
+    if source["layout"] in DERIVED:
+        given = [dataset(options["of"], config, shipped, shelf)]
+    elif "folder" in source:
+        given = [Path(source["folder"]).expanduser()]
+    else:
+        given = [shelf.root / name / "archives" / file.name for file in files]
+    for file, target in zip(files, given, strict=False):
+        if not target.exists():
+            log.info("fetching %s", file.name)
+            fetch(file, target, list(shelf.archives), least_kb_s=shelf.least_kb_s)
+    log.info("preparing dataset %s in %s", name, folder)
+    resize = tuple(source["resize"]) if source.get("resize") else None
+    prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize, shelf.form)
+
+
+def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
+    """Whether the manifest is there and was made from just that."""
+    if not manifest.exists():
+        return False
+    try:
+        info = Manifest.read(manifest).info
+    except GpufeedError as error:
+        log.warning("%s", error)
+        return False
+    wanted = {file["name"]: file["sha256"] for file in source.get("files", [])}
+    layout = source["layout"]
+    wanted |= with_defaults(layout, options)
+    if "folder" in source:
+        wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))
+    if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):
+        return False
+    return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())
+
+
+def as_list(value: object) -> object:
+    """Sides of an image as JSON, config and code have them: one number for both, a list or a tuple."""
+    return list(value) if isinstance(value, list | tuple) else value
+
+
+# what joins the files of a dataset, by what a loader reads: its file, how it is opened and how it is built
+JOINED = {
+    "strips": ("strips.bin", open_strips, build_strips),
+    "shards": ("shards.json", open_shards, build_shards),
+    "beton": ("images.beton", open_beton, build_beton),
+}
+
+
+def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
+    """The cache, strips, shards or .beton file that the cell's loader reads, built if they are not there or
+    not of this manifest. The extension of a model's activation is found or built when it is asked for."""
+    reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
+    if reads == "cache":
+        path = manifest.parent / "cache" / f"{shelf.decoder}.npy"
+        if not opens(open_cache, path, samples):
+            log.info("building the cache %s", path)
+            build_or_fall_back(samples, shelf.decoder, path, cores_allowed())
+        return Stores(cache=path)
+    if reads in JOINED:
+        file, open_, build = JOINED[reads]
+        path = manifest.parent / reads / file
+        if not opens(open_, path, samples):
+            log.info("building %s", path)
+            build(samples, path, workers=cores_allowed())
+        return Stores(**{reads: path})
+    return Stores()
+
+
+def opens(open_: Callable, path: Path, manifest: Manifest) -> bool:
+    """Whether a store is there, whole and of this manifest."""
+    if not path.exists():
+        return False
+    try:
+        open_(path, manifest)
+    except GpufeedError as error:
+        log.warning("%s", error)
+        return False
+    return True

@@ -1,0 +1,187 @@
+"""What a run was so far: marks that are not read yet, the rows of the present epoch, and all epochs before.
+
+Trainers tell it of each batch and each step. It waits for the device only where it is asked to read: at the
+end of an epoch, and before a checkpoint.
+"""
+
+import logging
+import math
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_side_by_side import LOGGER
+from gpufeed.loaders.base import Batch
+from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
+from gpufeed.training.engines.base import TrainJob, TrainResult
+from gpufeed.training.epochs import check_images, check_losses, entry_of, log_epoch
+from gpufeed.training.minimum_duration import Longer
+from gpufeed.training.ranks import images_in_step, steps_in_epoch, summed
+
+log = logging.getLogger("gpufeed")
+batches_log = logging.getLogger(LOGGER)
+
+
+def forked_rng(device: torch.device) -> AbstractContextManager:
+    """Within it random numbers are drawn that leave no trace afterwards."""
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+class Recorder:
+    """Of one run. `step` and `epoch` count what is done, from 0 on, over resumed runs too.
+
+    With several ranks its images and losses are those of all ranks together, its times those of this one.
+    """
+
+    def __init__(self, job: TrainJob, least_s: float = 0.0):
+        """least_s: as in Trainer.run; `total` grows where the run is shorter."""
+        self.job, self.total, self.in_epoch = job, job.total_steps(), steps_in_epoch(job.loader)
+        self.longer = Longer(job, least_s)
+        # mps has no events here: its steps can be timed only by waiting for each
+        self.waits = job.synchronise == "step" or job.device.type == "mps"
+        self.rows: list[dict] = []  # of the epochs that are over
+        self.epochs: list[dict] = []
+        self.first_batch_s = 0.0
+        self.read: list[dict] = []  # rows of the present epoch
+        self.own_images = 0  # of the present epoch, on this rank
+        self.resumed: list[int] = []  # after how many steps another process took the run up again
+        self.marks: list[StepMarks] = []  # of the present epoch, not read yet
+        self.losses: list[torch.Tensor] = []  # each 0-dimensional, on the device
+
+    @property
+    def step(self) -> int:
+        """Steps of the run so far."""
+        return len(self.rows) + self.step_in_epoch
+
+    @property
+    def step_in_epoch(self) -> int:
+        return len(self.read) + len(self.marks)
+
+    @property
+    def epoch(self) -> int:
+        """The present epoch."""
+        return len(self.epochs)
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether no step is left in the present epoch, or in the run."""
+        return self.step_in_epoch == self.in_epoch or self.step == self.total
+
+    def run_is_over(self) -> bool:
+        """Whether the step was the last of the run; at its planned end `total` grows if it goes on."""
+        if self.step == self.total and self.longer.least_s:
+            self.settle()
+            epochs = [*self.epochs, {"steps": self.step_in_epoch}]
+            self.total += self.longer.steps([*self.rows, *self.read], epochs)
+            self.begin()
+        return self.step == self.total
+
+    def begin(self) -> None:
+        """Starts the clock: of an epoch, or of what is left of one."""
+        synchronise(self.job.device)
+        self.previous = Mark(self.job.device)
+
+    def arrived(self, batch: Batch) -> None:
+        """The batch of the next step is here: its training begins."""
+        if not self.step:
+            self.first_batch_s = time.perf_counter() - self.previous.host_s
+        if self.waits:
+            synchronise(self.job.device)
+        self.start = Mark(self.job.device)
+
+    def trained(self, batch: Batch, loss: torch.Tensor) -> None:
+        """The step on that batch is queued. loss: 0-dimensional, on the device."""
+        if self.waits:
+            synchronise(self.job.device)
+        end, images = Mark(self.job.device), len(batch.labels)
+        span = Span(self.start, end)
+        self.marks.append(
+            StepMarks(self.epoch, self.step, images, self.previous, span, batch.load_ms, batch.transfer)
+        )
+        self.losses.append(loss)
+        self.own_images += images
+        self.previous = end
+        if self.waits and self.longer.planned and batches_log.handlers:
+            synchronise(self.job.device)
+            batches_log.info("", extra={"batch": self.marks[-1].row(math.nan)})
+            self.previous = Mark(self.job.device)  # the handler's time belongs to no batch
+
+    def settle(self) -> None:
+        """Waits for the device and reads all marks; raises GpufeedError at a loss that is not finite."""
+        synchronise(self.job.device)  # from here on events and losses may be read
+        if self.marks:
+            images, losses = self._over_ranks()
+            rows = [
+                mark.row(loss) | {"images": n}
+                for mark, loss, n in zip(self.marks, losses, images, strict=True)
+            ]
+            self.read += rows
+            self.marks, self.losses = [], []
+            check_losses(rows)
+
+    def _over_ranks(self) -> tuple[list[int], list[float]]:
+        """Images and mean loss of each step that is not read yet, over all ranks."""
+        images, losses = [mark.images for mark in self.marks], torch.stack(self.losses).float()
+        request = self.job.loader.request
+        if request.world_size == 1:
+            return images, losses.tolist()
+        own = torch.tensor(images, dtype=torch.float64, device=losses.device)
+        # a rank whose share is used up trains on nothing: whatever loss it has then is not counted
+        shares = torch.where(own > 0, own * losses.double(), torch.zeros_like(own))
+        counted, weighted = summed(torch.stack([own, shares]), request)
+        whole, first = [round(n) for n in counted.tolist()], len(self.read)
+        for step, n in enumerate(whole, first):
+            if n != (expected := images_in_step(self.job.loader, step)):
+                raise GpufeedError(
+                    f"{n} images of {request.world_size} ranks in step {step} of epoch {self.epoch}",
+                    f"{expected}, by which the gradients were weighted",
+                    "choose another loader and report this one",
+                )
+        return whole, (weighted / counted).tolist()
+
+    def end_epoch(self) -> dict:
+        """Reads what is left of the epoch, off the clock, and returns its entry; then the next one begins.
+
+        Raises GpufeedError at a loss that is not finite and where samples were lost or repeated.
+        """
+        self.settle()
+        check_images(self.job, self.epoch, self.own_images, self.step == self.total)
+        entry = entry_of(self.epoch, self.read)
+        self.rows += self.read
+        self.epochs.append(entry)
+        self.read, self.own_images = [], 0
+        if self.job.loader.request.rank == 0:
+            log_epoch(entry)
+        # the planned end is judged after the run
+        if self.job.judge is not None and self.step < self.total and self.longer.planned:
+            entry["accuracy"] = self._judged()
+        if self.job.on_epoch is not None:
+            self.job.on_epoch(entry)
+        return entry
+
+    def _judged(self) -> dict:
+        """The accuracy between two epochs; training goes on as if nobody had asked."""
+        with forked_rng(self.job.device):
+            accuracy = self.job.judge()
+        self.job.model.train()
+        log.info("held out: top-1 %.4f, loss %.4f", accuracy["top1"], accuracy["loss"])
+        return accuracy
+
+    def result(self) -> TrainResult:
+        """What the run was, with the model as it was at the planned end."""
+        self.longer.put_back()
+        return TrainResult(self.rows, self.epochs, self.first_batch_s, self.resumed)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as plain values, after `settle`."""
+        names = ("rows", "epochs", "first_batch_s", "read", "own_images", "resumed")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes up the run that this is the state of."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.resumed = [*self.resumed, self.step]

@@ -1,0 +1,172 @@
+"""What a cell has on its node: its place, what was built for it, its model, augment, loader and trainer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpufeed.core.cells import Cell
+from gpufeed.core.errors import Skip
+from gpufeed.core.registry import fetch
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.models.make import make
+from gpufeed.native.torch_compile import require_compiler
+from gpufeed.stores.strips_store import open_strips
+from gpufeed.system.devices import require_devices, resolve_device, resolve_precision
+from gpufeed.training.checkpoints import Checkpoints
+from gpufeed.training.distributed.process_group import place_in_group
+from gpufeed.training.engines.base import Trainer, TrainJob
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What was built for the cell; None for what it does not use.
+
+    cache, strips, shards, beton: from the dataset for its loader. extension: the library of gpufeed.native,
+    for the model's activation or the loader.
+    """
+
+    cache: Path | None = None
+    strips: Path | None = None
+    extension: Path | None = None
+    shards: Path | None = None
+    beton: Path | None = None
+
+    @classmethod
+    def of(cls, paths: Mapping[str, str]) -> "Stores":
+        """Those that are named in `paths`, such as the input of a job; `get` is all that is asked of it."""
+        return cls(**{one.name: Path(path) for one in fields(cls) if (path := paths.get(one.name))})
+
+
+@dataclass
+class Place:
+    """Where a cell runs on this node; the CPU in fp32 until it is found."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: str = "fp32"
+    devices: int = 1
+    ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
+    batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
+    cuda_graphs: bool | None = None  # whether there are any, where the cell leaves it to the device
+
+    def find(self, cell: Cell) -> None:
+        """Raises Skip if this node lacks what the cell asks for."""
+        self.device, self.devices = resolve_device(cell.device), cell.devices
+        require_devices(cell.devices, self.device, cell.device)
+        self.precision = resolve_precision(cell.precision, self.device)
+        if cell.cuda_graphs == "auto":
+            self.cuda_graphs = self.device.type == "cuda"
+        elif cell.cuda_graphs and self.device.type != "cuda":
+            raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
+        if cell.compile:
+            require_compiler(self.device)
+
+    def resolved(self) -> dict[str, Any]:
+        """The field `resolved` of a document."""
+        return {
+            "device": self.device.type,
+            "precision": self.precision,
+            "threads": torch.get_num_threads(),
+            **({"devices": self.devices} if self.devices > 1 else {}),
+            **({"ranks": self.ranks} if self.ranks else {}),
+            **({"batch_size": self.batch_size} if self.batch_size else {}),
+            **({"cuda_graphs": self.cuda_graphs} if self.cuda_graphs is not None else {}),
+        }
+
+
+def reads_files(manifest: Manifest, stores: Stores) -> bool:
+    """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
+    if stores.strips is not None:
+        return open_strips(stores.strips, manifest).left_over().size > 0
+    return not manifest.made and stores.cache is None and stores.shards is None and stores.beton is None
+
+
+def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
+    """The cell's model with one output a class, for the dataset's size of image, on the device."""
+    classes, options = len(manifest.info.classes), cell.hyper.get("model", {})
+    return make(cell.model, classes, manifest.image_size(), options).to(device)
+
+
+def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
+    """An augment for the manifest's mean and std; the cell's options belong to the cell's own augment."""
+    options = cell.hyper.get("augment", {}) if name == cell.augment else {}
+    return fetch("augment", name)(manifest.info.mean, manifest.info.std, seed, options)
+
+
+def load_request(
+    cell: Cell, manifest: Manifest, stores: Stores, device: torch.device, seed: int, augment: Any
+) -> LoadRequest:
+    """What the training loader gets to know; an augment for single samples travels in it."""
+    rank, world_size = place_in_group()
+    return LoadRequest(
+        manifest=manifest,
+        split="train",
+        batch_size=cell.batch_size,
+        device=device,
+        seed=seed,
+        cache=stores.cache,
+        strips=stores.strips,
+        shards=stores.shards,
+        beton=stores.beton,
+        extension=stores.extension,
+        sample_transform=None if augment.where == "device" else augment,
+        workers=cell.workers,
+        threads=torch.get_num_threads(),
+        prefetch_factor=cell.prefetch_factor,
+        pin_memory=cell.pin_memory,
+        persistent_workers=cell.persistent_workers,
+        rank=rank,
+        world_size=world_size,
+        ungathered=getattr(augment, "gathers", False) and fetch("trainer", cell.trainer).takes_rows,
+    )
+
+
+def make_trainer(
+    cell: Cell,
+    model: nn.Module,
+    loader: Loader,
+    augment: Any,
+    place: Place,
+    judge: Callable[[], dict] | None = None,
+    on_epoch: Callable[[dict], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Trainer:
+    """The cell's trainer for this model and this open loader. judge and the rest: as in TrainJob."""
+    job = TrainJob(
+        model=model,
+        loader=loader,
+        augment=augment if augment.where == "device" else None,
+        device=place.device,
+        precision=place.precision,
+        options=cell.hyper["trainer"],
+        epochs=cell.epochs,
+        steps=cell.steps,
+        channels_last=cell.channels_last,
+        cuda_graphs=cell.cuda_graphs if place.cuda_graphs is None else place.cuda_graphs,
+        compile=cell.compile,
+        synchronise=cell.synchronise,
+        judge=judge,
+        on_epoch=on_epoch,
+        checkpoints=checkpoints,
+    )
+    return fetch("trainer", cell.trainer)(job)
+
+
+def example_batch(request: LoadRequest) -> torch.Tensor:
+    """Noise with the shape and dtype of the loader's first batch, on the device, for warm-up and capture.
+
+    uint8 (N, H, W, 3), or float32 (N, 3, H, W) where samples are transformed in the loader.
+    """
+    height, width = request.manifest.image_size()
+    n = min(request.batch_size, len(request.manifest.ids(request.split)))
+    # a generator of its own: the cell's random numbers do not depend on it
+    noise = torch.Generator(request.device).manual_seed(0)
+    if request.sample_transform is not None:
+        height, width = request.sample_transform.output_size(height, width)
+        return torch.randn((n, 3, height, width), device=request.device, generator=noise)
+    shape = (n, height, width, 3)
+    return torch.randint(256, shape, dtype=torch.uint8, device=request.device, generator=noise)

@@ -1,0 +1,435 @@
+"""python -m gpufeed.train: a model from one command, and one sentence where there can be none."""
+
+import csv
+import errno
+import json
+import logging.config
+import math
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+
+import pytest
+import torch
+import yaml
+from compose_fixtures import ROOT, TINY, start_in, train_in
+from data_fixtures import REPOSITORY
+from workflow_fixtures import wait_until
+
+from gpufeed.benchmarks.saved_models import model_file
+from gpufeed.cli.standalone_training import check_resumable, checkpoints_of, shelf_of
+from gpufeed.core import cell_file
+from gpufeed.core.cells import Cell
+from gpufeed.core.compose import cell_from, composed, offer, row, shipped
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.train import EXAMPLES, main
+
+
+@pytest.fixture
+def said(tmp_path, monkeypatch, capsys):
+    """What the command line says to arguments, and its exit code; `work` trains in gpufeed's place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)  # later tests log too
+
+    def run(*arguments, work=lambda found, folder: None):
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        code = main(work)
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
+    done = train_in(tmp_path, *TINY, "trainer=plain", "epochs=2", "hydra.run.dir=first")
+    assert done.returncode == 0, done.stderr
+    first = tmp_path / "first"
+    assert {path.name for path in first.iterdir()} == {
+        *("metrics.csv", "model.pt", "model.json", "cell.yaml", "train.log", ".hydra"),
+    }
+    told = rows(first / "metrics.csv")
+    assert [(row["epoch"], row["steps"], row["images"]) for row in told] == [
+        ("0", "6", "48"),
+        ("1", "6", "48"),
+    ]
+    assert [bool(row["top1"]) for row in told] == [False, True]
+    assert "epoch 1" in (first / "train.log").read_text()
+    saved = model_file.load(first / "model.pt")
+    assert (saved.about["cell"]["epochs"], len(saved.classes), saved.size) == (2, 3, (16, 16))
+    assert cell_file.read(first / "cell.yaml") == saved.about["cell"]
+    assert yaml.safe_load((first / ".hydra/config.yaml").read_text())["batch_size"] == 8
+
+    (manifest,) = (tmp_path / "data").glob("synthetic-*/manifest.parquet")
+    image = next(manifest.parent.glob("images/test/*/*"))
+    asked = subprocess.run(
+        [sys.executable, "-m", "gpufeed.predict", str(first / "model.pt"), str(image), "--format", "json"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert asked.returncode == 0, asked.stderr
+    assert len(json.loads(asked.stdout)[0]["classes"]) == 3
+
+
+@pytest.mark.slow
+def test_a_packed_dataset_is_made_unpacked_and_trained_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUFEED_UNPACK", str(tmp_path / "node"))
+    done = train_in(tmp_path, *TINY, "data_form=packed", "loader=dataloader_sync", "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/model.pt").exists()
+    (manifest,) = tmp_path.glob("data/*/manifest.parquet")
+    files = [path.name for path in manifest.parent.iterdir() if not path.name.startswith(".")]
+    assert sorted(files) == ["images.json", "images.tar", "manifest.parquet"]
+    assert len(list((tmp_path / "node").rglob("*.jpg"))) == 60
+
+
+def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(tmp_path):
+    done = train_in(tmp_path, *TINY, "trainer=plain")
+    assert done.returncode == 0, done.stderr
+    made = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*") if path.is_file()}
+    sweep = ("seed=0,-1,1", "hydra.sweep.dir=more", "trainer=plain")
+    done = train_in(tmp_path, "--multirun", *TINY, *sweep)
+    assert done.returncode == 2  # of three runs the second cannot be
+    assert "seed: -1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+    kept = [(tmp_path / f"more/{run}/model.pt").exists() for run in range(3)]
+    assert kept == [True, False, True]
+    losses = {rows(tmp_path / f"more/{run}/metrics.csv")[0]["train_loss"] for run in (0, 2)}
+    assert len(losses) == 2
+
+
+def test_a_training_from_before_a_choice_came_can_be_gone_on_with(tmp_path):
+    hyper = {"trainer": {"torch_defaults": False, "momentum": 0.9}, "model": {"patches": "linear"}}
+    cell, old = Cell("train", "toy", "resident", hyper=hyper), {"trainer": {"momentum": 0.9}, "model": {}}
+    (tmp_path / "checkpoint.pt").touch()
+    cell_file.write(tmp_path / "cell.yaml", replace(cell, hyper=old), "")
+    check_resumable(cell, tmp_path)
+    cell_file.write(tmp_path / "cell.yaml", cell, "")
+    check_resumable(cell, tmp_path)
+    other = {**hyper, "trainer": {"torch_defaults": True, "momentum": 0.9}}
+    with pytest.raises(GpufeedError, match="found: hyper"):
+        check_resumable(replace(cell, hyper=other), tmp_path)
+    cell_file.write(tmp_path / "cell.yaml", replace(cell, nodes=2), "")
+    with pytest.raises(GpufeedError, match="nodes 1, to go on"):
+        check_resumable(cell, tmp_path)
+
+
+def epochs_of(path):
+    return [int(row["epoch"]) for row in rows(path)] if path.exists() else []
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
+    command = (*TINY, "trainer=plain", "epochs=80", "checkpoint_steps=4")
+    whole = train_in(tmp_path, *command, "hydra.run.dir=whole")
+    assert whole.returncode == 0, whole.stderr
+    assert not list(tmp_path.rglob("checkpoint.pt"))
+    killed = start_in(tmp_path, *command, "hydra.run.dir=first")
+    wait_until(lambda: len(epochs_of(tmp_path / "first/metrics.csv")) > 2, 280)
+    killed.kill()
+    killed.wait()
+    other = train_in(tmp_path, *command, "batch_size=4", "resume=first", "hydra.run.dir=other")
+    assert other.returncode == 2
+    assert "batch_size 4, to go on with a training in first that has 8" in other.stderr
+    left, before = (tmp_path / "first/checkpoint.pt").read_bytes(), epochs_of(tmp_path / "first/metrics.csv")
+    killed = start_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
+    wait_until(lambda: len(epochs_of(tmp_path / "second/metrics.csv")) > len(before) + 2, 280)
+    killed.kill()
+    killed.wait()
+    found = epochs_of(tmp_path / "second/metrics.csv")
+    assert found == list(range(len(found)))  # those of the first run among them
+    assert (tmp_path / "first/checkpoint.pt").read_bytes() == left
+    third = train_in(tmp_path, *command, "resume=second", "hydra.run.dir=third")
+    assert third.returncode == 0, third.stderr
+    assert "going on after step" in (tmp_path / "third/train.log").read_text()
+    assert not (tmp_path / "third/checkpoint.pt").exists()
+    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "third"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "third"))
+    assert [row["train_loss"] for row in one] == [row["train_loss"] for row in two]
+
+
+def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path):
+    folder, command = tmp_path / "first", (*TINY, "trainer=plain")
+    offer({"synthetic": row(shipped(), "synthetic")})
+    cell_file.write(folder / "cell.yaml", cell_from(composed(command), shipped()), "its command")
+    (folder / "checkpoint.pt").write_bytes(b"half of a checkpoint")
+    done = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
+    assert done.returncode == 2
+    assert "first/checkpoint.pt is no checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "checkpoint.pt").read_bytes() == b"half of a checkpoint"
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ({"resume": "nowhere"}, "no checkpoint.pt in nowhere"),
+        ({"checkpoint_steps": 0}, "checkpoint_steps 0"),
+        ({"checkpoint_steps": True}, "checkpoint_steps True"),
+    ],
+)
+def test_what_cannot_be_resumed_is_told(tmp_path, values, found):
+    asked = {"checkpoint_steps": None, "resume": None, **values}
+    with pytest.raises(GpufeedError) as error:
+        checkpoints_of(Cell("e", "d", "resident"), asked, tmp_path)
+    assert found in error.value.found
+    fastai = Cell("e", "d", "resident", trainer="fastai")
+    with pytest.raises(GpufeedError, match="fastai keeps no checkpoints"):
+        checkpoints_of(fastai, asked, tmp_path)
+
+
+def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
+    values = {"data_folder": "data", "data_form": "folders", "archives": [], "max_quarantined_share": 0.0}
+    values["least_download_kb_s"] = 20
+    for name in ("strips", "nobody"):
+        with pytest.raises(GpufeedError) as error:
+            shelf_of({**values, "cache_decoder": name})
+        assert "simplejpeg" in error.value.expected
+    shelf = shelf_of({**values, "cache_decoder": "pillow"})
+    assert (shelf.decoder, shelf.least_kb_s) == ("pillow", 20)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")
+def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path):
+    done = train_in(tmp_path, "trainer.accelerator=gpu", "trainer=plain")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "finds no CUDA GPU on this node" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_package_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path, said, monkeypatch):
+    monkeypatch.delitem(sys.modules, "gpufeed.models.timm_vit", raising=False)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    code, text = said("trainer.accelerator=cpu", "model=timm_vit_tiny", work=None)
+    assert code == 2
+    assert text == "Model timm_vit_tiny needs the package timm, which this node lacks.\n"
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(tmp_path, said):
+    code, text = said("batch_size=5000", "trainer.accelerator=cpu", "trainer=plain", work=None)
+    assert code == 2
+    assert "batch_size 5000" in text
+    assert "2000 images" in text
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "found", "expected", "remedy"),
+    [
+        ("epoch=3", "key 'epoch' in the command line", "batch_size, cache_decoder", "write 'epochs' instead"),
+        ("modle=x", "key 'modle'", "model", "write 'model' instead"),
+        ("model.foo=3", "key 'model.foo'", "one of: model.batch_norm, model.channels", "choose one of them"),
+        ("data.options.cont=3", "key 'data.options.cont'", "data.options.size", "'data.options.count'"),
+        ("model.width=[1", "model.width=[1: no viable alternative", "config/hydra", "--help"),
+        ("batch_size.x=3", "Could not override 'batch_size.x'.", "config/hydra", "--help"),
+        (
+            "trainer.epochs=-1",
+            "key 'trainer.epochs'",
+            "one of: epochs, trainer.acc",
+            "write 'epochs' instead",
+        ),
+        ("trainer.optimizer=sgd", "key 'trainer.optimizer'", "trainer.optimiser", "'trainer.optimiser'"),
+        (
+            "warmup_share=0",
+            "key 'warmup_share'",
+            "trainer.warmup_share",
+            "write 'trainer.warmup_share' instead",
+        ),
+        ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
+        ("epochs=${x}", "Interpolation key 'x' not found", "config/hydra", "--help"),
+    ],
+)
+def test_a_typo_is_told_with_what_is_known(said, argument, found, expected, remedy):
+    code, text = said(argument)
+    lines = [line.partition(": ") for line in text.splitlines()]
+    assert code == 2
+    assert [label for label, _, _ in lines] == ["found", "expected", "what to do"]
+    assert found in lines[0][2]
+    assert expected in lines[1][2]
+    assert remedy in lines[2][2]
+    assert "use +" not in text
+
+
+@pytest.mark.parametrize("argument", ["batch_size==3", "model=3", "hydra.nope=1", "=1", "hydra.run.dir=${x}"])
+def test_what_hydra_refuses_is_three_lines_and_no_traceback(said, argument):
+    code, text = said(argument)
+    assert (code, text.count("\n")) == (2, 3)
+    assert "Traceback" not in text
+
+
+def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_path, said, monkeypatch):
+    (tmp_path / "mine/data").mkdir(parents=True)
+    (tmp_path / "mine/data/own.yaml").write_text("layout: image_folder\nlayout: mosaic\n")
+    code, text = said("--config-dir", "mine", "+data=own")
+    assert (code, text.count("\n")) == (2, 3)
+    assert "duplicate key layout" in text
+    (tmp_path / "config.yaml").write_text("sources: {}\nsources: {}\n")
+    monkeypatch.setattr("gpufeed.core.compose.CONFIG", tmp_path)
+    shipped.cache_clear()
+    for arguments in ((), ("seed=1",)):
+        code, text = said(*arguments)
+        assert (code, "'sources' twice" in text) == (2, True)
+    shipped.cache_clear()
+
+
+def test_an_unknown_choice_is_answered_with_the_choices(said):
+    code, text = said("model=vit_tinny")
+    assert code == 2
+    assert "one of: notebook_cnn, resnet18, simple_cnn" in text
+    assert "write 'vit_tiny' instead" in text
+
+
+@pytest.mark.parametrize(
+    "error", [GpufeedError("a thing", "another", "change it"), Skip("This node lacks it.")]
+)
+def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
+    def work(found, folder):
+        raise error
+
+    assert said("seed=1", work=work) == (2, f"{error}\n")
+
+
+def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
+    (tmp_path / "file").write_text("in the way")
+    done = train_in(tmp_path, *TINY, "data_folder=file", "hydra.run.dir=run")
+    assert done.returncode == 2
+    assert "NotADirectoryError" in done.stderr
+    assert "expected: files and folders that may be read" in done.stderr
+    assert "Traceback" not in done.stderr
+    code, text = said("hydra.run.dir=file/run")
+    assert (code, text.count("\n")) == (2, 3)
+    assert "hydra.run.dir=FOLDER" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/scratch"), True),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset"), False),
+    ],
+)
+def test_errors_of_files_are_told_and_others_of_the_system_are_not(said, monkeypatch, error, told):
+    def work(found, folder):
+        raise error
+
+    if told:
+        code, text = said("seed=1", work=work)
+        assert (code, str(error) in text, "what to do: " in text) == (2, True, True)
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    with pytest.raises(type(error)):
+        said("seed=1", work=work)
+
+
+def test_other_errors_keep_their_traceback(said):
+    def work(found, folder):
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        said("seed=1", work=work)
+    assert "HYDRA_FULL_ERROR" not in os.environ
+
+
+def test_the_seeds_command_line_asks_for_the_gpu_and_trains_vit_tiny(said):
+    found = []
+    arguments = ("trainer.accelerator=gpu", "trainer.devices=auto", "model=vit_tiny", "data=tiny_imagenet")
+    code, _ = said(*arguments, work=lambda composed, folder: found.append(composed))
+    assert code == 0
+    assert found[0].texts[:4] == arguments
+    assert found[0].values["model"]["width"] == 192
+    assert found[0].values["data"]["files"][0]["name"] == "tiny-imagenet-200.zip"
+
+
+def documented():
+    """The command lines of the documents: (flags, overrides) each."""
+    for name in ("README.md", "docs/training.md"):
+        for line in (REPOSITORY / name).read_text().splitlines():
+            if line.startswith("python -m gpufeed.train ") and "--help" not in line:
+                yield shlex.split(line.split(" #")[0])[3:]
+
+
+@pytest.mark.parametrize("arguments", list(documented()), ids=" ".join)
+def test_the_commands_of_the_documents_are_cells(said, arguments):
+    found = []
+
+    def work(composed, folder):
+        found.append(cell_from(composed, shipped()))
+
+    code, text = said(*arguments, work=work)
+    assert (code, text) == (0, "")
+    combinations = [len(argument.split(",")) for argument in arguments if "--multirun" in arguments]
+    assert len(found) == math.prod(combinations)
+
+
+@pytest.mark.parametrize("command", [["-m", "gpufeed.train"], [str(REPOSITORY / "train.py")]])
+def test_without_arguments_it_says_what_there_is_and_trains_nothing(tmp_path, command):
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:6])
+    offered = {key: set(names.split(", ")) for key, names in lines.items()}
+    ceilings = {name for name, loader in LOADERS.items() if loader.ceiling}
+    assert offered == {
+        **{"data": set(shipped()["sources"]), "loader": set(LOADERS) - ceilings},
+        **{"model": set(MODELS), "trainer": set(TRAINERS), "augment": set(AUGMENTS)},
+    }
+
+
+def test_the_examples_that_it_gives_are_cells(said):
+    commands = [line.split("(")[0] for line in EXAMPLES.splitlines() if line.startswith("  python")]
+    assert len(commands) == 2
+    for command in commands:
+        found = []
+        code, _ = said(*command.split()[3:], work=lambda made, folder, found=found: found.append(made))
+        assert code == 0
+        assert cell_from(found[0], shipped()).dataset in command
+
+
+def test_train_py_of_the_clone_is_the_command(tmp_path):
+    arguments = ["trainer.accelerator=gpu", "trainer.devices=auto", "model=vit_tinny"]
+    done = subprocess.run(
+        [sys.executable, REPOSITORY / "train.py", *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "write 'vit_tiny' instead" in done.stderr
+
+
+def test_the_version_is_that_of_gpufeed(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--version"])
+    assert main() == 0
+    assert capsys.readouterr().out == f"gpufeed {version('gpufeed')}\n"
+
+
+def test_help_names_the_groups_and_ends_well(tmp_path):
+    done = train_in(tmp_path, "--help")
+    assert done.returncode == 0
+    for group in ("augment", "data", "model", "trainer"):
+        assert f"\n{group}: " in done.stdout
+    assert "tiny_imagenet" in done.stdout
+    assert "learning_rate" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_repository_ignores_hydras_folders():
+    ignored = (REPOSITORY / ".gitignore").read_text().splitlines()
+    assert {"/outputs/", "/multirun/"} <= set(ignored)

@@ -1,0 +1,254 @@
+"""What `make bundle` packs, what it leaves alone, and what `make setup OFFLINE=` refuses."""
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+
+from gpufeed.cluster.bundle import bundle_archives, contents, wheels
+from gpufeed.core.config_sources import FASHION_MNIST_FILES
+from gpufeed.core.errors import GpufeedError
+
+SHIPPED = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+H200 = yaml.safe_load((REPOSITORY / "config/h200.yaml").read_text())
+
+
+@pytest.fixture
+def bundle(tmp_path) -> Path:
+    """A sealed bundle of two files for this Python and the CUDA 12 stack."""
+    for name, body in (("wheels/one-1.0-py3-none-any.whl", b"wheel"), ("archives/a.zip", b"images")):
+        path = tmp_path / "bundle" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(body)
+    contents.seal(tmp_path / "bundle", contents.this_node("12"))
+    return tmp_path / "bundle"
+
+
+def test_a_bundle_that_is_whole_passes_in_a_bare_python(bundle):
+    assert contents.check(bundle, "12") == 3
+    command = [sys.executable, "-I", "-S", "-c", BARE, str(REPOSITORY), str(bundle), "12"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "3 files, all whole" in done.stdout
+
+
+BARE = """
+import runpy, sys
+root = sys.argv.pop(1)
+sys.path.insert(0, root)
+runpy.run_module("gpufeed.cluster.bundle.check", run_name="__main__", alter_sys=False)
+"""
+
+
+def test_sha256sum_reads_what_it_has_written(bundle):
+    subprocess.run(["sha256sum", "--check", "--strict", contents.SUMS], cwd=bundle, check=True)
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing"])
+def test_a_damaged_file_is_named(bundle, damage):
+    wheel = bundle / "wheels/one-1.0-py3-none-any.whl"
+    wheel.write_bytes(b"whe") if damage == "cut" else wheel.unlink()
+    with pytest.raises(GpufeedError, match=r"wheels/one-1\.0-py3-none-any\.whl in .*: missing, or other"):
+        contents.check(bundle, "12")
+
+
+def test_a_bundle_that_was_never_finished_is_refused(bundle):
+    (bundle / contents.SUMS).unlink()
+    with pytest.raises(GpufeedError, match="that make bundle packed to its end"):
+        contents.check(bundle, "12")
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n"])
+def test_checksums_that_are_not_whole_are_refused(bundle, text):
+    (bundle / contents.SUMS).write_text(text)
+    with pytest.raises(GpufeedError, match=r"does not name bundle\.json[\s\S]*copy the folder again"):
+        contents.check(bundle, "12")
+
+
+def test_a_stack_that_does_not_exist_is_refused(bundle):
+    with pytest.raises(GpufeedError, match=r"CUDA=11[\s\S]*12 or 13"):
+        contents.check(bundle, "11")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "No such file"),
+        ("a: [", "flow"),
+        ("- a", "list"),
+        ("day: 2026-13-45", "month"),
+        ("a: 1\nb: 2\na: 3", "lines 1 and 3"),
+    ],
+)
+def test_a_config_file_that_is_none_ends_it_before_anything_is_fetched(tmp_path, text, said):
+    path = tmp_path / "my.yaml"
+    if text is not None:
+        path.write_text(text)
+    command = [sys.executable, "-m", "gpufeed.cluster.bundle", str(tmp_path / "to"), "--cuda", "13"]
+    done = subprocess.run([*command, "--configfile", str(path)], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("found: ")
+    assert str(path) in done.stderr.splitlines()[0]
+    assert said in done.stderr
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_other_stack_is_refused(bundle):
+    with pytest.raises(GpufeedError, match=r"for cuda 12[\s\S]*for cuda 13[\s\S]*make setup CUDA=12"):
+        contents.check(bundle, "13")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("python", "3.99", r"for python 3\.99[\s\S]*PYTHON=python3\.99"),
+        ("platform", "linux-riscv64", "for platform linux-riscv64"),
+        ("constraints", "0" * 64, "a bundle of other versions"),
+    ],
+)
+def test_what_does_not_fit_this_node_is_refused(bundle, key, value, said):
+    about = json.loads((bundle / contents.ABOUT).read_text())
+    contents.seal(bundle, about | {key: value})
+    with pytest.raises(GpufeedError, match=said):
+        contents.check(bundle, "12")
+
+
+def test_only_packages_without_a_wheel_of_that_version_are_fetched(tmp_path):
+    for name in ("Fast_Core-1.0-py3-none-any.whl", "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl"):
+        (tmp_path / name).touch()
+    wanted = ["fast-core==1", "torch==2.10.0", "uv==0.13.8", "cuda-toolkit[nvcc]==13.0.2"]
+    assert wheels.missing(wanted, tmp_path) == wanted[1:]
+
+
+def sources(folder: Path, name: str) -> str:
+    """A package of sources alone, as pip takes it by its path."""
+    (folder / name).mkdir(parents=True)
+    (folder / name / "pyproject.toml").write_text(
+        f'[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        f'[project]\nname = "{name}"\nversion = "1.0"\n'
+    )
+    (folder / name / "backend.py").write_text(BACKEND.format(name=name))
+    return f"{name} @ {(folder / name).as_uri()}"
+
+
+BACKEND = """
+import pathlib, zipfile
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    wheel = "{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(pathlib.Path(folder, wheel), "w") as archive:
+        info = "{name}-1.0.dist-info/"
+        archive.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: 1.0\\n")
+        archive.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr(info + "RECORD", "")
+    return wheel
+"""
+
+
+def test_sources_become_wheels_and_a_failure_keeps_what_came_before(tmp_path, monkeypatch, capfd):
+    first = sources(tmp_path / "src", "first")
+    lines = [first, f"second @ {(tmp_path / 'nowhere').as_uri()}"]
+    monkeypatch.setattr(wheels, "BATCH", 1)
+    monkeypatch.setattr(wheels, "pinned", lambda line: (line.split()[0], wheels.Version("1.0")))
+    folder = tmp_path / "wheels"
+    with pytest.raises(GpufeedError, match="no wheels of second"):
+        wheels.collect(lines, folder)
+    assert [path.name for path in folder.glob("*.whl")] == ["first-1.0-py3-none-any.whl"]
+    assert wheels.missing(lines, folder) == lines[1:]  # the next run asks for no more than the rest
+    capfd.readouterr()
+    (tmp_path / "nowhere").mkdir()
+    wheels.collect(lines[:1], folder)
+    assert capfd.readouterr().out == ""
+
+
+def test_a_config_is_merged_as_snakemake_does():
+    from snakemake.utils import update_config
+
+    theirs = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
+    update_config(theirs, yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text()))
+    demo = yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text())
+    assert bundle_archives.merged(SHIPPED, demo) == theirs
+    assert SHIPPED["run"] != ["demo"]
+
+
+@pytest.mark.parametrize(
+    "config", ["config.yaml", "h200.yaml", "h200_more.yaml", "demo.yaml", "own.yaml", "accuracy.yaml"]
+)
+def test_the_archives_are_those_that_the_rules_would_download(config):
+    """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
+    changes = yaml.safe_load((REPOSITORY / "config" / config).read_text())
+    merged = bundle_archives.merged(SHIPPED, changes)
+    names = {file.name for file in bundle_archives.files(merged)}
+    expected = {
+        "config.yaml": {"cifar-10-python.tar.gz", "tiny-imagenet-200.zip", *FASHION_MNIST_FILES},
+        "h200.yaml": {"tiny-imagenet-40.zip"},
+        "h200_more.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
+        "demo.yaml": set(),
+        "own.yaml": set(),  # a folder is not packed
+        "accuracy.yaml": {"cifar10-jpeg.npz", "tiny-imagenet-40.zip"},
+    }[config]
+    assert names == expected
+
+
+def test_what_a_dataset_is_made_of_comes_too():
+    config = bundle_archives.merged(SHIPPED, H200 | {"run": ["gpu_decoding"]})
+    assert "mosaic_1024" in bundle_archives.datasets(config)
+    assert "tiny_imagenet_40" in bundle_archives.datasets(config)  # by use_instead
+
+
+def row(body: bytes, *urls: str) -> dict:
+    return {
+        "name": "a.zip",
+        "urls": list(urls),
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "size": len(body),
+    }
+
+
+def config_with(files: list[dict], tmp_path: Path) -> dict:
+    """A config that runs one experiment on one source with these files."""
+    experiment = {
+        "title": "One",
+        "question": "Is it packed?",
+        "common": {"dataset": "tiny_imagenet", "model": "simple_cnn", "steps": 4},
+        "blocks": {"one": {"loader": "dataloader_sync"}},
+    }
+    changes = {
+        "run": ["one"],
+        "experiments": {"one": experiment},
+        "archives": [],
+        "data": str(tmp_path / "data"),
+    }
+    config = bundle_archives.merged(SHIPPED, changes)
+    config["sources"]["tiny_imagenet"] = {"layout": "tiny_imagenet", "files": files}
+    return config
+
+
+def test_an_archive_that_is_whole_stays_and_a_broken_one_is_fetched_anew(server, tmp_path):
+    body, folder = b"images" * 1000, tmp_path / "bundle/archives"
+    config = config_with([row(body, server.add("/a.zip", body))], tmp_path)
+    bundle_archives.collect(config, folder)
+    bundle_archives.collect(config, folder)
+    assert len(server.requests) == 1
+    (folder / "a.zip").write_bytes(b"x")
+    bundle_archives.collect(config, folder)
+    assert (folder / "a.zip").read_bytes() == body
+    assert len(server.requests) == 2
+
+
+def test_an_archive_that_the_workflow_has_downloaded_is_copied(tmp_path):
+    there = tmp_path / "data/tiny_imagenet/archives/a.zip"
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"images")
+    bundle_archives.collect(config_with([row(b"images")], tmp_path), tmp_path / "bundle")
+    assert (tmp_path / "bundle/a.zip").read_bytes() == b"images"
+
+
+def test_an_archive_that_nobody_has_is_named(tmp_path):
+    with pytest.raises(GpufeedError, match=r"no folder of archives for a\.zip|no a\.zip in"):
+        bundle_archives.collect(config_with([row(b"images")], tmp_path), tmp_path / "bundle")

@@ -1,0 +1,233 @@
+"""Documents: whole or not there, at one with themselves, and errors that say what to do where they arise."""
+
+import copy
+import json
+from dataclasses import asdict, replace
+
+import ceilings_fixtures
+import pytest
+import record_fixtures as made
+from data_fixtures import REPOSITORY
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.benchmarks.store_builds import DOCUMENT as BUILDS
+from gpufeed.core.ceilings_record import DOCUMENT as CEILINGS
+from gpufeed.core.cells import cell_id
+from gpufeed.core.consistency import disagreements
+from gpufeed.core.decoding_record import DOCUMENT
+from gpufeed.core.equivalence_verdict import DOCUMENT as GATES
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.inference_record import DOCUMENT as INFERENCES
+from gpufeed.core.kernel_record import DOCUMENT as KERNELS
+from gpufeed.core.record import DOCUMENT as RECORDS
+from gpufeed.core.record import Record
+from gpufeed.report import publish
+from gpufeed.report.load_records import read_records, timed
+
+PUBLISHED = {
+    "records/*/*/*.json": RECORDS,
+    "sweeps/*/*.json": DOCUMENT,
+    "builds/*/*.json": BUILDS,
+    "kernels/*.json": KERNELS,
+    "inference/*/*.json": INFERENCES,
+    "ceilings/*/*.json": CEILINGS,
+    "gate/*/*/*.json": GATES,
+}
+
+
+def test_a_document_that_breaks_the_schema_is_not_written_and_nobody_is_told_to_delete_it(tmp_path):
+    path = tmp_path / "a.json"
+    with pytest.raises(GpufeedError) as raised:
+        DOCUMENT.write({"decoder": "pillow"}, path)
+    assert "sweep.schema.yaml" in raised.value.expected
+    assert "delete" not in raised.value.remedy
+    assert "nothing was written" in raised.value.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["{", "{}"])
+def test_a_damaged_document_on_disk_is_to_be_moved_away(tmp_path, text):
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    with pytest.raises(GpufeedError) as raised:
+        DOCUMENT.read(path)
+    assert "move it away and run snakemake" in raised.value.remedy
+
+
+def renamed(record, **axes):
+    """Another cell in the record, under the name that such a cell has."""
+    record["cell"] |= axes
+    record["cell_id"] = cell_id(record["cell"])
+
+
+def thousandfold(record):
+    record["throughput"]["images_per_s"] *= 1000
+
+
+def other_epoch(record):
+    record["epochs"][0]["images_per_s"] *= 2
+
+
+def other_mean(record):
+    record["steps"]["total_ms"]["mean"] *= 2
+    record["steps"]["total_ms"]["max"] *= 2
+
+
+def other_accuracy(record):
+    record["accuracy"]["top1"] = 0.9
+
+
+def other_order(record):
+    record["steps"]["load_ms"]["min"] = record["steps"]["load_ms"]["max"] + 1
+
+
+EDITS = {
+    "unknown loader": (lambda record: renamed(record, loader="magic"), "magic"),
+    "unknown model": (lambda record: renamed(record, model="magic"), "magic"),
+    "batch below one": (lambda record: renamed(record, batch_size=-1), "batch_size"),
+    "no number": (lambda record: renamed(record, batch_size="many"), "batch_size"),
+    "another setting": (lambda record: record["cell"].update(workers=7), "digest"),
+    "another option": (lambda record: record["cell"]["hyper"].update(model={"stem": "cifar"}), "digest"),
+    "another repeat": (lambda record: record.update(repeat=5), "5.json"),
+    "another experiment": (lambda record: record.update(experiment="peers"), "peers"),
+    "a thousandfold rate": (thousandfold, "images_per_s"),
+    "another rate of an epoch": (other_epoch, "epochs[0]"),
+    "another mean than the seconds": (other_mean, "seconds"),
+    "another accuracy": (other_accuracy, "top1"),
+    "a minimum above the maximum": (other_order, "steps.load_ms"),
+}
+
+
+@pytest.mark.parametrize(("edit", "said"), EDITS.values(), ids=EDITS)
+def test_a_record_edited_by_hand_is_named_and_not_used(tmp_path, edit, said):
+    of = made.cell("resident")
+    path, other = made.write(tmp_path, *(made.record(of, repeat, top1=0.5) for repeat in (0, 1)))
+    assert Record.read(path).repeat == 0
+    data = json.loads(path.read_text())
+    edit(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(GpufeedError) as raised:
+        Record.read(path)
+    assert str(path) in raised.value.found
+    assert said in raised.value.found
+    table = read_records([path, other])
+    assert table["status"].tolist() == ["damaged", "done"]
+    assert str(path) in table["sentence"][0]
+    assert timed(table)["path"].tolist() == [str(other)]
+    assert json.loads(path.read_text()) == data  # what the user wrote is the user's
+
+
+def test_an_edited_record_can_be_measured_again_without_losing_it(tmp_path):
+    (path,) = made.write(tmp_path, made.record(made.cell("resident")))
+    path.write_text(path.read_text().replace('"loader": "resident"', '"loader": "overlap"'))
+    with pytest.raises(GpufeedError) as raised:
+        Record.read(path)
+    assert "delete" not in raised.value.remedy
+    assert "move" in raised.value.remedy
+    assert "snakemake" in raised.value.remedy
+    assert raised.value.remedy in read_records([path])["sentence"][0]
+
+
+@pytest.mark.parametrize(
+    "place", ["0.json", "pipelining/0.json", "peers/{cell_id}/0.json", "pipelining/x/0.json"]
+)
+def test_a_record_counts_in_its_own_place_alone(tmp_path, place):
+    one = made.record(made.cell("resident"))
+    path = tmp_path / place.format(cell_id=one.cell_id)
+    one.write(path)
+    with pytest.raises(GpufeedError, match=one.cell_id):
+        Record.read(path)
+
+
+def test_the_way_to_a_record_may_lead_through_another_folder(tmp_path):
+    (path,) = made.write(tmp_path, made.record(made.cell("resident")))
+    (path.parent.parent / "other").mkdir()
+    assert Record.read(path.parent.parent / "other/.." / path.parent.name / path.name).repeat == 0
+
+
+def test_another_record_of_a_repeat_may_lie_beside_the_first(tmp_path):
+    (path,) = made.write(tmp_path, made.record(made.cell("resident"), repeat=3))
+    for name, counts in (("3-again.json", True), ("30-again.json", False), ("30.json", False)):
+        beside = path.with_name(name)
+        beside.write_text(path.read_text())
+        if counts:
+            assert Record.read(beside) == Record.read(path)
+        else:
+            with pytest.raises(GpufeedError, match=path.name):
+                Record.read(beside)
+
+
+def test_other_documents_are_held_to_the_same(tmp_path):
+    ceilings = ceilings_fixtures.document(ceilings_fixtures.pairs(0.5))
+    path = ceilings_fixtures.write(tmp_path, ceilings)
+    CEILINGS.read(path)
+    ceilings["cell"]["batch_size"] += 1
+    CEILINGS.write(ceilings, path)
+    with pytest.raises(GpufeedError, match="digest"):
+        CEILINGS.read(path)
+    ceilings = ceilings_fixtures.document(ceilings_fixtures.pairs(0.5))
+    CEILINGS.write(ceilings, moved := path.with_name("moved.json"))
+    with pytest.raises(GpufeedError, match=ceilings["cell_id"]):
+        CEILINGS.read(moved)
+
+
+def test_every_published_document_agrees_with_itself():
+    counted = dict.fromkeys(PUBLISHED, 0)
+    for place, document in PUBLISHED.items():
+        for path in sorted((REPOSITORY / "results/reference").glob(f"**/{place}")):
+            document.read(path)
+            counted[place] += 1
+    assert all(counted.values()), counted
+
+
+def around(record, **changes):
+    return replace(record, environment=record.environment | changes)
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"machine": "0123abcd", "dirty": True}, "with local changes"),
+        ({"machine": "0123abcd", "dirty": None}, "changes unknown"),
+        ({"machine": None, "dirty": None}, "changes unknown"),
+        ({"machine": "0123abcd", "commit": None}, "unknown"),
+    ],
+)
+def test_what_is_no_commit_is_not_published(tmp_path, told, said):
+    clean = around(made.record(made.cell("resident")), machine="0123abcd")
+    made.write(tmp_path, clean)
+    publish.refuse_changed(tmp_path)
+    (path,) = made.write(tmp_path, around(made.record(made.cell("replay")), **told))
+    with pytest.raises(GpufeedError) as raised:
+        publish.refuse_changed(tmp_path)
+    assert f"{path} (" in raised.value.found
+    assert said in raised.value.found
+    assert "1 of" in raised.value.found
+    assert "delete" not in raised.value.remedy
+
+
+def test_published_documents_that_do_not_know_their_changes_become_no_more():
+    reference = REPOSITORY / "results/reference"
+    told = [json.loads(path.read_text()) for path in reference.rglob("*.json")]
+    old = [one["environment"] for one in told if isinstance(one, dict) and "environment" in one]
+    old = [one["dirty"] for one in old if "machine" not in one]
+    assert (old.count(None) <= 544, old.count(True) <= 58, old.count(False)) == (True, True, 0)
+    for host in sorted(reference.glob("*/")):
+        publish.refuse_changed(host)
+
+
+NAMES = ["min", "median", "max", "mean", "images", "seconds", "images_per_s", "correct", "top1"]
+WILD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(WILD)
+def test_whatever_numbers_a_document_has_are_judged_without_an_error(wild):
+    one = asdict(made.record(made.cell("resident")))
+    one["telemetry"] = copy.deepcopy(wild)
+    for sentence in disagreements(one):
+        assert "telemetry" in sentence

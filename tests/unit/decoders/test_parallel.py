@@ -1,0 +1,196 @@
+"""Bulk decoding: the pixels of every batch, the cores that are really used, and what happens to bad files."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hostile_fixtures import available
+from PIL import Image
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import DECODERS, load
+from gpufeed.datasets.synthetic import reorganise
+from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.parallel import CallBulk, Files, ProcessBulk, open_bulk, torch_threads
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.system.cores import on_cores
+
+CPU = torch.device("cpu")
+NAMES = [name for name, entry in DECODERS.items() if entry.device == "any" and name != "strips"]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Paths of 23 JPEGs of 24 x 16 pixels, some grayscale, and their pixels by Pillow, (23, 24, 16, 3)."""
+    options = {"count": 23, "size": [24, 16], "classes": 3, "grayscale_share": 0.2, "evaluation_share": 0.0}
+    manifest = reorganise([], tmp_path_factory.mktemp("images"), "synthetic", options)
+    paths = [str(path) for path in manifest.paths()]
+    return paths, np.stack(PillowDecoder().decode([read_file(path) for path in paths]).images)
+
+
+def opened(bulk, paths, batch_size=5, height=24, width=16):
+    bulk.open(Files(list(paths), height, width, batch_size))
+    return bulk
+
+
+def run(bulk, images):
+    """All batches joined: a batch is only valid until the next one, so copies."""
+    return np.concatenate([batch.numpy().copy() for batch in bulk.run(images)])
+
+
+@pytest.mark.parametrize(("name", "cores"), [("pillow", 1), ("dali_cpu", 1), *((name, 2) for name in NAMES)])
+def test_batches_are_the_files_in_order_again_and_again(images, name, cores):
+    available(name)
+    paths, pixels = images
+    with open_bulk(name, cores, CPU) as bulk:
+        by_processes = load("decoder", name).parallel == "processes"
+        assert type(bulk) is (ProcessBulk if by_processes else CallBulk)
+        found = run(opened(bulk, paths), 48)  # ten batches of five: twice around the 23 files and four more
+        assert np.array_equal(found, np.concatenate([pixels, pixels, pixels])[:50])
+        assert np.array_equal(run(bulk, 3), pixels[:5])  # from the first file on
+        opened(bulk, paths[7:], batch_size=1)
+        assert np.array_equal(run(bulk, 3), pixels[7:10])
+        assert bulk.fell_back == 0
+        assert name in bulk.version()
+
+
+@pytest.mark.parametrize("batch_size", [5, 23, 40])
+def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
+    available("dali_cpu")
+    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+    from gpufeed.loaders.dali_reader import DEPTH
+
+    paths, pixels = images
+    with opened(DaliBulk("dali_cpu", 2, CPU), paths, batch_size) as bulk:
+        assert bulk.reading is not None
+        assert not bulk.reading.begun
+        found = []
+        for count in (1, 2 * batch_size, 60, 1):
+            found.append(run(bulk, count))
+            assert not bulk.reading.begun  # the next run finds no batch ready
+        found = np.concatenate(found)
+        list_of = np.arange(-(-23 // batch_size) * batch_size) % 23  # whole batches, again and again
+        began = DEPTH * batch_size  # opening took these
+        assert np.array_equal(found, pixels[np.resize(list_of, began + len(found))[began:]])
+        assert bulk.fell_back == 0
+        opened(bulk, paths[7:], batch_size=1)
+        assert np.array_equal(run(bulk, 3), pixels[7 + DEPTH :][:3])
+
+
+def test_a_file_that_changes_under_dalis_reader_is_an_error(images, tmp_path):
+    available("dali_cpu")
+    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+
+    paths, pixels = list(images[0]), images[1]
+    late = tmp_path / "late.jpg"
+    late.write_bytes(Path(paths[12]).read_bytes())
+    paths[12] = str(late)
+    with opened(DaliBulk("dali_cpu", 2, CPU), paths) as bulk:
+        late.unlink()
+        with pytest.raises(GpufeedError, match="its files have changed"):
+            run(bulk, 40)
+        assert np.array_equal(run(bulk, 10), pixels[:10])  # fed from now on
+        with pytest.raises(GpufeedError, match=str(late)):
+            run(bulk, 40)
+
+
+def test_dali_is_fed_where_it_does_not_take_a_file(images, tmp_path):
+    available("dali_cpu")
+    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+
+    paths, pixels = images
+    gif = tmp_path / "a.gif"
+    Image.fromarray(pixels[2]).save(gif)
+    with opened(DaliBulk("dali_cpu", 2, CPU), [*paths[:2], str(gif), *paths[3:]]) as bulk:
+        assert bulk.reading is None
+        assert np.array_equal(run(bulk, 5)[[0, 1, 3, 4]], pixels[[0, 1, 3, 4]])
+        assert bulk.fell_back == 1
+
+
+def test_images_of_another_decoder_are_counted(images, tmp_path):
+    """simplejpeg leaves PNG files to Pillow."""
+    manifest = reorganise([], tmp_path, "png", {"count": 6, "size": 16, "classes": 2, "format": "png"})
+    paths = [*map(str, manifest.paths())]
+    with open_bulk("simplejpeg", 2, CPU) as bulk:
+        run(opened(bulk, paths, 3, 16), 6)
+        assert bulk.fell_back == 6
+
+
+def test_torch_is_not_imported_by_processes_that_need_none(images):
+    with open_bulk("simplejpeg", 1, CPU) as bulk:
+        run(opened(bulk, images[0]), 5)
+        maps = Path(f"/proc/{bulk.workers[0][0].pid}/maps").read_text()
+        assert "simplejpeg" in maps
+        assert "libtorch" not in maps
+
+
+@pytest.mark.parametrize("name", ["pillow", "dali_cpu"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "size"])
+def test_a_bad_file_is_an_error_with_its_path_and_the_rest_goes_on(images, tmp_path, name, damage):
+    available(name)
+    paths, pixels = list(images[0]), images[1]
+    bad = tmp_path / "bad.jpg"
+    if damage == "cut":
+        bad.write_bytes(Path(paths[0]).read_bytes()[:200])
+    elif damage == "size":
+        options = {"count": 1, "size": 16, "classes": 1, "evaluation_share": 0.0}
+        bad.write_bytes(reorganise([], tmp_path / "x", "x", options).paths()[0].read_bytes())
+    with open_bulk(name, 2, CPU) as bulk:
+        opened(bulk, [*paths[:12], str(bad), *paths[13:]])
+        with pytest.raises(GpufeedError, match=str(bad)):
+            run(bulk, 40)
+        assert np.array_equal(run(bulk, 10), pixels[:10])
+        assert np.array_equal(run(opened(bulk, paths), 25), np.concatenate([pixels, pixels])[:25])
+
+
+def test_a_run_that_is_left_early_does_not_disturb_the_next(images):
+    paths, pixels = images
+    with open_bulk("pillow", 2, CPU) as bulk:
+        batches = opened(bulk, paths).run(40)
+        next(batches)
+        batches.close()
+        assert np.array_equal(run(bulk, 20), pixels[:20])
+
+
+def test_a_dead_process_is_an_error_and_no_hang(images):
+    with open_bulk("pillow", 2, CPU) as bulk:
+        opened(bulk, images[0])
+        os.kill(bulk.workers[1][0].pid, signal.SIGKILL)
+        with pytest.raises(GpufeedError, match="a decoding process of pillow ended"):
+            run(bulk, 40)
+
+
+def test_processes_end_with_the_bulk(images):
+    with open_bulk("pillow", 2, CPU) as bulk:
+        opened(bulk, images[0])
+        processes = [process for process, _ in bulk.workers]
+        descriptor = bulk.slots.descriptor
+    assert [process.is_alive() for process in processes] == [False, False]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+    bulk.close()
+
+
+def affinities(pid: int) -> set[frozenset]:
+    """The cores of every thread of a process."""
+    return {frozenset(os.sched_getaffinity(int(task))) for task in os.listdir(f"/proc/{pid}/task")}
+
+
+@pytest.mark.parametrize("name", ["pillow", "dali_cpu"])
+def test_a_core_count_holds_for_every_thread_and_process(images, name):
+    available(name)
+    before = os.sched_getaffinity(0)
+    torch.ones(300_000).exp()  # torch's own threads have started, on all cores
+    with on_cores(1) as chosen, torch_threads(1):
+        assert chosen == sorted(before)[:1]
+        with open_bulk(name, 1, CPU, chosen) as bulk:
+            run(opened(bulk, images[0]), 20)
+            pids = [process.pid for process, _ in bulk.workers] if isinstance(bulk, ProcessBulk) else []
+            for pid in [os.getpid(), *pids]:
+                assert affinities(pid) == {frozenset(chosen)}
+            if isinstance(bulk, CallBulk):
+                assert bulk.decoder.threads == 1
+    assert affinities(os.getpid()) == {frozenset(before)}

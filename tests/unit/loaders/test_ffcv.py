@@ -1,0 +1,205 @@
+"""Loader ffcv beyond the contract: a node without it, its JPEG files, its threads, and errors in them."""
+
+import io
+import sys
+import threading
+from contextlib import closing
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from gate_fixtures import judged, task_for
+from image_fixtures import request, write_beton, write_cache, write_dataset
+from PIL import Image
+
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.registry import load
+from gpufeed.datasets.synthetic import reorganise
+from gpufeed.loaders import ffcv
+from gpufeed.loaders.base import NoStage
+from gpufeed.loaders.pixel_tolerance import pixel_source
+from gpufeed.stores.decoded_cache import open_cache
+
+JPEGS = {
+    "count": 60,
+    "size": 32,
+    "classes": 4,
+    "format": "jpeg",
+    "quality": 90,
+    "grayscale_share": 0.2,
+    "evaluation_share": 0.2,
+    "seed": 0,
+}
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    made = write_dataset(tmp_path / "tiny")
+    write_beton(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory):
+    """JPEG files, a fifth of them grayscale, and one of CMYK."""
+    made = reorganise([], tmp_path_factory.mktemp("jpegs"), "synthetic", JPEGS)
+    odd = made.paths()[int(made.ids("train")[3])]
+    with Image.open(io.BytesIO(odd.read_bytes())) as image:
+        image.convert("CMYK").save(odd, "JPEG")
+    write_beton(made)
+    return made, write_cache(made)
+
+
+def opened(asked):
+    """An open loader; skips the test where this node cannot run it."""
+    loader = load("loader", "ffcv")(asked)
+    try:
+        loader.open()
+    except Skip as skip:
+        pytest.skip(str(skip))
+    return loader
+
+
+def test_a_node_without_it_is_told_what_to_install(manifest, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ffcv", None)
+    loader = load("loader", "ffcv")(request(manifest, None))
+    with pytest.raises(Skip, match=r"needs the package ffcv, .* libturbojpeg0-dev .* --no-deps ffcv\.$"):
+        loader.open()
+    loader.close()
+
+
+def test_threads_that_would_abort_the_process_are_a_skip(manifest, monkeypatch):
+    opened(request(manifest, None, workers=2)).close()
+    import numba
+
+    monkeypatch.setattr(numba, "threading_layer", lambda: "workqueue")
+    opened(request(manifest, None, workers=1)).close()  # compiled without them
+    if numba.config.NUMBA_NUM_THREADS > 1:
+        with pytest.raises(Skip, match="threading layer tbb or omp"):
+            load("loader", "ffcv")(request(manifest, None, workers=2)).open()
+
+
+def test_what_it_reads_is_asked_for(tmp_path, manifest):
+    with pytest.raises(GpufeedError, match=r"no \.beton file for the loader ffcv"):
+        load("loader", "ffcv")(request(write_dataset(tmp_path / "other"), None))
+    with pytest.raises(GpufeedError, match="a transform for each sample"):
+        load("loader", "ffcv")(request(manifest, None, sample_transform=lambda image, *_: image))
+    with pytest.raises(NoStage, match="one compiled function"):
+        load("loader", "ffcv").without_decoding(request(manifest, None), lambda: np.empty(0))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 500])  # Numba has no more threads than cores
+def test_jpeg_files_are_decoded_within_the_tolerance_and_counted(jpegs, workers):
+    made, cache = jpegs
+    reference = open_cache(cache, made)
+    loader = opened(request(made, None, workers=workers, threads=2, batch_size=7))
+    with loader:
+        allowed = pixel_source("ffcv", loader, None).tolerance
+        for batch in loader:
+            for image, i in zip(batch.images.numpy(), batch.ids.tolist(), strict=True):
+                assert allowed.exceeded(image, reference[i]) is None
+            assert batch.labels.tolist() == made.labels()[batch.ids].tolist()
+    count = len(made.ids("train"))
+    assert loader.tally.asdict() == {"decoder": "ffcv", "images": count, "fell_back": {"pillow": 1}}
+
+
+@pytest.mark.parametrize("batch_size", [1, 23, 100])
+def test_any_size_of_batch(manifest, batch_size):
+    with opened(request(manifest, None, batch_size=batch_size)) as loader:
+        for _ in range(2):
+            promised = loader.order().tolist()
+            assert [i for batch in loader for i in batch.ids.tolist()] == promised
+
+
+def test_the_verdict_reads_every_byte(jpegs):
+    made, cache = jpegs
+    opened(request(made, None)).close()
+    one = judged(task_for(made, cache, "ffcv"))
+    assert (one.status, one.pixels["decoder"]) == ("passed", "ffcv")
+    assert one.pixels["version"].startswith("ffcv 1.")
+    assert one.loading["fell_back"] == {"pillow": 3}  # the same one in three epochs
+    path = request(made, None).beton
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        one = judged(task_for(made, cache, "ffcv"))
+    finally:
+        path.write_bytes(whole)
+    assert one.status == "failed"
+    assert "sha256" in one.sentence
+
+
+def test_torchs_threads_are_left_alone(manifest):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with opened(request(manifest, None, workers=1)) as loader:
+            list(loader)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_no_thread_of_an_epoch_outlives_it(manifest):
+    with opened(request(manifest, None, batch_size=1, prefetch_factor=1)) as loader:
+        before = set(threading.enumerate())
+        list(loader)
+        for _ in loader:
+            break
+        for place, _ in enumerate(loader):
+            if place == len(loader) - 2:  # the last word waits for room
+                break
+        assert set(threading.enumerate()) == before
+
+
+def test_an_error_in_ffcvs_thread_reaches_the_consumer(manifest, monkeypatch):
+    with opened(request(manifest, None)) as loader:
+
+        def failing(*_):
+            raise ValueError("planted")
+
+        monkeypatch.setattr(ffcv.epoch_thread(), "run_pipeline", failing)
+        before = set(threading.enumerate())
+        with pytest.raises(ValueError, match="planted"):
+            list(loader)
+        assert set(threading.enumerate()) == before
+
+
+def test_a_loader_that_gives_nothing_is_an_error(manifest, monkeypatch):
+    with opened(request(manifest, None)) as loader:
+        release = threading.Event()
+        monkeypatch.setattr(ffcv, "STUCK_S", 0.2)
+        monkeypatch.setattr(ffcv, "END_S", 0.1)
+        monkeypatch.setattr(ffcv.epoch_thread(), "run_pipeline", lambda *_: release.wait(60))
+        try:
+            with pytest.raises(GpufeedError, match=r"no batch from FFCV for 0\.2 s"):
+                list(loader)
+        finally:
+            release.set()
+
+
+def test_no_page_of_the_file_is_held(manifest):
+    with opened(request(manifest, None)) as loader:
+        list(loader)
+        (file,) = loader.files()
+        assert file == str(request(manifest, None).beton)
+        assert not [place for place in psutil.Process().memory_maps() if place.path == file]
+        assert len(list(loader)) == 5
+        assert [place for place in psutil.Process().memory_maps() if place.path == file]
+
+
+def test_a_ranks_order_has_the_layout_that_was_compiled_for(manifest, monkeypatch):
+    """Else Numba compiles anew within the first epoch, which is timed."""
+    layouts, plain = [], ffcv.epoch_thread
+
+    def watched():
+        thread = plain()
+        return lambda loader, order: layouts.append(order.flags.c_contiguous) or thread(loader, order)
+
+    monkeypatch.setattr(ffcv, "epoch_thread", watched)
+    loader = opened(request(manifest, None, world_size=2, rank=1))
+    with closing(loader):
+        assert not loader.order().flags.c_contiguous
+        list(loader)
+    assert layouts == [True, True]

@@ -1,0 +1,151 @@
+"""Nobody waits for ever: what gives nothing for long is an error, and can be left."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from hostile_fixtures import available, photo, saved
+from image_fixtures import request, write_files
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import load
+from gpufeed.decoders import parallel
+from gpufeed.decoders.parallel import Files, open_bulk
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.loaders import prefetch
+from gpufeed.loaders.batch_files import FileReader
+from gpufeed.loaders.prefetch import Ahead, BatchesAhead
+from gpufeed.loaders.samples import STUCK_S
+
+CPU = torch.device("cpu")
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """Paths of 20 JPEGs of 24 x 16 pixels and their pixels by Pillow, (20, 24, 16, 3)."""
+    folder = tmp_path_factory.mktemp("images")
+    files = [saved("JPEG", photo(24, 16) // 2 + np.uint8(i)) for i in range(COUNT)]
+    paths = [folder / f"{i}.jpg" for i in range(COUNT)]
+    for path, data in zip(paths, files, strict=True):
+        path.write_bytes(data)
+    return [str(path) for path in paths], np.stack(PillowDecoder().decode(files).images)
+
+
+def opened(bulk, paths):
+    bulk.open(Files(list(paths), 24, 16, 5))
+    return bulk
+
+
+def run(bulk, images):
+    """All batches joined: a batch is only valid until the next one, so copies."""
+    return np.concatenate([batch.numpy().copy() for batch in bulk.run(images)])
+
+
+@pytest.mark.parametrize("stopped", [1, 3])
+def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopped):
+    """Not one wait an answer that they owe, and none in close(): SIGTERM waits in a stopped process."""
+    paths, pixels = images
+    with open_bulk("simplejpeg", 3, CPU) as bulk:
+        opened(bulk, paths)
+        processes = [process for process, _ in bulk.workers]
+        for process in processes[:stopped]:
+            os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(parallel, "STUCK_S", 3.0)
+        begin = time.perf_counter()
+        with pytest.raises(GpufeedError, match=r"a decoding process of simplejpeg said nothing for 3\.0 s"):
+            run(bulk, 60)
+        assert time.perf_counter() - begin < 6
+        assert not any(process.is_alive() for process in processes)
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg any more"):
+            run(bulk, 60)
+        with pytest.raises(GpufeedError, match="no decoding process of simplejpeg any more"):
+            opened(bulk, paths)
+    with open_bulk("simplejpeg", 3, CPU) as bulk:
+        assert np.array_equal(run(opened(bulk, paths), 10), pixels[:10])
+
+
+def test_a_stuck_process_does_not_keep_close_waiting(images):
+    bulk = opened(open_bulk("simplejpeg", 2, CPU), images[0])
+    os.kill(bulk.workers[1][0].pid, signal.SIGSTOP)
+    begin = time.perf_counter()
+    bulk.close()
+    assert time.perf_counter() - begin < parallel.END_S
+
+
+@pytest.fixture
+def mount(monkeypatch):
+    """What everybody waits for who calls `mount.wait()`; it comes when the test is over."""
+    monkeypatch.setattr(prefetch, "END_S", 0.2)
+    alive = threading.Event()
+    yield alive
+    alive.set()
+
+
+def waiting_for(mount):
+    yield 1
+    mount.wait()
+    yield 2
+
+
+def test_a_source_that_gives_nothing_is_an_error_and_can_be_left(mount, monkeypatch, caplog):
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    begin = time.perf_counter()
+    with pytest.raises(GpufeedError, match=r"nothing from the thread gpufeed-test for 0\.5 s"):
+        items.get()
+    items.close()
+    assert 0.5 <= time.perf_counter() - begin < 30
+    assert "the thread gpufeed-test does not end" in caplog.text
+    mount.set()
+    items.thread.join(5)
+    assert not items.thread.is_alive()
+
+
+def test_closing_does_not_wait_for_ever_either(mount, monkeypatch):
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    begin = time.perf_counter()
+    items.close()
+    assert 0.5 <= time.perf_counter() - begin < 30
+    assert items.thread.daemon
+
+
+def test_a_consumer_that_waits_hears_at_once_of_an_item_and_soon_of_the_end(mount, monkeypatch):
+    monkeypatch.setattr(prefetch, "LOOK_S", 0.2)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    threading.Timer(0.1, items.stopping.set).start()
+    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+        items.get()
+    monkeypatch.setattr(prefetch, "LOOK_S", 60)
+    items = Ahead(waiting_for(mount), "gpufeed-test")
+    assert items.get() == 1
+    threading.Timer(0.1, mount.set).start()
+    begin = time.perf_counter()
+    assert items.get() == 2
+    assert time.perf_counter() - begin < 30
+    items.close()
+
+
+def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeypatch):
+    """And it is told by who waits for the files: the thread behind it may wait a little longer."""
+    assert BatchesAhead.stuck_s > Ahead.stuck_s == STUCK_S
+    available("dali_cpu")
+    files = [saved("JPEG", photo(24, 32)), saved("GIF", photo(24, 32))] * 4  # GIF: DALI gets bytes
+    made = request(write_files(tmp_path / "files", files, "jpg", (24, 32)), None, batch_size=2)
+    monkeypatch.setattr(Ahead, "stuck_s", 0.5)
+    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    with load("loader", "dali_cpu")(made) as loader:
+        plain = FileReader.read
+        monkeypatch.setattr(FileReader, "read", lambda self, i: mount.wait() and plain(self, i))
+        begin = time.perf_counter()
+        with pytest.raises(GpufeedError, match="nothing from the thread gpufeed-read for"):
+            next(iter(loader))
+    assert time.perf_counter() - begin < 30

@@ -1,0 +1,148 @@
+"""Build times and quarantined files in the report."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+import record_fixtures as made
+
+from gpufeed.benchmarks.store_builds import BuildTimes
+from gpufeed.report import load_records, publish
+from gpufeed.report.sections import builds_section, dataset_notes
+
+SENTENCE = "Decoder nvimgcodec needs <a GPU> & this node has none."
+
+
+def one(count: int, files: int, rounds: list[float], mib: float | None = None) -> dict:
+    speed = count / sorted(rounds)[len(rounds) // 2]
+    return {
+        "count": count,
+        "files": files,
+        "rounds_s": rounds,
+        "images_per_s": speed,
+        "bytes_written": 12288 * count,
+        "gpu_buffers_mib": mib,
+        "strips_s": None,
+    }
+
+
+def times(decoder: str, cores: str, *built: dict, gpu: str | None = None, **changes) -> BuildTimes:
+    done = {
+        "decoder_version": f"{decoder} 9.1",
+        "cores": 16 if cores == "all" else 1,
+        "image": (64, 64),
+        "real_files": 20_000,
+        "builds": list(built),
+    }
+    return BuildTimes(
+        experiment="pipelining",
+        dataset="tiny",
+        decoder=decoder,
+        cores_asked=cores,
+        attempt=1,
+        planned_on="node-a",
+        started_at="2026-01-02T03:04:05+00:00",
+        finished_at="2026-01-02T03:05:05+00:00",
+        environment=made.environment(gpu),
+        **(changes or done),
+    )
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Build times of two decoders, one that was skipped, one damaged file; and records that tell of files."""
+    folder = tmp_path / "builds/pipelining"
+    small, large = [2.0, 1.0, 1.5], [10.0, 12.0]
+    times("opencv", "one", one(1000, 1000, small), one(50_000, 20_000, large)).write(
+        folder / "opencv-one.json"
+    )
+    times(
+        "dali_gpu", "all", one(1000, 1000, [0.5], 700.0), one(50_000, 20_000, [5.0], 1500.0), gpu=made.H200
+    ).write(folder / "dali_gpu-all.json")
+    skipped = times("nvimgcodec", "all", status="skipped", sentence=SENTENCE)
+    skipped.write(folder / "nvimgcodec-all.json")
+    (folder / "pillow-all.json").write_text("{")
+    (tmp_path / "builds/other").mkdir()
+    facts = {
+        "samples": 990,
+        "quarantined": 3,
+        "filesystem": "nfs4",
+        "examples": [{"path": "a/<b>.jpg", "reason": "cut & gone"}],
+        "cache": None,
+    }
+    cells = [made.cell(loader) for loader in ("dataloader_sync", "resident", "overlap")]
+    old, cached, new = (made.record(cell) for cell in cells)
+    made.write(
+        tmp_path,
+        old,  # without the field, as older versions wrote it
+        replace(cached, dataset={**facts, "quarantined": 5, "cache": "dali_gpu 9.1"}),
+        replace(new, dataset=facts, finished_at="2026-01-02T03:09:05+00:00"),
+    )
+    plan = made.plan_info({"pipelining": [cell.id for cell in cells]}, repeats=1)
+    plan["experiments"]["pipelining"]["builds"] = [path.stem for path in folder.glob("*.json")]
+    return tmp_path, plan
+
+
+def test_rows_by_size_then_speed(results):
+    folder, _ = results
+    table = builds_section.table(sorted(folder.glob("builds/*/*.json")), "pipelining")
+    shown = [(row.images, row.decoder, row.cores, row.seconds, row.n, row.buffers) for row in table.rows]
+    repeated = "50,000 (repeats of 20,000 real files)"
+    assert shown == [
+        ("1,000", "dali_gpu 9.1", "16 cores", "0.50 (0.50 to 0.50)", 1, "700 MiB"),
+        ("1,000", "opencv 9.1", "1 core", "1.50 (1.00 to 2.00)", 3, "-"),
+        (repeated, "dali_gpu 9.1", "16 cores", "5.00 (5.00 to 5.00)", 1, "1,500 MiB"),
+        (repeated, "opencv 9.1", "1 core", "11.00 (10.00 to 12.00)", 2, "-"),
+    ]
+    assert {row.machine for row in table.rows} == {made.CPU, f"{made.H200}, {made.CPU}"}
+    assert [trouble[:2] for trouble in table.troubles] == [
+        ("nvimgcodec", "skipped"),
+        ("pillow-all", "damaged"),
+    ]
+    assert builds_section.table(sorted(folder.glob("builds/*/*.json")), "hybrid_gpu") is None
+
+
+@pytest.mark.parametrize(("mib", "word"), [(1500, "less than"), (3000, "within"), (5000, "more than")])
+def test_memory_against_the_guide(mib, word):
+    made_of = times(
+        "dali_gpu", "all", one(1000, 1000, [0.5], 10.0), one(50_000, 20_000, [5.0], mib), gpu=made.H200
+    )
+    sentence = builds_section.memory([builds_section.row(made_of, built) for built in made_of.builds])
+    assert (
+        f"{mib:,} MiB (by dali_gpu 9.1, of a set of 50,000 (repeats of 20,000 real files)): {word} the 2"
+        in sentence
+    )
+    assert builds_section.memory([]) == ""
+
+
+def test_the_newest_record_tells_of_a_dataset(results):
+    folder, _ = results
+    (row,) = dataset_notes.rows(load_records.read_records(sorted(folder.glob("records/*/*/*.json"))))
+    assert (row.dataset, row.samples, row.quarantined, row.unnamed) == ("synthetic_224", 990, 3, 2)
+    assert row.caches == ["dali_gpu 9.1"]
+
+
+def test_the_page_shows_both(results, tmp_path):
+    folder, plan = results
+    publish.report(folder, ["pipelining"], plan, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    text = re.sub(r"\s+", " ", unescape(re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page, flags=re.S)))
+    assert "Building the cache" in text
+    assert "1,500 MiB" in text
+    assert f"nvimgcodec: {SENTENCE}" in text
+    assert "990 images; 3 files quarantined" in text
+    assert "a/<b>.jpg : cut & gone" in text
+    assert "and 2 more, all in the log of prepare_dataset" in text
+    assert "cache built by dali_gpu 9.1; read from nfs4" in text
+
+
+def test_a_page_without_either(tmp_path):
+    cell = made.cell()
+    made.write(tmp_path, made.record(cell))
+    publish.report(
+        tmp_path, ["pipelining"], made.plan_info({"pipelining": [cell.id]}), tmp_path / "report.html"
+    )
+    page = (tmp_path / "report.html").read_text()
+    assert "Building the cache" not in page
+    assert "<h3>Datasets</h3>" not in page

@@ -1,0 +1,389 @@
+"""What the report says, draws and tabulates of ceilings, what is planned, and what the scripts write."""
+
+import base64
+import csv
+import io
+import itertools
+import re
+import runpy
+from html import unescape
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import ceilings_fixtures as made
+import measure_fixtures as toys
+import pandas as pd
+import pytest
+import record_fixtures as records
+import yaml
+from image_fixtures import write_dataset
+
+from gpufeed.benchmarks.ceilings.stages import difference
+from gpufeed.core import plan_ceilings
+from gpufeed.core.ceilings_record import read
+from gpufeed.core.cells import cell_id
+from gpufeed.core.config import ROOT, planned
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report import publish, style
+from gpufeed.report.sections import (
+    ceilings_rows,
+    ceilings_section,
+    ceilings_verdict,
+    ceilings_words,
+    speed_utilization_figure,
+)
+
+
+def several():
+    """Three pipelines of one task: fed, waiting for decode, and one that was skipped."""
+    return [
+        made.document(made.pairs(1.63), decode_s=1.25, transfer_s=0.05, input_s=2.63, cell={"workers": 4}),
+        made.document(made.pairs(0.01), input_s=0.5),
+        made.document(made.pairs(1.63), cell={"workers": 8})
+        | {"status": "skipped", "sentence": "There is no GPU."}
+        | dict.fromkeys(("resolved", "shared_cores", "dataset", "segment", "start_up", "shares"))
+        | dict.fromkeys(("images_per_s", "input_only", "stages", "cached_share"))
+        | {"pairs": []},
+    ]
+
+
+def test_parts_of_the_bar_add_up_to_the_epoch():
+    found, fed, _ = several()
+    parts = ceilings_rows.parts(found)
+    assert sum(parts.values()) == pytest.approx(2.63)
+    assert parts["compute"] == pytest.approx(1)
+    assert parts["decode"] == pytest.approx(1.25)
+    assert parts["transfer"] == pytest.approx(0.05)
+    assert parts["other wait"] == pytest.approx(0.33)
+    assert ceilings_rows.parts(fed)["decode"] == 0
+    late = made.document(made.pairs(1.0, start_s=0.8, growth_s=0.5), decode_s=0.9, input_s=2.0)
+    parts = ceilings_rows.parts(late)
+    assert (parts["first batch"], parts["growth"]) == (pytest.approx(0.8), pytest.approx(0.5))
+    assert parts["decode"] == pytest.approx(0.2)  # no more than what is left of the wait
+
+
+def test_the_table_and_the_figure(tmp_path):
+    paths = [made.write(tmp_path, found) for found in several()]
+    ceilings_section.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
+    with (tmp_path / "t.csv").open(newline="") as file:
+        slow, fed, skipped = csv.DictReader(file)
+    assert (slow["verdict"], slow["stage"], fed["verdict"]) == ("input-bound", "decode", "compute-bound")
+    assert slow["evidence"].startswith("input-bound: the GPU waits 62 % of the epoch, 48 points")
+    assert float(slow["au_median"]) == pytest.approx(1 / 2.63)
+    assert float(slow["images_per_s_compute_only_median"]) == pytest.approx(1000)
+    assert float(slow["decode_at_most"]) == pytest.approx(2.63 / 1.38)
+    assert (slow["fetch_s"], slow["fetch_reason"]) == ("", "The kernel kept the files.")
+    assert (skipped["status"], skipped["sentence"], skipped["au_median"]) == (
+        "skipped",
+        "There is no GPU.",
+        "",
+    )
+    words = "".join(ElementTree.parse(tmp_path / "f.svg").getroot().itertext())
+    for text in (
+        "overlap, 4 workers",
+        "AU 38.0 %, input-bound",
+        "wait, decode",
+        "vit_tiny on synthetic_224, bf16",
+    ):
+        assert text in words
+    assert "first batch" not in words
+    ceilings_section.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
+    assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
+
+
+def test_speed_against_au_has_every_pipeline_that_is_done():
+    svg = style.to_svg(speed_utilization_figure.draw(several()))
+    words = "".join(ElementTree.fromstring(svg[svg.index("<svg") :]).itertext())
+    for text in (
+        "overlap, 4 workers",
+        "100%",
+        "images per second, end to end",
+        "vit_tiny on synthetic_224, bf16",
+    ):
+        assert text in words
+    assert "8 workers" not in words
+    (axis,) = speed_utilization_figure.draw(several()).axes
+    points = [container.lines[0].get_xydata()[0].tolist() for container in axis.containers]
+    assert points == [pytest.approx([1 / 1.01, 1000 / 1.01]), pytest.approx([1 / 2.63, 1000 / 2.63])]
+    assert "Nothing to draw" in style.to_svg(speed_utilization_figure.draw(several()[2:]))
+    lone = made.document(made.pairs(0.01), input_s=0.5, cell={"batch_size": 512})
+    assert len(speed_utilization_figure.draw([*several(), lone]).axes) == 1  # compared with nothing
+    assert len(speed_utilization_figure.draw([lone]).axes) == 1
+
+
+@pytest.mark.parametrize(
+    ("waits", "begin"),
+    [([1.63, 0.01], 0.3), ([0.06, 0.01, 0.0], 0.9), ([0.001], 0.9), ([0.1111], 0.8), ([5.0], 0.1)],
+)
+def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
+    figure = speed_utilization_figure.draw([made.document(made.pairs(wait)) for wait in waits])
+    figure.draw_without_rendering()
+    (axis,) = figure.axes
+    low, high = axis.get_xlim()
+    assert low == pytest.approx(begin)
+    assert 1 < high <= 1.05
+    labels = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert {"100%"} < {label.get_text() for label in labels}
+    boxes = [label.get_window_extent() for label in labels]
+    legend = axis.get_legend()
+    names = [text.get_window_extent() for text in legend.get_texts()]
+    for of_kind in (boxes, names):
+        assert not any(one.overlaps(next_) for one, next_ in itertools.pairwise(of_kind))
+    assert legend.get_window_extent().x0 > axis.get_window_extent().x1
+    assert [text.get_text().split(": ")[1] for text in legend.get_texts()] == [
+        f"{100 / (1 + wait):.1f} %" for wait in sorted(waits)
+    ]
+
+
+def test_an_interval_below_the_lowest_median_is_within_the_scale():
+    figure = speed_utilization_figure.draw([made.document(made.pairs(0.1, jitter=0.06))])
+    (axis,) = figure.axes
+    assert axis.get_xlim()[0] == pytest.approx(0.8)
+
+
+def test_the_fastest_pipeline_lies_within_its_panel():
+    for measurements in (several(), several()[1:2]):  # alone it would sit on the edge, cut in half
+        figure = speed_utilization_figure.draw(measurements)
+        figure.draw_without_rendering()
+        (axis,) = figure.axes
+        (_, y), scale = axis.containers[0].lines[0].get_xydata()[0], axis.get_ylim()
+        assert scale[0] == 0
+        assert y * 1.05 < scale[1]
+
+
+def text_of(page):
+    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
+    return re.sub(r"\s+", " ", unescape(html))
+
+
+def test_the_page_has_the_part_and_what_is_missing(tmp_path):
+    paths = [made.write(tmp_path, found) for found in several()]
+    (tmp_path / "ceilings/limits/broken.json").write_text("{")
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), "broken", "to-come"]
+    told = publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    text = text_of(tmp_path / "report.html")
+    part = text[text.index("How far from the limit") :]
+    assert (
+        "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
+    )
+    assert "segments of 1 epoch each" in part
+    assert (
+        "overlap, 4 workers 38.0 % 38.02 to 38.02 62.0 % 0.0 % 380 1,000 380 not told apart from end to end "
+        "input-bound" in part
+    )
+    assert part.index("99.0 %") < part.index("38.0 %")  # the fastest first
+    assert "The GPU waits 62 % of the epoch, 48 points of it for decode in 4 worker processes" in part
+    assert (
+        "decode: 1.25 s an epoch of the loader alone (median of 6 rounds); without it at most 1.9x, "
+        "48 points of the epoch" in part
+    )
+    assert "fetch: not measured. The kernel kept the files." in part
+    assert "first epoch 5.26 s, steady epochs 2.63 s" in part
+    assert "damaged broken:" in part
+    assert f"skipped {paths[2].stem}: There is no GPU." in part
+    assert "The ceilings of 1 more of its cells" in part
+    assert "1 measurement of ceilings" in publish.say_missing(told, info)
+
+
+def test_ceilings_without_repeats_are_the_answer(tmp_path):
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    text = text_of(tmp_path / "report.html")
+    top = text[: text.index("How far from the limit Each cell")]
+    assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
+    answer = (
+        "overlap: AU 99.0 %, 990 images/s, the highest AU of 2 pipelines; next overlap, 4 workers 38.0 %, "
+        "61 points below. Compute-bound: the GPU waits 1.0 % of the epoch"
+    )
+    assert answer in top
+    assert "No pipeline has a finished repeat yet." not in text
+    assert "This page has ceilings only, of 2 cells; no repeat of a cell was measured · 1 skipped" in top
+    assert "input-bound" not in top
+    assert "No loader was measured yet." not in text
+    assert "overlap not judged" in text
+
+
+def ceilings_page(tmp_path, *records_, missing=()):
+    """(HTML, text) of a page with ceilings and maybe records."""
+    cells = list(dict.fromkeys(record.cell_id for record in records_)) or ["never-measured"]
+    info = records.plan_info({"limits": cells}, repeats=2)
+    paths = [made.write(tmp_path, found) for found in several()]
+    info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), *missing]
+    records.write(tmp_path, *records_)
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text(encoding="utf-8"), text_of(tmp_path / "report.html")
+
+
+def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
+    html, text = ceilings_page(tmp_path, missing=["to-come"])
+    assert "#cells" not in html.split("</style>")[-1]
+    assert 'id="cells"' not in html
+    assert "All cells" not in text
+    assert "finished ·" not in text
+    assert "missing: 1 measurement of ceilings ·" in text  # and not the repeats
+    assert "Not measured yet: 2 repeats of 1 cell and 1 measurement of ceilings." in text
+    assert "Wait of repeats" not in text
+    assert "Total less train" not in text
+
+
+def test_a_page_with_repeats_too_has_both(tmp_path):
+    html, text = ceilings_page(tmp_path, records.record(records.cell("overlap", "limits")))
+    assert 'id="cells"' in html
+    assert "1 finished · ceilings of 2 cells" in text
+    assert "missing: 1 repeat of 1 cell" in text
+    assert "Wait of repeats Total less train" in text
+    assert "Wait The gaps between training steps on the compute stream" in text
+
+
+def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
+    text = ceilings_page(tmp_path)[1]
+    words = text[text.rindex("AU Compute-only over end-to-end time") :]
+    for told in (
+        "compute-bound AU's 95 % interval lies at 97.1 % or above:",
+        "would be at most 1.03 times as fast.",
+        "balanced AU's interval lies between 90 and 97.1 %.",
+        "input-bound AU's interval lies below 90 %.",
+        "and has 50 % of the wait",
+        "start-up-bound The same, and the first batches of the epochs have more than 50 % of the wait",
+        "no verdict AU's interval holds 90 or 97.1 %, or there are fewer than 6 pairs",
+        "Verdicts tell it from 0.5 points on.",
+        "below 3.0 points untold",
+    ):
+        assert told in words, told
+    monkeypatch.setattr(ceilings_verdict, "LOST", 0.8)
+    assert "lies between 80 and 97.1 %" in str(ceilings_words.definitions())
+
+
+def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
+    info = records.plan_info({"limits": []}, repeats=1)
+    info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
+    publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    text = text_of(tmp_path / "report.html")
+    place, commit = ceilings_rows.origin(several()[0])
+    environment = text[text.rindex("Environment") :]
+    assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment
+    assert commit in environment
+    assert "warm-up an epoch or more of each side before the pairs of ceilings, not counted" in environment
+    assert "| overlap, 4 workers | 38.0 % (38.02 to 38.02) | 62.0 % |" in text
+    assert "with OverlapLoader(request) as loader:" in text
+    href = re.search(r'download="limits-ceilings.csv" href="data:text/csv;base64,([^"]*)"', html)
+    table = pd.read_csv(io.BytesIO(base64.b64decode(href.group(1))))
+    assert table["gpu_uuid"].tolist() == [place] * 3
+    assert sorted(table["au_median"].dropna()) == pytest.approx([1 / 2.63, 1 / 1.01])
+    assert 'download="limits-ceilings.parquet"' in html
+
+
+def test_a_stage_that_is_not_shown_takes_no_time():
+    found = several()[0]["stages"]["decode"] | {"shown": False}
+    assert ceilings_section.stage("decode", found) == (
+        "decode: not shown to take any time (in the median of 6 rounds 1.25 s an epoch of the loader alone)"
+    )
+    found["seconds"] = found["seconds"] | {"median": -0.1}
+    assert ceilings_section.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (
+            [0.58, 0.6, -0.4, 0.65, 0.7, 0.79],
+            "fetch: not settled. One or more of 6 rounds say that it takes nothing or less, the median 0.625 "
+            "s an epoch of the loader alone, the longest 0.790 s",
+        ),
+        (
+            [0.01, 0.02, -0.4, 0.01, 0.02, 0.79],
+            "fetch: not shown to take any time (in the median of 6 rounds 0.0150 s an epoch of the loader "
+            "alone)",
+        ),
+    ],
+)
+def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
+    found = difference([1 + one for one in seconds], [1.0] * 6, 1000, 1.5, 1.0)
+    assert not found["shown"]
+    assert ceilings_section.stage("fetch", found) == said
+
+
+def test_nothing_asked_for_is_no_part(tmp_path):
+    assert ceilings_section.section([], "limits", []) is None
+
+
+# --- the config
+
+
+def config(ceilings, **changes):
+    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    blocks = {
+        "one": {"loader": ["resident", "replay"]},
+        "two": {"loader": "replay"},
+        "three": {"loader": "overlap", "trainer": "fastai"},
+        "four": {"loader": "overlap", "trainer": ["lightning"], "devices": 2},
+    }
+    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
+    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "ceilings": ceilings, **changes}}}
+
+
+def test_cells_and_settings_with_defaults():
+    found = config({"blocks": ["one"], "pairs": 30})
+    (cell,) = plan_ceilings.cells(found, planned(found), "tiny")
+    assert "resident" in cell
+    assert plan_ceilings.settings(found, "tiny") == {"pairs": 30, "least_s": 3.0}
+    del found["experiments"]["tiny"]["ceilings"]
+    assert plan_ceilings.settings(found, "tiny") is None
+    assert plan_ceilings.cells(found, planned(found), "tiny") == []
+
+
+@pytest.mark.parametrize(
+    ("ceilings", "found"),
+    [
+        ({}, "no 'blocks' in experiments.tiny.ceilings"),
+        ({"blocks": ["five"]}, "block 'five' in experiments.tiny.ceilings.blocks"),
+        ({"blocks": ["two"]}, "no cell but ceilings"),
+        ({"blocks": ["one", "three"]}, "the trainer fastai has no step of its own"),
+        ({"blocks": ["four"]}, "the trainer lightning"),
+        ({"blocks": ["one"], "pairs": 5}, "experiments.tiny.ceilings.pairs: 5"),
+        ({"blocks": ["one"], "least_s": 0}, "experiments.tiny.ceilings.least_s: 0"),
+    ],
+)
+def test_a_wrong_key_is_told_before_anything_is_planned(ceilings, found):
+    with pytest.raises(GpufeedError) as caught:
+        planned(config(ceilings))
+    assert found in caught.value.found
+
+
+# --- the scripts
+
+
+class Named(SimpleNamespace):
+    """The part of Snakemake's named lists that scripts use."""
+
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+
+
+def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypatch, capfd):
+    made.register(monkeypatch)
+    monkeypatch.setenv("GPUFEED_PLANNED_ON", "login2")
+    cell = made.planted(model="SlowModel")
+    toys.give_cell(monkeypatch, cell)
+    found_at = tmp_path / cell["experiment"] / f"{cell_id(cell)}.json"
+    snakemake = SimpleNamespace(
+        input=Named(
+            manifest=str(write_dataset(tmp_path / "tiny", train=5).root / "manifest.parquet"),
+            cache=[],
+        ),
+        output=Named(ceilings=str(found_at)),
+        params=Named(settings={"pairs": 6, "least_s": 0.01}, attempt=4),
+        wildcards=Named(cell="planted"),
+        log=[str(tmp_path / "job.log")],
+        threads=1,
+        resources={},
+    )
+    runpy.run_path(
+        str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"
+    )
+    found = read(found_at)
+    assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
+    assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err

@@ -1,0 +1,269 @@
+"""What the report says, draws and tabulates of models in use."""
+
+import csv
+import re
+import runpy
+from html import unescape
+from itertools import pairwise
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import inference_fixtures as made
+import pytest
+import record_fixtures as records
+import yaml
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from gpufeed.core import plan_inference
+from gpufeed.core.config import ROOT, planned
+from gpufeed.core.errors import GpufeedError
+from gpufeed.report import publish, wording
+from gpufeed.report.sections import inference_figure, inference_rows, inference_section, inference_verdicts
+
+
+def measured(int8=1200.0, host_ms=0.5, **changes):
+    """Eager rows, a fast one, one in INT8 with this rate and latency, and one that did not run."""
+    return made.measurement(
+        made.row("eager", "fp32", 500, 2.0, over_bf16=0.001),
+        made.row("eager", "bf16", 800, 2.0, over_fp32=-0.001),
+        made.row("compiled_graphs", "bf16", 1000, 0.25),
+        made.row(
+            "torchao_int8",
+            "int8",
+            int8,
+            host_ms,
+            over_fp32=-0.003,
+            over_bf16=-0.002,
+            agreement=0.985,
+            layers={"layers": 48, "of": 50},
+            note="A note on int8.",
+        ),
+        made.without("tensorrt_int8", "int8", "skipped", "TensorRT is not installed here."),
+        made.without("tensorrt", "fp32", "skipped", "TensorRT is not installed here."),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"),
+    [
+        (1073, "At batch 1024 torchao_int8 is fastest: 2,146"),
+        (
+            1071,
+            "1024 torchao_int8 has the highest median, not distinguishable from compiled_graphs bf16",
+        ),
+        (
+            990,
+            "1024 compiled_graphs bf16 has the highest median, not distinguishable from torchao_int8",
+        ),
+    ],
+)
+def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate, said):
+    assert said in inference_verdicts.headline(measured(int8=float(rate)))
+
+
+def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat():
+    near = made.measurement(made.row("eager", "fp32", 500, 2.0), made.row("compiled", "fp32", 510, 0.25))
+    said = inference_verdicts.headline(near)
+    assert (
+        "At batch 1024 compiled fp32 has the highest median, not distinguishable from eager fp32: 1,020 "
+        in said
+    )
+    assert (
+        "images/s. With one image compiled fp32 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in said
+    )
+
+
+def test_sentences_by_hand():
+    said = inference_verdicts.sentences(measured())
+    assert said == [
+        "At batch 256 INT8 pays: its fastest route, torchao_int8, has 1,200 images/s, 1.20x the speed of the "
+        "fastest without, compiled_graphs bf16 (1,000 images/s).",
+        "At batch 1024 INT8 pays: its fastest route, torchao_int8, has 2,400 images/s, 1.20x the speed of "
+        "the fastest without, compiled_graphs bf16 (2,000 images/s).",
+        "At one image INT8 does not pay: its fastest route, torchao_int8, has 0.5 ms, 0.50x the speed of "
+        "the fastest without, compiled_graphs bf16 (0.25 ms).",
+        "The accuracy of torchao_int8 is -0.20 points from eager bf16 (within 0.5 points) on 1,000 images, "
+        "of which 98 % get the class that eager fp32 gives.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "answer"),
+    [(1073, "INT8 pays"), (1071, "is not shown"), (934, "is not shown"), (932, "INT8 does not pay")],
+)
+def test_ranges_that_meet_show_nothing(rate, answer):
+    """980 to 1,020 without: 0.98 and 1.02 of the rate must lie beyond, by more than 1.03."""
+    assert answer in inference_verdicts.sentences(measured(int8=rate))[0]
+
+
+@pytest.mark.parametrize(
+    ("factor", "said"),
+    [
+        (0.0, "0.00x"),
+        (422 / 318139, "0.0013x"),
+        (0.052, "0.052x"),
+        (0.1, "0.10x"),
+        (0.994, "0.99x"),
+        (2.345, "2.35x"),
+        (12.44, "12.4x"),
+        (310.2, "310x"),
+    ],
+)
+def test_a_factor_is_never_rounded_to_nothing(factor, said):
+    assert wording.ratio(factor) == said
+
+
+def test_an_accuracy_further_away_is_said_to_be():
+    found = measured()
+    found["rows"][3] |= {"over_bf16": -0.0051}
+    assert "-0.51 points from eager bf16 (more than 0.5 points)" in inference_verdicts.sentences(found)[-1]
+    for row in found["rows"]:
+        row["over_bf16"] = None  # as on a GPU without bf16
+    assert "-0.30 points from eager fp32" in inference_verdicts.sentences(found)[-1]
+
+
+def test_without_a_route_that_ran_that_is_the_sentence():
+    found = measured()
+    del found["rows"][3]
+    (said,) = inference_verdicts.sentences(found)
+    assert said == "No INT8 route ran to its end here: see the reasons below."
+    assert inference_verdicts.sentences(made.measurement(made.row("eager", "fp32"))) == []
+
+
+def test_rates_are_divided_by_eager_of_the_same_precision():
+    rows = inference_rows.done(measured())
+    assert inference_rows.rival(rows, "fp32") is rows["eager", "fp32"]
+    assert inference_rows.rival(rows, "int8") is rows["eager", "bf16"]
+    assert inference_rows.rival(rows, "fp16") is None
+    del rows["eager", "bf16"]
+    assert inference_rows.rival(rows, "int8") is rows["eager", "fp32"]
+
+
+def test_table_and_figure_are_written_by_the_script(tmp_path):
+    paths = [made.write(tmp_path, measured())]
+    paths.append(made.write(tmp_path / "another", stopped()))
+    out = SimpleNamespace(table=str(tmp_path / "t.csv"), figure=str(tmp_path / "f.svg"))
+    job = SimpleNamespace(input=paths, output=out, log=[str(tmp_path / "job.log")])
+    script = ROOT / "workflow/scripts/plot_inference.py"
+    runpy.run_path(str(script), {"snakemake": job}, run_name="__main__")
+    with open(out.table, newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 7
+    assert [row["backend"] for row in rows[:2]] == ["eager", "eager"]
+    int8 = rows[3]
+    assert float(int8["times_eager_256"]) == pytest.approx(1.5)
+    assert float(int8["images_per_s_1024_max"]) == pytest.approx(2448)
+    assert float(int8["latency_host_ms_p99"]) == pytest.approx(0.75)
+    assert (rows[6]["status"], rows[6]["sentence"]) == ("skipped", "There are no weights.")
+    drawn = ElementTree.parse(out.figure)
+    words = "".join(drawn.getroot().itertext())
+    for text in ("torchao_int8 int8", "batch 1024", "vit_tiny on synthetic_224; NVIDIA H200"):
+        assert text in words
+    assert "tensorrt" not in words
+
+
+def stopped(**changes):
+    nothing = {"rows": [], "trained": None, "resolved": None, "split": None}
+    return measured(status="skipped", sentence="There are no weights.", **nothing, **changes)
+
+
+def test_nothing_measured_is_a_sentence_in_the_figure(tmp_path):
+    path = made.write(tmp_path, stopped())
+    inference_section.publish([path], tmp_path / "t.csv", tmp_path / "f.svg")
+    assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
+    assert (tmp_path / "t.csv").read_text().count("\n") == 2
+
+
+def text_of(page):
+    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
+    return re.sub(r"\s+", " ", unescape(html))
+
+
+def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
+    found = measured()
+    made.write(tmp_path, found)
+    (tmp_path / "inference/in_use/broken.json").write_text("{")
+    info = records.plan_info({"in_use": []}, repeats=1)
+    info["experiments"]["in_use"]["inference"] = [found["cell_id"], "broken", "still-to-come"]
+    told = publish.report(tmp_path, ["in_use"], info, tmp_path / "report.html")
+    text = text_of(tmp_path / "report.html")
+    assert "Models in use vit_tiny on synthetic_224; NVIDIA H200, torch 2.10.0" in text
+    assert "At batch 256 INT8 pays" in text
+    assert "No pipeline has a finished repeat" not in text
+    assert "At batch 1024 torchao_int8 is fastest: 2,400 images/s, 2.40x the speed of eager fp32." in text
+    assert "With one image compiled_graphs bf16 is fastest: 0.25 ms, 8.00x the speed of eager fp32." in text
+    assert "torchao_int8 1 int8 48 of 50 layers 70.00 % -0.30 to fp32 -0.20 to bf16" in text
+    assert "1,200 1,176 to 1,224 1.50x" in text
+    assert "A note on int8." in text
+    assert (
+        "vit_tiny on synthetic_224, tensorrt_int8 int8 and tensorrt fp32: TensorRT is not installed" in text
+    )
+    assert "1 of the models that are to be measured in use is not measured yet." in text
+    assert "damaged broken:" in text
+    assert "1 measurement of a model in use" in publish.say_missing(told, info)
+    assert "Accuracy: all 1,000 images of split val." in text
+
+
+def test_numbers_beside_the_axes_do_not_lie_on_each_other():
+    slow, fast = made.row("eager", "fp32", 100_000, 1.3), made.row("compiled", "bf16", 350_000, 0.171)
+    for rows in ([slow, fast], [slow]):
+        figure = inference_figure.draw([made.measurement(*rows)])
+        FigureCanvasAgg(figure).draw()
+        for axis in figure.axes:
+            left, right = axis.get_xlim()
+            ticks = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
+            boxes = [label.get_window_extent() for place, label in ticks if left <= place <= right]
+            assert len(boxes) > 1
+            for one, other in pairwise(boxes):
+                assert one.x1 < other.x0
+        names = [text.get_window_extent() for text in figure.axes[1].texts]
+        assert all(box.x0 > figure.axes[1].get_window_extent().x0 for box in names)
+
+
+# --- the config
+
+
+def config(inference, **changes):
+    found = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    blocks = {"one": {"loader": ["resident", "replay"]}, "two": {"loader": "replay"}}
+    tiny = {"title": "t", "question": "q", "common": {"dataset": "synthetic"}, "blocks": blocks}
+    return {**found, "run": ["tiny"], "experiments": {"tiny": {**tiny, "inference": inference, **changes}}}
+
+
+def test_settings_have_defaults_and_calibration_is_apart():
+    found = config({"blocks": ["one"], "rounds": 2, "calibration": {"images": 7}})
+    own = planned(found)
+    assert len(plan_inference.cells(found, own, "tiny")) == 1  # without the ceiling
+    assert plan_inference.settings(found, "tiny") == {**plan_inference.DEFAULTS, "rounds": 2}
+    assert plan_inference.calibration(found, "tiny") == {"images": 7, "method": "minmax", "seed": 0}
+    del found["experiments"]["tiny"]["inference"]
+    assert plan_inference.settings(found, "tiny") is None
+    assert plan_inference.cells(found, planned(found), "tiny") == []
+
+
+@pytest.mark.parametrize(
+    ("inference", "found"),
+    [
+        ({}, "no 'blocks' in experiments.tiny.inference"),
+        ({"blocks": ["three"]}, "block 'three' in experiments.tiny.inference.blocks"),
+        ({"blocks": ["two"]}, "no cell whose model could be kept"),
+        (
+            {"blocks": ["one"], "backends": ["egaer"]},
+            "backend 'egaer' in experiments.tiny.inference.backends",
+        ),
+        ({"blocks": ["one"], "backends": ["export"], "precisions": ["bf16"]}, "backend export"),
+        ({"blocks": ["one"], "batch_sizes": [1]}, "experiments.tiny.inference.batch_sizes.0: 1"),
+        ({"blocks": ["one"], "calibration": {"method": "guess"}}, "calibration.method: 'guess'"),
+    ],
+)
+def test_a_wrong_key_is_told_before_anything_is_planned(inference, found):
+    with pytest.raises(GpufeedError) as caught:
+        planned(config(inference))
+    assert found in caught.value.found
+
+
+def test_a_dataset_that_holds_nothing_out_is_refused():
+    common = {"dataset": "synthetic_224", "steps": 9}
+    with pytest.raises(GpufeedError, match=r"experiments.tiny.inference whose dataset 'synthetic_224' holds"):
+        planned(config({"blocks": ["one"]}, common=common))

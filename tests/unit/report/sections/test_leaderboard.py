@@ -1,0 +1,237 @@
+"""The leaderboard: its order, what is in it, the files that travel with it, and calls that really run."""
+
+import base64
+import io
+from dataclasses import replace
+
+import ceilings_fixtures
+import pandas as pd
+import pytest
+import record_fixtures as made
+import torch
+from image_fixtures import write_cache, write_dataset
+
+from gpufeed.core.registry import LOADERS
+from gpufeed.report import downloads, load_records, loader_call, tables, verdicts
+from gpufeed.report.sections import ceilings_rows, ceilings_section, leaderboard
+
+COMMON = {"augment": "cpu", "batch_size": 32}
+
+
+def read(paths):
+    table = load_records.read_records(paths)
+    return tables.cells(table), table
+
+
+def titles(board):
+    return [column.title for column in board.columns]
+
+
+def texts(board, title):
+    return [row.fields[titles(board).index(title)].text for row in board.rows]
+
+
+def several(folder):
+    paths = made.write_speeds(folder, made.cell("dataloader_sync", **COMMON), [100, 110])
+    paths += made.write_speeds(folder, made.cell("replay", **COMMON), [900, 910])
+    paths += made.write_speeds(
+        folder, made.cell("overlap", workers=2, **COMMON), [300, 310, 320, 330, 340, 350]
+    )
+    return paths + made.write(
+        folder, made.unfinished(made.cell("resident", **COMMON), "skipped", "No <GPU> | here", gpu=made.H200)
+    )
+
+
+def test_the_fastest_first_its_ceiling_behind_what_was_not_measured_last(tmp_path):
+    board = leaderboard.board(*read(several(tmp_path)))
+    assert texts(board, "Pipeline") == ["overlap, 2 workers", "dataloader_sync", "replay", "resident"]
+    assert [row.ceiling for row in board.rows] == [False, False, True, False]
+    assert texts(board, "images/s") == ["325", "105", "905", "-"]
+    small = [row.fields[titles(board).index("images/s")].small for row in board.rows]
+    assert small[0].startswith("95 %: 3")
+    assert small[0].endswith(", n = 6")
+    assert small[1:] == ["100 to 110, n = 2", "900 to 910, n = 2", ""]
+    assert texts(board, "Share of ceiling") == ["36 %", "12 %", "-", "-"]
+    assert [row.facets["status"] for row in board.rows] == ["done", "done", "done", "skipped"]
+
+
+def test_columns_without_any_value_or_with_one_for_all_are_left_out(tmp_path):
+    board = leaderboard.board(*read(several(tmp_path)))
+    for title in ("AU", "J / 1000 images", "Device"):
+        assert title not in titles(board)
+    paths = made.write_speeds(tmp_path / "one", made.cell("overlap", **COMMON), [100, 110])
+    other = made.write_speeds(tmp_path / "two", made.cell("overlap", **COMMON), [50, 60], gpu="NVIDIA L4")
+    board = leaderboard.board(*read(paths + other))
+    assert texts(board, "Device") == ["NVIDIA H200", "NVIDIA L4"]
+    assert board.choices == {"device": ["NVIDIA H200", "NVIDIA L4"]}
+    assert leaderboard.board(*read([])) is None
+
+
+def test_the_task_stands_between_the_pipeline_and_its_rate(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("resident", **COMMON), [100])
+    paths += made.write_speeds(tmp_path, made.cell("resident", augment="cpu", batch_size=64), [200])
+    board = leaderboard.board(*read(paths))
+    assert titles(board)[:3] == ["Pipeline", "Task", "images/s"]
+    assert [text.count("batch 32") for text in texts(board, "Task")].count(1) == 1
+
+
+def test_each_row_says_once_whether_its_step_was_a_cuda_graph(tmp_path):
+    paths = []
+    for batch_size, loader, graphs in (
+        (32, "resident", True),
+        (64, "resident", False),
+        (128, "resident", True),
+        (128, "overlap", False),
+    ):
+        of = made.cell(loader, batch_size=batch_size, cuda_graphs=graphs, compile=graphs)
+        paths += made.write_speeds(tmp_path, of, [100])
+    for batch_size, graphs in ((256, True), (512, False)):
+        of = made.cell("resident", batch_size=batch_size, cuda_graphs=graphs, compile=graphs)
+        paths += made.write(tmp_path, made.unfinished(of, "skipped", "No GPU", gpu=made.H200))
+    board = leaderboard.board(*read(paths))
+    pipelines, tasks = texts(board, "Pipeline"), texts(board, "Task")
+    sizes = [int(task.split("batch ")[1].split(",")[0]) for task in tasks]
+    found = {
+        (size, name.split(",")[0]): (name.partition(", ")[2], task.endswith(", CUDA graphs, compiled"))
+        for size, name, task in zip(sizes, pipelines, tasks, strict=True)
+    }
+    assert found == {
+        (32, "resident"): ("", True),
+        (64, "resident"): ("", False),
+        (128, "resident"): ("CUDA graphs, compiled", False),
+        (128, "overlap"): ("eager, not compiled", False),
+        (256, "resident"): ("", True),
+        (512, "resident"): ("", False),
+    }
+
+
+def test_the_markdown_has_every_cell_and_no_row_of_a_sentence_breaks_it(tmp_path):
+    board = leaderboard.board(*read(several(tmp_path)))
+    head, rule, *lines = board.markdown.splitlines()
+    assert head.startswith("| Pipeline | ")
+    assert len(lines) == len(board.rows) == 4
+    bars = head.count("|")
+    assert [line.count("|") - line.count("\\|") for line in (rule, *lines)] == [bars] * 5
+    assert "skipped (No <GPU> \\| here)" in lines[-1]
+
+
+def test_a_damaged_record_is_a_row(tmp_path):
+    path = tmp_path / "records/pipelining/cell-1/0.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    board = leaderboard.board(*read([path]))
+    assert [row.facets for row in board.rows] == [{"status": "damaged"}]
+    assert board.calls == []
+
+
+def with_ceilings(tmp_path, experiment="limits"):
+    """Cells of two loaders, of which one has an AU of 38 %."""
+    found = ceilings_fixtures.document(ceilings_fixtures.pairs(1.63), decode_s=1.25, input_s=2.63)
+    of = made.cell("overlap", experiment, model="vit_tiny")
+    assert found["cell_id"] == of.id
+    slow = made.cell("dataloader_sync", experiment, model="vit_tiny")
+    paths = made.write_speeds(tmp_path, of, [300, 310]) + made.write_speeds(tmp_path, slow, [100, 110])
+    cells, table = read(paths)
+    return ceilings_section.joined(cells, [ceilings_fixtures.write(tmp_path, found)], experiment), table
+
+
+def test_measured_ceilings_stand_in_the_board_and_in_the_answer(tmp_path):
+    cells, table = with_ceilings(tmp_path)
+    board = leaderboard.board(cells, table)
+    assert texts(board, "AU") == ["38.0 %", "-"]
+    assert board.rows[0].fields[titles(board).index("AU")].small == "38.02 to 38.02, input-bound"
+    (answer,) = verdicts.answers(cells)
+    assert answer.lead == "overlap: 305 images/s, 2.90x the rate of dataloader_sync, AU 38.0 %"
+    assert "with an AU of 38.0 %" in answer.sentence
+    assert (
+        "overlap keeps an AU of 38.0 % (8 pairs, 95 % interval 38.02 to 38.02 %): input-bound."
+        in answer.sentence
+    )
+    without = cells.drop(columns=list(ceilings_rows.LIMITS))
+    assert "AU" not in verdicts.answers(without)[0].sentence
+
+
+def test_ceilings_of_another_machine_are_not_joined(tmp_path):
+    found = ceilings_fixtures.document(ceilings_fixtures.pairs(1.63))
+    found["environment"] = made.environment("NVIDIA L4")
+    of = made.cell("overlap", "limits", model="vit_tiny")
+    cells, _ = read(made.write_speeds(tmp_path, of, [300, 310]))
+    joined = ceilings_section.joined(cells, [ceilings_fixtures.write(tmp_path, found)], "limits")
+    assert joined["au"].isna().all()
+    assert verdicts.fed(joined) == ""
+
+
+def test_the_downloads_hold_the_whole_table(tmp_path):
+    cells, _ = with_ceilings(tmp_path)
+    found = {
+        link.name: link.href.split(";base64,")
+        for link in downloads.links("limits", ceilings_section.whole(cells))
+    }
+    kinds = {name: kind for name, (kind, _) in found.items()}
+    assert kinds == {"limits.csv": "data:text/csv", "limits.parquet": "data:application/vnd.apache.parquet"}
+    files = {name: io.BytesIO(base64.b64decode(data)) for name, (_, data) in found.items()}
+    for frame in (pd.read_csv(files["limits.csv"]), pd.read_parquet(files["limits.parquet"])):
+        assert frame["images_per_s"].tolist() == [305, 105]
+        assert frame["au"].iloc[0] == pytest.approx(1 / 2.63)
+        assert set(tables.CELL_COLUMNS) < set(frame)
+    assert downloads.links("limits", cells.iloc[:0]) == []
+
+
+# --- the loader calls
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [
+        ({"loader": "dataloader_sync", "augment": "cpu"}, (4, 3, 8, 8)),
+        (
+            {"loader": "dataloader_workers", "workers": 2, "prefetch_factor": 3, "augment": "none"},
+            (4, 3, 8, 8),
+        ),
+        ({"loader": "overlap", "workers": 1, "persistent_workers": True, "augment": "torch"}, (4, 3, 8, 8)),
+        ({"loader": "resident", "augment": "torch"}, (4, 3, 8, 8)),
+        ({"loader": "host_cache", "augment": "none"}, (4, 3, 8, 8)),
+    ],
+    ids=lambda value: value["loader"] if isinstance(value, dict) else "",
+)
+def test_a_copied_call_runs_and_is_that_of_the_cell(tmp_path, monkeypatch, axes, shape):
+    manifest = write_dataset(tmp_path / "data/tiny")
+    cache = write_cache(manifest)
+    (tmp_path / "data/tiny/cache").mkdir(exist_ok=True)
+    cache.with_suffix(".json").rename(tmp_path / "data/tiny/cache/pillow.json")
+    cache.rename(tmp_path / "data/tiny/cache/pillow.npy")
+    of = replace(made.cell(**axes, batch_size=4), dataset="tiny")
+    cells, _ = read(made.write(tmp_path, made.record(of, gpu=None)))
+    text = loader_call.text(cells.iloc[0], "pillow 12.0")
+    monkeypatch.chdir(tmp_path)
+    seen = {"seen": []}
+    exec(text.replace("batch.labels  #", "batch.labels; seen.append((images, labels))  #"), seen)
+    request, batches = seen["request"], seen["seen"]
+    assert {tuple(images.shape[1:]) for images, _ in batches} == {shape[1:]}
+    assert {images.dtype for images, _ in batches} == {torch.float32}
+    assert sum(len(labels) for _, labels in batches) == 2 * 23  # two epochs, each sample once
+    assert request.batch_size == 4
+    assert request.workers == of.workers
+    assert not of.workers or request.persistent_workers == of.persistent_workers
+    assert request.prefetch_factor == of.prefetch_factor
+    assert (request.cache is not None) == (LOADERS[of.loader].reads == "cache")
+
+
+def test_a_call_of_several_devices_takes_its_share(tmp_path):
+    of = made.cell("resident", trainer="lightning", devices=4)
+    cells, _ = read(made.write(tmp_path, made.record(of)))
+    text = loader_call.text(cells.iloc[0], None)
+    compile(text, "call", "exec")
+    assert "rank=torch.distributed.get_rank(),\n    world_size=4," in text
+    assert 'torch.device("cuda")' in text
+
+
+def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
+    paths = several(tmp_path)
+    paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", epochs=3, **COMMON), [90])
+    board = leaderboard.board(*read(paths))
+    calls = dict(zip(texts(board, "Pipeline"), [row.call for row in board.rows], strict=True))
+    assert calls["dataloader_sync, 3 epochs"] == calls["dataloader_sync, 1 epoch"]
+    assert calls["replay"] is None
+    assert len(board.calls) == 3
+    assert "SyncLoader(request)" in board.calls[calls["dataloader_sync, 3 epochs"]].text

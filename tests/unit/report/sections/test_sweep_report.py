@@ -1,0 +1,214 @@
+"""The sweep's table, figures and section of the report, from made-up sweeps."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import record_fixtures as made
+import sweep_fixtures as swept
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.core import decoding_record
+from gpufeed.report import publish, publish_decoding, style
+from gpufeed.report.sections import decoding_figures, decoding_tables
+
+DECODERS = [*swept.DECODERS]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    return folder, swept.write_sweeps(folder)
+
+
+def report_of(folder, planned=DECODERS):
+    of = made.cell("overlap", "gpu_decoding")
+    made.write_speeds(folder, of, [100, 110])
+    plan = made.plan_info({"gpu_decoding": [of.id]}, repeats=2)
+    plan["experiments"]["gpu_decoding"]["sweep"] = list(planned)
+    publish.report(folder, ["gpu_decoding"], plan, folder / "report.html")
+    return re.sub(r"\s+", " ", (folder / "report.html").read_text(encoding="utf-8"))
+
+
+def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
+    _, paths = results
+    publish_decoding.tabulate(paths, tmp_path / "decoders.csv")
+    table = pd.read_csv(tmp_path / "decoders.csv")
+    assert list(table.columns) == decoding_tables.COLUMNS
+    assert len(table) == sum(len(decoding_record.read(path)["points"]) for path in paths)
+    row = table[(table["decoder"] == "simplejpeg") & (table["dataset"] == "mosaic_64")].iloc[0]
+    assert (row["cores"], row["n"], row["images_per_s"]) == (1, 3, 23_000)
+    assert row["images_per_s_min"] == pytest.approx(0.94 * 23_000)
+    assert row["images_per_s_max"] == pytest.approx(1.05 * 23_000)
+    assert row["megapixels_per_s"] == pytest.approx(23_000 * 4096 / 1e6)
+    assert set(table.groupby("kind")["decoder"].nunique().items()) == {("cpu", 3), ("gpu", 3), ("strips", 1)}
+    other = table[~table["main"]]
+    assert set(other["batch_size"]) == {32, 1024}
+
+
+def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
+    _, paths = results
+    publish_decoding.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    crossing, decoding = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
+    for words in (
+        "16 cores: simplejpeg",
+        "GPU: torchvision_cuda",
+        "strips on the GPU",
+        "1.6 cores",
+        "NVIDIA H200",
+    ):
+        assert words in crossing, words
+    for words in ("Batch size", "Page cache", "images a call", "dali_cpu"):
+        assert words in decoding, words
+
+
+def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
+    """Nothing where each core is one, how they share where some do, and that it is unknown where it is."""
+    found = {}
+    for name, of in {"own": lambda n: n, "shared": lambda n: -(-n // 2), "unknown": lambda n: None}.items():
+        (path,) = swept.write_sweeps(tmp_path / name, decoders=["simplejpeg"], counts=(1, 4, 16))
+        sweep = decoding_record.read(path)
+        for point in sweep["points"]:
+            point["physical_cores"] = of(point["cores"])
+        decoding_record.write(sweep, path)
+        found[name] = report_of(tmp_path / name)
+    note = "Cores are hardware threads"
+    assert note not in found["own"]
+    assert (
+        f"{note}, of which several share a physical core: 4 are on 2 and 16 are on 8.</figcap"
+        in found["shared"]
+    )
+    unknown = f"{note}; whether two of them share a physical core is not known.</figcap"
+    assert unknown in found["unknown"]
+    swept.write_sweeps(tmp_path / "older", decoders=["simplejpeg"])  # without the field
+    assert unknown in report_of(tmp_path / "older")
+
+
+@pytest.mark.parametrize("gpu", [made.H200, None])
+def test_few_sweeps_are_drawn_too(tmp_path, gpu):
+    paths = swept.write_sweeps(tmp_path, gpu, ["simplejpeg", "torchvision_cuda"], counts=(2,))
+    points, _ = decoding_tables.read_sweeps(paths)
+    assert decoding_figures.draw_crossover(points).axes
+    nothing = decoding_figures.draw_crossover(points[points["decoder"] == "none"])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
+    nothing = decoding_figures.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
+    assert "Nothing to draw" in nothing.texts[0].get_text()
+
+
+def test_the_page_answers_when_gpu_decoding_pays(results):
+    folder, _ = results
+    html = report_of(folder)
+    for words in (
+        "On this node (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays",
+        "Strips change this",
+    ):
+        assert html.count(words) == 2  # in the answer and in the section
+    for words in (
+        "Strips change this: decoded on the GPU",
+        "mosaic_64, quality 90, 0.50 bytes a pixel",
+        "dali_gpu 350 MiB",
+        "nvimgcodec 1.2.3",
+    ):
+        assert words in html, words
+    assert "Not measured yet" not in html
+
+
+def test_without_a_gpu_the_page_says_who_was_skipped_and_who_is_missing(tmp_path):
+    swept.write_sweeps(tmp_path, None, ["simplejpeg", "torchvision_cuda"], counts=(1, 2))
+    html = report_of(tmp_path)
+    assert "no GPU decoder was measured, so it cannot be said when the GPU pays" in html
+    assert "torchvision_cuda: Decoder torchvision_cuda decodes on a CUDA GPU." in html
+    assert "Not measured yet: pillow, dali_cpu, dali_gpu, nvimgcodec, strips" in html
+
+
+def test_an_experiment_without_a_sweep_has_no_section_of_it(tmp_path):
+    assert "Decoders alone" not in report_of(tmp_path, planned=[])
+
+
+def test_damaged_failed_and_refused_are_told(tmp_path):
+    (path,) = swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
+    sweep = decoding_record.read(path)
+    none = {"images": [], "images_per_s": [], "evicted_share": []}
+    sweep["points"][0] |= {"status": "failed", "sentence": "Too large <b>.", **none}
+    sweep["points"][-1] |= {"status": "refused", "sentence": "The kernel kept 90 %.", **none}
+    sweep["left_out"] = ["Left out: 32 cores, since this node allows 16."]
+    decoding_record.write(sweep, path)
+    path.with_name("pillow.json").write_text("{")
+    html = report_of(tmp_path)
+    for words in (
+        "mosaic_32, warm, 1 core, batch 256: Too large &lt;b&gt;.",
+        "The kernel kept 90 %.",
+        "Left out: 32 cores",
+        "pillow: no readable sweep",
+    ):
+        assert words in html, words
+
+
+def elsewhere(folder, decoder, node, **environment):
+    """The sweep of a decoder as another node wrote it; environment: what differs there."""
+    sweep = swept.sweep(decoder)
+    sweep["environment"] |= {"node": node, **environment}
+    path = folder / "sweeps/gpu_decoding" / f"{decoder}.json"
+    decoding_record.write(json.loads(json.dumps(sweep)), path)
+    return path
+
+
+def test_nodes_with_the_same_hardware_and_versions_are_compared(tmp_path):
+    for number, decoder in enumerate(DECODERS):  # as a cluster spreads them, a job a node
+        elsewhere(tmp_path, decoder, f"node-{number}")
+    points, _ = decoding_tables.read_sweeps(sorted(tmp_path.glob("sweeps/*/*.json")))
+    assert len(decoding_tables.machines(points)) == 1
+    html = report_of(tmp_path)
+    assert "On these 7 nodes (NVIDIA H200, 16 cores), decoding single JPEGs on the GPU pays" in html
+    assert "7 nodes alike (node-0, node-1, node-2, node-3, node-4, node-5 and node-6)" in html
+    assert "no CPU decoder was measured" not in html
+    assert "no GPU decoder was measured" not in html
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"cpu": "Imaginary CPU 4.0"},
+        {"cores_allowed": 8},
+        {"driver": "590.2"},
+        {"stack": "cuda13"},
+        {"versions": {"torch": "2.11.0"}},
+        {"gpu": {**made.environment()["gpu"], "name": "NVIDIA L4"}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_machines_that_differ_are_not_compared_with_each_other(tmp_path, other):
+    paths = swept.write_sweeps(tmp_path / "a", decoders=["simplejpeg"])
+    path = elsewhere(tmp_path / "b", "torchvision_cuda", "node-a", **other)
+    points, _ = decoding_tables.read_sweeps([*paths, path])
+    assert len(decoding_tables.machines(points)) == 2
+
+
+def test_every_machine_is_drawn(tmp_path):
+    swept.write_sweeps(tmp_path, decoders=["simplejpeg", "dali_gpu"])
+    elsewhere(tmp_path, "pillow", "node-b", cpu="Imaginary CPU 4.0")
+    paths = sorted(tmp_path.glob("sweeps/*/*.json"))
+    publish_decoding.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    for figure in ("a.svg", "b.svg"):
+        drawn = (tmp_path / figure).read_text()
+        for words in ("simplejpeg", "dali_gpu", "pillow", "16 cores of Imaginary CPU 3.0", "CPU 4.0"):
+            assert words in drawn, (figure, words)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_names_beside_the_axis_keep_their_order_and_distance(places):
+    places = np.sort(places)
+    moved = decoding_figures.spread(places, 0.05)
+    assert (np.diff(moved) >= 0.05 - 1e-9).all()
+    if (np.diff(places) >= 0.05).all():
+        assert moved == pytest.approx(places)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(0.5, "0.5"), (200, "200"), (2_000, "2k"), (50_000, "50k"), (2_000_000, "2M")]
+)
+def test_ticks_are_short(value, words):
+    assert style.short(value) == words

@@ -1,0 +1,258 @@
+import re
+import xml.etree.ElementTree as ET
+
+import ceilings_fixtures as ceilings
+import pytest
+import record_fixtures as made
+
+from gpufeed.report import figures, load_records, publish, style, tables
+from gpufeed.report.sections import (
+    ceilings_figure,
+    inference_figure,
+    kernel_figure,
+    learning_figure,
+    learning_section,
+    speed_utilization_figure,
+)
+
+
+@pytest.fixture(scope="module")
+def pipelining(tmp_path_factory):
+    """(records, cells) of a whole pipelining experiment."""
+    results = tmp_path_factory.mktemp("results")
+    made.write_pipelining(results)
+    table = load_records.read_records(sorted(results.glob("records/*/*/*.json")))
+    return table, tables.cells(table)
+
+
+def text_of(figure) -> str:
+    svg = style.to_svg(figure)
+    return " ".join(ET.fromstring(svg[svg.index("<svg") :]).itertext())
+
+
+def test_throughput_shows_every_number_as_text(pipelining):
+    _, cells = pipelining
+    said = text_of(figures.throughput(cells))
+    assert "19,000 (93 % of ceiling)" in said
+    assert "n = 3 repeats" in said
+    assert "NVIDIA H200" in said
+    assert "slower ones are in the table" in said  # 18 pipelines do not fit
+
+
+def test_bars_have_the_median_and_whiskers_the_range(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [100, 120, 180])
+    axis = figures.throughput(tables.cells(load_records.read_records(paths))).axes[0]
+    assert [bar.get_width() for bar in axis.patches] == [120]
+    (whisker,) = axis.collections[0].get_segments()
+    assert sorted(point[0] for point in whisker) == [100, 180]
+
+
+def test_a_pipeline_that_is_compared_with_nothing_is_drawn_only_alone(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=64), [100])
+    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["overlap"]
+    paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=128), [120])
+    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "batch 128, resident",
+        "batch 64, overlap",
+    ]
+    assert "synthetic_224" in axis.get_title(loc="left")  # what they share
+    assert "batch" not in axis.get_title(loc="left")
+    paths += made.write_speeds(tmp_path, made.cell("resident", batch_size=64), [130])
+    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
+    assert "batch 64" in axis.get_title(loc="left")
+
+
+def test_lengths_of_one_pipeline_have_each_its_own_name(tmp_path):
+    paths = []
+    for epochs, speed in {120: 100, 160: 110}.items():
+        paths += made.write_speeds(tmp_path, made.cell("resident", epochs=epochs), [speed])
+    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == ["160 epochs", "120 epochs"]
+
+
+def test_breakdown_adds_up_to_the_total(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap", batch_size=100), [1000], wait_share=0.5)
+    axis = figures.breakdown(tables.cells(load_records.read_records(paths))).axes[0]
+    assert [bar.get_width() for bar in axis.patches] == pytest.approx([40, 10, 50])  # load, transfer, train
+    assert len({bar.get_hatch() for bar in axis.patches}) == 3  # told apart without colour
+    assert "100 ms, wait 50 %" in text_of(axis.figure)
+
+
+def test_workers_has_a_panel_for_each_setting(pipelining):
+    _, cells = pipelining
+    said = text_of(figures.workers(cells))
+    for words in ("Batches ahead", "Host memory", "Between epochs", "times dataloader_sync", "ceiling"):
+        assert words in said
+
+
+def test_a_setting_that_differs_between_loaders_alone_has_no_panel(tmp_path):
+    paths = []
+    for workers in (2, 4, 8):
+        for loader, ahead in (("dataloader_workers", 2), ("ffcv", 3)):
+            of = made.cell(loader, workers=workers, prefetch_factor=ahead)
+            paths += made.write_speeds(tmp_path, of, [100 * workers, 101 * workers])
+    said = text_of(figures.workers(tables.cells(load_records.read_records(paths))))
+    assert "Worker processes" in said
+    assert "Batches ahead" not in said
+
+
+def test_learning_draws_epochs_and_accuracy(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("resident", epochs=3), [100, 110], epochs=3, top1=0.81)
+    table = load_records.read_records(paths)
+    said = text_of(learning_figure.draw(tables.cells(table), load_records.read_epochs(table))[0])
+    assert "top-1 81 %" in said
+
+
+def learners(tmp_path, count, losses):
+    """(cells, epochs) of so many pipelines with two epochs; losses: the last one of each repeat."""
+    paths = []
+    for number in range(count):
+        of = made.cell("overlap", workers=number + 1, prefetch_factor=2, epochs=2)
+        for repeat, loss in enumerate(losses[number % len(losses)]):
+            one = made.record(of, repeat, 100 + number, epochs=2)
+            one.epochs[-1]["train_loss"] = loss
+            paths += made.write(tmp_path, one)
+    table = load_records.read_records(paths)
+    return tables.cells(table), load_records.read_epochs(table)
+
+
+def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tmp_path):
+    curves, final = learning_figure.draw(*learners(tmp_path, 14, [(1.0, 1.5)]))[0].axes
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves.lines}
+    assert len(looks) == len(curves.lines) == 14
+    points = [container.lines[0] for container in final.containers]
+    assert [(*point.get_xdata(), *point.get_ydata()) for point in points] == [(1.25, y) for y in range(14)]
+    assert final.get_ylim()[0] > final.get_ylim()[1]  # the first name is at the top
+
+
+@pytest.mark.parametrize(
+    ("losses", "words"),
+    [
+        ([(1.0, 2.0), (1.25, 2.0)], ["between pipelines of one task", "is 0.25;", "lie up to 1 apart."]),
+        ([(1.0,), (1.25,)], ["is 0.25."]),
+        ([(1.0, 2.0)], ["No two pipelines trained equally long in the same repeat"]),
+    ],
+)
+def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
+    said = learning_section.difference(*learners(tmp_path, len(losses), losses))
+    for part in words:
+        assert part in said
+
+
+def test_lines_differ_in_a_grey_print_too():
+    looks = [style.line(number) for number in range(28)]
+    assert len({(look["marker"], look["ls"]) for look in looks}) == 28
+    assert len({look["color"] for look in looks[:6]}) == 6
+    points = [style.point(number) for number in range(14)]
+    assert len({(point["marker"], point["mfc"] == "white") for point in points}) == 14
+
+
+@pytest.mark.parametrize(
+    "hatches",
+    [
+        [hatch for _, _, hatch in figures.PARTS.values()],
+        [hatch for _, hatch, _ in ceilings_figure.LOOKS.values()],
+        [hatch for _, hatch in kernel_figure.LOOKS.values()],
+        inference_figure.HATCHES,
+    ],
+)
+def test_bars_differ_in_their_hatches(hatches):
+    assert len(set(hatches)) == len(hatches) > 2
+
+
+def test_what_touches_the_ceiling_has_no_percentage(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [210, 220])
+    paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
+    said = text_of(figures.throughput(tables.cells(load_records.read_records(paths))))
+    assert "not distinguishable" in said
+    assert "%" not in said
+    assert "ceiling: compute only (replay), median over n = 3, band: range" in said
+
+
+@pytest.mark.parametrize(
+    ("speeds", "words"),
+    [
+        ([580, 620], "(286 % of ceiling: disturbed)"),
+        ([217, 218], "(3.6 % above ceiling)"),
+        ([60, 300], "(machine too busy to tell it from ceiling)"),
+        ([850], "(405 % of ceiling: disturbed)"),
+    ],
+)
+def test_what_is_above_the_ceiling_is_not_called_indistinguishable(tmp_path, speeds, words):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, made.cell("replay"), [200, 210, 215])
+    said = " ".join(text_of(figures.throughput(tables.cells(load_records.read_records(paths)))).split())
+    assert words in said
+    assert "not distinguishable" not in said
+
+
+def test_the_sweep_shows_the_rate_within_epochs_where_starts_matter(tmp_path):
+    paths = []
+    for workers in (1, 2, 4):
+        paths += made.write_speeds(tmp_path, made.cell("overlap", workers=workers), [100, 101])
+    table = load_records.read_records(paths)
+    cells = tables.cells(table)
+    assert "first batches left out" not in text_of(figures.workers(cells))
+    slow = cells.assign(epoch_start_share=0.8, within_epoch_images_per_s=400.0)
+    assert "overlap, first batches left out" in text_of(figures.workers(slow))
+
+
+def test_a_figure_without_data_says_so(tmp_path):
+    paths = made.write(tmp_path, made.unfinished(made.cell("resident"), "skipped", "no GPU here"))
+    kinds = ("throughput", "breakdown", "workers", "timeline")
+    publish.plot(paths, *(tmp_path / f"{name}.svg" for name in kinds))
+    for path in tmp_path.glob("*.svg"):
+        assert "Nothing to draw" in path.read_text()
+    assert {path.stem for path in tmp_path.glob("*.svg")} == set(kinds)
+
+
+def test_the_same_records_give_the_same_bytes(pipelining):
+    _, cells = pipelining
+    assert style.to_svg(figures.throughput(cells)) == style.to_svg(figures.throughput(cells))
+
+
+def test_ids_of_inline_figures_do_not_clash(pipelining):
+    _, cells = pipelining
+    svg = style.to_svg(figures.throughput(cells))
+    one, other = (style.inline_svg(svg, prefix, 'a "title" & more') for prefix in ("one", "other"))
+    ids = [
+        {element.get("id") for element in ET.fromstring(text).iter() if element.get("id")}
+        for text in (one, other)
+    ]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+
+
+def test_a_figure_in_a_page_is_smaller_and_says_and_draws_the_same():
+    figure = style.sentence_figure("0.123456 of 1.000001; <b> & more")
+    figure.add_axes([0.1, 0.1, 0.8, 0.3]).plot([0, 1 / 3], [0, 2 / 3])
+    whole = style.to_svg(figure)
+    inline = style.inline_svg(whole, "one", "A title")
+    before, after = (ET.fromstring(svg[svg.index("<svg") :]) for svg in (whole, inline))
+    said = " ".join(after.itertext()).split()
+    assert "0.123456" in said
+    assert said == text_of(figure).split()
+    assert len(inline) < 0.8 * len(whole)
+    paths = [
+        [path.get("d") for path in tree.iter("{http://www.w3.org/2000/svg}path")] for tree in (before, after)
+    ]
+    assert len(paths[0]) > 5
+    for exact, shorter in zip(*paths, strict=True):
+        numbers = [[float(n) for n in re.findall(r"-?\d+\.?\d*", d)] for d in (exact, shorter)]
+        assert numbers[1] == pytest.approx(numbers[0], abs=0.0051)
+
+
+@pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "a card with a name in words " * 4])
+@pytest.mark.parametrize("draw", [ceilings_figure.draw, speed_utilization_figure.draw])
+def test_titles_of_ceilings_end_within_the_figure(draw, gpu):
+    found = ceilings.document(ceilings.pairs(0.5))
+    found["environment"]["gpu"]["name"] = gpu
+    with style.look():
+        figure = draw([found])
+        figure.draw_without_rendering()
+    (axis,) = figure.axes
+    (title,) = (text for text in axis.get_children() if getattr(text, "get_text", str)().startswith("vit_"))
+    assert title.get_window_extent().x1 <= figure.bbox.x1

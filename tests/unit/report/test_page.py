@@ -1,0 +1,209 @@
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+import record_fixtures as made
+
+from gpufeed.report import load_records, page, publish
+
+HOSTILE = "failed </script><script>alert(1)</script> & <b>bold</b>"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """(found, html) of a report with finished, skipped, failed, damaged, missing and stale repeats."""
+    results = tmp_path_factory.mktemp("results")
+    ids = made.write_pipelining(results)
+    lacking, broken = made.cell("overlap", "demo"), made.cell("resident", "demo")
+    made.write(results, made.unfinished(lacking, "skipped", "CUDA is not available on this node"))
+    (damaged,) = made.write(results, made.unfinished(broken, "failed", HOSTILE))
+    damaged.with_name("1.json").write_text("{")
+    made.write(results, made.record(made.cell("replay", "demo")))  # the plan does not have it
+    ids["demo"] = [lacking.id, broken.id, "never-measured"]
+    found = publish.report(results, list(ids), made.plan_info(ids), results / "report.html")
+    return found, (results / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_says_what_there_is_and_what_is_not(report):
+    found, html = report
+    for words in (
+        "images/s, 3.70x the rate of dataloader_sync",
+        "Question of pipelining?",
+        "What the notebook claimed",
+        "The notebook is a lesson on CPU/GPU pipelining",
+        "CUDA is not available on this node",
+        "snakemake --cores 8 --resources gpu=1 demo",
+        "never-measured",
+        "replay has no worker processes",
+        "of results that the config no longer plans",
+        "which runs at 1,500 images/s",
+        "compute capability 9.0",
+        "newest record 2026-01-02 03:05 UTC",
+    ):
+        assert words in html, words
+    assert "reference records" not in html
+    assert {part.path.parent.name for part in found.missing} >= {"never-measured"}
+
+
+def test_the_environment_names_every_gpu_by_its_uuid_and_all_packages_by_a_digest(tmp_path):
+    cell, written = made.cell("resident"), []
+    for repeat, uuid in enumerate(["GPU-b", "GPU-a"]):
+        one = made.record(cell, repeat)
+        card = one.environment["gpu"] | {"uuid": uuid}
+        software = {"packages": 9, "digest": "0a", "container": "my.sif" if repeat else None}
+        written.append(replace(one, environment=one.environment | {"gpu": card, "software": software}))
+    made.write(tmp_path, *written)
+    plan = made.plan_info({"pipelining": [cell.id]})
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text()
+    assert "<dt>GPU UUID</dt><dd>GPU-a, GPU-b</dd>" in html
+    assert "9 packages, digest 0a; 9 packages, digest 0a, container my.sif</dd>" in html
+
+
+def test_what_records_say_is_text_not_markup(report):
+    _, html = report
+    assert "<script>alert(1)" not in html
+    assert "&lt;script&gt;alert(1)" in html
+
+
+def test_a_long_setting_may_break_and_stays_text():
+    assert page.breakable("augment.brightness=0.2; <b>") == "augment.<wbr>brightness=<wbr>0.2; &lt;b&gt;"
+
+
+def test_the_page_asks_the_network_for_nothing(report):
+    _, html = report
+    assert "default-src 'none'" in unescape(html)
+    assert not re.search(r"<(script|img|iframe|link|a)[^>]+(src|href)=[\"']?(https?:)?//", html)
+    assert html.count("injectModule(") == 2  # its definition and one use: the library is there once
+    assert html.rstrip().endswith("</html>")
+
+
+def test_every_cell_is_in_the_table(report):
+    found, html = report
+    table = load_records.read_records(found.paths)
+    for cell_id in table["cell_id"].unique():
+        assert html.count(cell_id) >= 1
+
+
+def test_without_scripts_the_leaderboard_is_a_plain_table_of_every_cell(report):
+    found, html = report
+    board = html[html.index('id="board-pipelining"') :]
+    body = board[board.index("<tbody>") : board.index("</tbody>")]
+    assert body.count("<tr") == len({path.parent.name for path in found.paths if "pipelining" in str(path)})
+    assert "hidden" not in body
+    assert '<form class="filters" hidden>' in board
+    demo = html[html.index('id="board-demo"') :]
+    assert "CUDA is not available on this node" in demo[: demo.index("</table>")]
+
+
+def test_the_same_records_give_the_same_page(tmp_path):
+    of = made.cell("overlap")
+    made.write_speeds(tmp_path, of, [100, 110])
+    plan = made.plan_info({"pipelining": [of.id]}, repeats=2)
+    pages = []
+    for name in ("a.html", "b.html"):
+        publish.report(tmp_path, ["pipelining"], plan, tmp_path / name)
+        pages.append((tmp_path / name).read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_without_own_records_the_published_ones_are_shown_and_named(tmp_path):
+    of = made.cell("overlap")
+    made.write_speeds(tmp_path / "reference/h200", of, [100, 110])
+    found = publish.report(
+        tmp_path, ["pipelining"], made.plan_info({"pipelining": ["x"]}), tmp_path / "r.html"
+    )
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert found.reference
+    assert "These are reference records" in html
+    assert "shows published runs on NVIDIA H200" in " ".join(html.split())
+    assert len(found.missing) == 3
+
+
+def test_own_records_win_over_published_ones(tmp_path):
+    of = made.cell("overlap")
+    made.write_speeds(tmp_path / "reference/h200", of, [100])
+    own = made.write_speeds(tmp_path, of, [200])
+    plan = made.plan_info({"pipelining": [of.id]}, repeats=1)
+    found = publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    assert (found.paths, found.reference) == (own, False)
+    assert publish.say_missing(found, plan) == ""
+
+
+def test_without_any_record_the_page_lists_all_as_missing(tmp_path):
+    plan = made.plan_info({"pipelining": ["a", "b"]})
+    found = publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "missing: 6 repeats of 2 cells" in html
+    assert "No record exists yet" in html
+    said = publish.say_missing(found, plan)
+    assert said.startswith("missing: pipelining: 6 repeats of 2 cells")
+
+
+@pytest.mark.parametrize(
+    ("planned", "said"),
+    [
+        (
+            "snakemake {target} --cores 8 --configfile a{b}.yaml",
+            "snakemake demo --cores 8 --configfile a{b}.yaml",
+        ),
+        ("snakemake --cores 8", "snakemake --cores 8 demo"),
+    ],
+)
+def test_the_command_names_the_experiment_where_the_plan_says(tmp_path, planned, said):
+    plan = made.plan_info({"demo": ["never-measured"]}) | {"command": planned}
+    assert page.command(plan, "demo") == said
+    found = publish.report(tmp_path, ["demo"], plan, tmp_path / "r.html")
+    assert f"<code>{said}</code>" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert said in publish.say_missing(found, plan)
+
+
+def test_the_command_has_as_many_cores_as_its_cells_want():
+    plan = made.plan_info({"demo": ["a"], "feed": ["b"]}) | {"command": "snakemake {target} --cores {cores}"}
+    plan["experiments"]["feed"]["cores"] = 16
+    assert page.command(plan, "demo") == "snakemake demo --cores 8"
+    assert page.command(plan, "feed") == "snakemake feed --cores 16"
+
+
+def test_sharing_the_cores_is_said_once_in_the_answer_and_at_the_breakdown(tmp_path):
+    of = made.cell("overlap", augment="cpu")
+    made.write_speeds(tmp_path, of, [100, 110], gpu=None)
+    plan = made.plan_info({"pipelining": [of.id]}, repeats=2)
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    words = "loading and training share the cores"
+    assert html[html.index('id="answer"') : html.index('id="cells"')].count(words) == 1
+    captions = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)
+    assert [words in caption for caption in captions] == [False, True]
+
+
+def test_a_pipeline_above_its_ceiling_is_told_wherever_the_share_is_shown(tmp_path):
+    of, ceiling = made.cell("overlap", augment="cpu"), made.cell("replay", augment="cpu")
+    made.write_speeds(tmp_path, of, [2428, 2599, 2800])
+    made.write_speeds(tmp_path, ceiling, [699, 896, 946])
+    plan = made.plan_info({"pipelining": [of.id, ceiling.id]})
+    publish.report(tmp_path, ["pipelining"], plan, tmp_path / "r.html")
+    html = (tmp_path / "r.html").read_text(encoding="utf-8")
+    answer = html[html.index('id="answer"') : html.index('id="cells"')]
+    table = html[html.index('id="cells"') : html.index('id="same"')]
+    caption = re.findall("<figcaption>(.*?)</figcaption>", html, re.DOTALL)[0]
+    assert "290 % of the ceiling: the measurement was disturbed" in answer
+    assert "disturbed" in table
+    assert "which is impossible" in caption
+    assert "not distinguishable from the" not in html[html.index('id="answer"') : html.index('id="words"')]
+
+
+@pytest.mark.parametrize("whole", [0, 2])
+def test_repeats_that_were_taken_up_again_are_told(tmp_path, whole):
+    of = made.cell("resident")
+    ran = [made.record(of, repeat, top1=0.5) for repeat in range(whole)]
+    again = made.resumed(made.record(of, whole, 123456.0, top1=0.5), 200, 400)
+    made.write(tmp_path, *ran, again)
+    ids = {"pipelining": [of.id]}
+    publish.report(tmp_path, list(ids), made.plan_info(ids), tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    words = "1 of 1 finished repeat went on" if not whole else "1 of 3 finished repeats went on"
+    assert html.count(words) == 2  # in the answer and in its section
+    assert "No pipeline has a finished repeat yet" not in html
+    assert "123,456" not in html

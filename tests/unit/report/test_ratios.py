@@ -1,0 +1,205 @@
+"""Ratios of rates: what may be called faster, and which repeats belong together."""
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_fixtures import beside, cell, record, write
+
+from gpufeed.report.load_records import read_records
+from gpufeed.report.paired_repeats import pairs, ratio
+from gpufeed.system.statistics import (
+    ENOUGH_FOR_INTERVAL,
+    FASTER,
+    FEW,
+    MATTERS,
+    SAME,
+    SLOWER,
+    difference,
+    paired_ratio,
+    unpaired_ratio,
+)
+
+# close enough together that all verdicts come up
+rates = st.floats(min_value=90, max_value=112)
+samples = st.lists(rates, max_size=12)
+INVERSE = {FASTER: SLOWER, SLOWER: FASTER, SAME: SAME, FEW: FEW}
+
+
+def assert_mirrored(there, back):
+    """Exact, so that no verdict at the edge of 1.03 can differ."""
+    assert difference(back) == INVERSE[difference(there)]
+    assert back.apart == there.apart
+    if there.n:
+        assert back.log_median == -there.log_median
+        assert back.log_range == tuple(-value for value in reversed(there.log_range))
+    if there.log_interval:
+        assert back.log_interval == tuple(-value for value in reversed(there.log_interval))
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(rates, rates), max_size=12))
+def test_swapping_the_sides_of_pairs_inverts_the_verdict(found):
+    assert_mirrored(paired_ratio(found), paired_ratio([(b, a) for a, b in found]))
+
+
+@settings(max_examples=150)
+@given(samples, samples)
+def test_swapping_two_samples_inverts_the_verdict(first, second):
+    assert_mirrored(unpaired_ratio(first, second), unpaired_ratio(second, first))
+
+
+@settings(max_examples=60)
+@given(samples)
+def test_nothing_is_faster_than_itself(values):
+    for found in (paired_ratio(zip(values, values, strict=True)), unpaired_ratio(values, values)):
+        assert difference(found) == (FEW if len(values) < ENOUGH_FOR_INTERVAL else SAME)
+        if values:
+            assert found.median == 1
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(rates, rates), max_size=12), st.randoms(use_true_random=False))
+def test_order_and_missing_values_change_nothing(found, shuffler: random.Random):
+    missing = [(None, 1.0), (1.0, None), (math.nan, 2.0), (2.0, math.nan)]
+    mixed = shuffler.sample(found + missing, len(found) + len(missing))
+    assert repr(paired_ratio(mixed)) == repr(paired_ratio(found))
+    first, second = [a for a, _ in found], [b for _, b in found]
+    shuffled = shuffler.sample([*first, None, math.nan], len(first) + 2)
+    assert repr(unpaired_ratio(shuffled, second)) == repr(unpaired_ratio(first, second))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(rates, rates), min_size=ENOUGH_FOR_INTERVAL, max_size=12))
+def test_order_of_the_numbers_of_a_ratio(found):
+    for one in (paired_ratio(found), unpaired_ratio(*zip(*found, strict=True))):
+        (least, most), (low, high) = one.range, one.interval
+        assert least <= low <= one.median <= high <= most
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.05, FASTER), (MATTERS, SAME), (1.0, SAME), (1 / MATTERS, SAME), (0.95, SLOWER)]
+)
+def test_only_a_ratio_whose_interval_clears_three_percent_counts(factor, verdict):
+    base = [100.0, 100.4, 99.7, 100.2, 99.9, 100.1]
+    assert difference(paired_ratio((factor * value, value) for value in base)) == verdict
+    assert difference(unpaired_ratio([factor * value for value in base], base)) == verdict
+
+
+def test_pairs_take_out_what_both_sides_share():
+    drift = [100.0, 60.0, 140.0, 80.0, 120.0, 90.0]  # a machine that others use too
+    faster = [1.05 * value for value in drift]
+    assert difference(paired_ratio(zip(faster, drift, strict=True))) == FASTER
+    assert difference(unpaired_ratio(faster, drift)) == SAME
+
+
+def test_six_pairs_differ_only_if_all_of_them_do():
+    base = [100.0, 100.4, 99.7, 100.2, 99.9, 100.1]
+    factors = [1.05, 1.06, 1.04, 1.05, 1.07, 1.05]
+    assert difference(paired_ratio((f * v, v) for f, v in zip(factors, base, strict=True))) == FASTER
+    factors[2] = 1.02
+    assert difference(paired_ratio((f * v, v) for f, v in zip(factors, base, strict=True))) == SAME
+
+
+def test_two_clusters_keep_the_ratio_of_medians_in_its_interval():
+    slow, fast = [1.0 + i / 1000 for i in range(10)], [2.0 + i / 1000 for i in range(10)]
+    found = unpaired_ratio([*slow, *fast[:9]], [*slow[:9], *fast])
+    assert found.median < 0.51  # the middle value of one side is slow, of the other fast
+    assert found.interval[0] <= found.median <= found.interval[1]
+
+
+def test_below_six_there_is_a_range_and_no_verdict():
+    found = unpaired_ratio([200.0, 210.0], [105.0, 90.0, 100.0])
+    assert (found.n, found.interval, difference(found)) == (2, None, FEW)
+    assert found.median == pytest.approx(2.05)
+    assert found.range == pytest.approx((200 / 105, 210 / 90))
+    assert found.apart
+    assert not unpaired_ratio([200.0], [100.0]).apart  # one repeat has no range
+    assert not unpaired_ratio([100.0, 200.0], [150.0, 160.0]).apart
+
+
+def test_a_rate_of_nothing_is_no_rate():
+    with pytest.raises(ValueError, match="above 0"):
+        unpaired_ratio([0.0, 1.0], [1.0])
+
+
+def at(minute: int, loader: str, repeat: int, speed: float, uuid: str | None = "GPU-1", node="node-a"):
+    """A repeat that began at this minute."""
+    made = record(cell(loader), repeat, speed)
+    environment = made.environment | {"node": node, "gpu": made.environment["gpu"] | {"uuid": uuid}}
+    started = f"2026-01-02T{minute // 60:02d}:{minute % 60:02d}:00.250+00:00"
+    return replace(made, environment=environment, started_at=started)
+
+
+def read(folder, *records):
+    table = read_records(write(folder, *records))
+    return [table[table["loader"] == loader] for loader in ("resident", "overlap")]
+
+
+def test_the_blocks_of_one_run_pair_whatever_the_order_within(tmp_path):
+    order = [("resident", "overlap"), ("overlap", "resident")] * 3
+    run = [
+        at(10 * repeat + position, loader, repeat, 100 + repeat + 50 * (loader == "resident"))
+        for repeat, block in enumerate(order)
+        for position, loader in enumerate(block)
+    ]
+    found = pairs(*read(tmp_path, *run))
+    assert found["place"].unique().tolist() == ["GPU-1"]
+    assert found[["repeat", "rate", "other"]].to_numpy().tolist() == [
+        [repeat, 150 + repeat, 100 + repeat] for repeat in range(6)
+    ]
+    assert ratio(*read(tmp_path, *run)).paired
+
+
+def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
+    """It came after all blocks, and its number is that of the first."""
+    run = [
+        at(2 * repeat + n, name, repeat, 100 + n)
+        for repeat in range(6)
+        for n, name in enumerate(("resident", "overlap"))
+    ]
+    slow = beside(at(4, "resident", 2, 10), 0.3)
+    later = beside(at(60, "resident", 2, 200), 0.0)
+    paths = write(tmp_path, *run[:4], slow, *run[5:]) + write(tmp_path, later, name="{}-again")
+    table = read_records(paths)
+    sides = [table[table["loader"] == name] for name in ("resident", "overlap")]
+    assert pairs(*sides).set_index("repeat")["rate"].to_dict() == dict.fromkeys(range(6), 100) | {2: 200}
+    assert ratio(*sides).paired
+    assert sides[0].set_index("repeat")["measured_again"].to_dict() == {n: n == 2 for n in range(6)}
+
+
+def test_a_second_record_beside_a_quiet_first_is_not_spoken_of(tmp_path):
+    """As after the first was measured anew."""
+    first, later = beside(at(0, "resident", 0, 100), 0.0), beside(at(9, "resident", 0, 200), 0.02)
+    (row,) = read_records(write(tmp_path, first) + write(tmp_path, later, name="{}-again")).to_dict("records")
+    assert (row["images_per_s"], row["measured_again"]) == (100, False)
+
+
+def test_two_runs_one_after_the_other_do_not_pair(tmp_path):
+    first = [at(repeat, "resident", repeat, 150 + repeat) for repeat in range(6)]
+    second = [at(60 + repeat, "overlap", repeat, 100 + repeat) for repeat in range(6)]
+    assert pairs(*read(tmp_path, *first, *second)).empty
+    found = ratio(*read(tmp_path, *first, *second))
+    assert (found.paired, found.n, difference(found)) == (False, 6, FASTER)
+
+
+def test_repeats_of_other_gpus_do_not_pair(tmp_path):
+    run = [at(0, "resident", 0, 150), at(1, "overlap", 0, 100), at(2, "resident", 1, 150)]
+    other = at(3, "overlap", 1, 100, uuid="GPU-2")
+    assert pairs(*read(tmp_path / "a", *run, other)).empty  # one block is no order
+    same = at(3, "overlap", 1, 100)
+    assert len(pairs(*read(tmp_path / "b", *run, same))) == 2
+
+
+def test_without_a_uuid_the_node_is_the_place(tmp_path):
+    run = [
+        at(2 * repeat + second, ("resident", "overlap")[second], repeat, 100, None, f"node-{second}")
+        for repeat in range(2)
+        for second in range(2)
+    ]
+    assert pairs(*read(tmp_path / "a", *run)).empty
+    one = [replace(r, environment=r.environment | {"node": "node-a"}) for r in run]
+    assert pairs(*read(tmp_path / "b", *one))["place"].unique().tolist() == ["node-a"]

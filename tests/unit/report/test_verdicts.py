@@ -1,0 +1,477 @@
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import record_fixtures as made
+
+from gpufeed.report import claims, find_results, load_records, tables, verdicts, wording
+
+DAY = "2026-01-02"
+GPU = {"experiment": "hybrid_gpu"}
+
+
+def cells_of(paths):
+    return tables.cells(load_records.read_records(paths))
+
+
+def free(loader, workers=0, **axes):
+    axes = {"augment": "cpu", "batch_size": 32, "workers": workers, **axes}
+    return made.cell(loader, prefetch_factor=2 if workers else None, **axes)
+
+
+def answer(paths) -> str:
+    (verdict,) = verdicts.answers(cells_of(paths))
+    return verdict.sentence
+
+
+def lead(paths) -> str:
+    (verdict,) = verdicts.answers(cells_of(paths))
+    return verdict.lead
+
+
+def test_the_answer_names_the_best_its_ceiling_n_and_hardware(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [300, 310])
+    paths += made.write_speeds(tmp_path, free("replay"), [610, 610])
+    said = answer(paths)
+    (verdict,) = verdicts.answers(cells_of(paths))
+    assert said.startswith(
+        "overlap, 2 workers, the highest median of those that load from the host: 305 images/s"
+    )
+    assert "(median, range 300 to 310, n = 2)" in said
+    assert "NVIDIA H200" in verdict.subject
+    assert "50 % of the compute-only ceiling (replay), 610 images/s (median, range 610 to 610, n = 2)" in said
+    assert (
+        verdict.lead
+        == "overlap, 2 workers: 305 images/s, 3.03x the rate of dataloader_sync, 50 % of the ceiling"
+    )
+    assert "faster than" not in said  # two repeats have no interval
+    assert "Its rate is 3.03x (range 2.97x to 3.10x, n = 2) that of dataloader_sync (augment cpu)" in said
+    assert "the ranges keep apart, and fewer than 6 repeats say no more." in said
+
+
+def rates(tmp_path, of, median, spread=0.01, count=6):
+    """Repeats around a median, in blocks; spread: between the slowest and the median, as a share."""
+    shares = [spread * (number / (count - 1) - 0.5) * 2 for number in range(count)]
+    repeats = [made.record(of, number, median * (1 + share)) for number, share in enumerate(shares)]
+    return made.write(
+        tmp_path, *(replace(one, started_at=f"{DAY}T03:0{one.repeat}:00+00:00") for one in repeats)
+    )
+
+
+def test_from_six_repeats_on_the_interval_of_the_pairs_decides(tmp_path):
+    """The blocks differ by 40 %, so that the ranges overlap; within each the two keep their ratio."""
+    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.2)
+    paths += rates(tmp_path, free("overlap", 2, **GPU), 110, 0.2)
+    said = answer(paths)
+    assert "It is faster than the one other pipeline: the 95 % interval of the ratio lies above 1.03." in said
+    assert "It is faster than dataloader_sync (augment cpu)" in said
+    assert "1.10x (95 % interval 1.10x to 1.10x, n = 6 pairs)." in said
+
+
+def test_repeats_that_shared_their_gpu_are_named(tmp_path):
+    def shared(of, number, most):
+        told = made.telemetry(other_processes={"n": 9, "median": 0, "min": 0, "max": most})
+        return replace(made.record(of, number), telemetry=told)
+
+    of, alone = free("overlap", 2, **GPU), free("resident", augment="torch", **GPU)
+    paths = made.write(tmp_path, *(shared(of, number, most) for number, most in enumerate((0, 1, 3))))
+    paths += made.write(tmp_path, shared(alone, 0, 0), made.record(alone, 1))
+    assert "Another process was on the GPU in 2 of 3 repeats of overlap, 2 workers: if it " in answer(paths)
+    assert "Another process" not in answer(paths[3:])
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_two_percent_are_nobodys_reason_to_change(tmp_path, count):
+    paths = rates(tmp_path, free("dataloader_sync", **GPU), 100, 0.001, count)
+    paths += rates(tmp_path, free("overlap", 2, **GPU), 102, 0.001, count)
+    said = answer(paths)
+    assert "is faster than" not in said
+    assert "not shown to be faster" in said
+    assert "range lies above" not in said
+
+
+def test_overlapping_ranges_are_not_called_faster(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 120])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [115, 130])
+    said = answer(paths)
+    assert "is faster" not in said
+    assert (
+        "It is not shown to be faster than dataloader_sync (augment cpu), which runs at 110 images/s" in said
+    )
+    assert "the ratio is 1.11x (range 0.96x to 1.30x, n = 2)." in said
+    assert lead(paths) == "overlap, 2 workers: 122 images/s, not shown to be faster than dataloader_sync"
+    assert "no replay cell was measured" in said
+
+
+def test_one_repeat_is_too_few_to_call(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100])
+    paths += made.write_speeds(tmp_path, free("overlap", 2), [900])
+    said = answer(paths)
+    assert "is faster" not in said
+    assert "One repeat is too few to call it faster than dataloader_sync" in said
+    assert "n = 1" in said
+    assert lead(paths) == (
+        "overlap, 2 workers: 900 images/s, not shown to be faster than dataloader_sync (one repeat)"
+    )
+
+
+def test_nothing_finished_no_answer(tmp_path):
+    paths = made.write(tmp_path, made.unfinished(free("overlap"), "skipped", "no GPU here"))
+    assert verdicts.answers(cells_of(paths)) == []
+    assert claims.notebook_claims(cells_of(paths)) == []
+
+
+def claims_of(tmp_path, speeds, wait_share=0.5, gpu=made.H200, repeats=2):
+    """Answers by claim, for {(workers, synchronise): images/s}."""
+    paths = []
+    for (workers, synchronise), speed in speeds.items():
+        of = free("dataloader_workers" if workers else "dataloader_sync", workers, synchronise=synchronise)
+        paths += made.write_speeds(
+            tmp_path, of, [speed, speed * 1.01][:repeats], wait_share=wait_share, gpu=gpu
+        )
+    return {verdict.claim: verdict for verdict in claims.notebook_claims(cells_of(paths))}
+
+
+@pytest.mark.parametrize(
+    ("two", "step_two", "expected"),
+    [
+        (200, 200, "holds"),
+        (120, 120, "does not hold"),
+        (400, 400, "does not hold"),
+        (151, 151, "cannot be judged"),
+        (200, 110, "does not hold"),
+        (200, 151, "cannot be judged"),
+        (151, 200, "cannot be judged"),
+        (151, 110, "cannot be judged"),
+        (200, None, "holds"),
+        (None, None, "cannot be judged"),
+    ],
+)
+def test_claim_of_a_speedup(tmp_path, two, step_two, expected):
+    speeds = {(0, "epoch"): 100, (2, "epoch"): two, (0, "step"): 100, (2, "step"): step_two}
+    found = claims_of(tmp_path, {key: speed for key, speed in speeds.items() if speed})
+    verdict = found["1.5x - 3x faster"]
+    assert verdict.answer == expected, verdict.sentence
+    if two == 200:
+        assert "2.00x (range 1.98x to 2.02x" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected", "enough"),
+    [
+        ({0: 10, 2: 20, 4: 40, 8: 41, 16: 30}, "holds", 4),
+        ({0: 10, 2: 40, 4: 40, 8: 40, 16: 40}, "does not hold", 2),
+        ({0: 10, 2: 20, 4: 30, 8: 40, 16: 80}, "does not hold", 16),
+        ({0: 10, 2: 20}, "cannot be judged", 2),
+    ],
+)
+def test_claim_of_the_right_number_of_workers(tmp_path, sweep, expected, enough):
+    speeds = {(workers, "epoch"): speed for workers, speed in sweep.items()}
+    verdict = claims_of(tmp_path, speeds)["use 4-8 workers"]
+    assert verdict.answer == expected, verdict.sentence
+    assert f"not shown to be slower is {enough}." in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("shares", "gpu", "expected"),
+    [
+        ((0.004, 0.006), made.H200, "holds"),
+        ((0.6, 0.62), made.H200, "does not hold"),
+        ((0.004, 0.004, 0.02), made.H200, "cannot be judged"),
+        ((0.004, 0.02, 0.02), made.H200, "cannot be judged"),
+        ((0.6,), made.H200, "cannot be judged"),
+        ((0.0, 0.0), None, "cannot be judged"),
+    ],
+)
+def test_claim_that_the_gpu_never_waits_is_judged_by_the_range(tmp_path, shares, gpu, expected):
+    of = free("dataloader_workers", 2)
+    paths = made.write(
+        tmp_path,
+        *(made.record(of, repeat, 20, wait_share=share, gpu=gpu) for repeat, share in enumerate(shares)),
+    )
+    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["the GPU never waits"]
+    assert verdict.answer == expected, verdict.sentence
+    if shares == (0.6, 0.62):
+        assert "for 61 % (range 60 % to 62 %) of the time" in verdict.sentence
+
+
+def test_one_repeat_judges_no_claim_of_speed(tmp_path):
+    speeds = {(workers, "epoch"): 10 + workers for workers in (0, 2, 4, 16)}
+    found = claims_of(tmp_path, speeds, repeats=1)
+    assert found["1.5x - 3x faster"].answer == "cannot be judged"
+    assert found["use 4-8 workers"].answer == "cannot be judged"
+
+
+def test_the_number_of_workers_is_judged_at_the_settings_of_the_sweep(tmp_path):
+    """Eight batches ahead at 2 workers alone are fast: the sweep with two ahead still needs 4 workers."""
+    paths = []
+    for workers, speed in {1: 10, 2: 20, 4: 40, 8: 41, 16: 30}.items():
+        paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), [speed, speed * 1.03])
+    odd = made.cell("dataloader_workers", workers=2, prefetch_factor=8, augment="cpu", batch_size=32)
+    paths += made.write_speeds(tmp_path, odd, [50, 51])
+    verdict = {one.claim: one for one in claims.notebook_claims(cells_of(paths))}["use 4-8 workers"]
+    assert verdict.answer == "holds", verdict.sentence
+    assert "not shown to be slower is 4." in verdict.sentence
+
+
+def test_pipelining_is_answered_for_the_host_first_then_overlap_then_resident(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync"), [100, 101])
+    speeds = {1: ([90, 91], [70, 71]), 2: ([180, 181], [190, 191]), 4: ([300, 310], [290, 305])}
+    for workers, (overlapped, plain) in speeds.items():
+        paths += made.write_speeds(tmp_path, free("overlap", workers), overlapped)
+        paths += made.write_speeds(tmp_path, free("dataloader_workers", workers), plain)
+    paths += made.write_speeds(tmp_path, made.cell("resident", augment="torch", batch_size=32), [900, 910])
+    paths += made.write_speeds(tmp_path, made.cell("replay", augment="torch", batch_size=32), [905, 950])
+    said = answer(paths)
+    parts = [
+        "overlap, 4 workers, the highest median",
+        "Its rate is 3.03x",
+        "all else equal, overlap is ahead, its range above, at 1; behind, its range below, at 2; not shown "
+        "to differ at 4.",
+        "resident runs at 905 images/s",
+        "not distinguishable from the compute-only ceiling (replay), 928 images/s (median, range 905 to 950",
+    ]
+    at = [said.find(part) for part in parts]
+    assert -1 not in at
+    assert at == sorted(at)
+
+
+def test_other_experiments_are_answered_with_the_fastest(tmp_path):
+    axes = {"experiment": "hybrid_gpu", "batch_size": 32}
+    paths = made.write_speeds(tmp_path, made.cell("resident", **axes), [300, 310])
+    paths += made.write_speeds(tmp_path, made.cell("dataloader_sync", **axes), [100, 101])
+    (verdict,) = verdicts.answers(cells_of(paths))
+    assert verdict.sentence.startswith("resident: 305 images/s")
+    assert "Its range lies above that of the one other pipeline" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("speeds", "how", "said", "short"),
+    [
+        ([100, 110], "below", "51 % of the compute-only", "51 % of the ceiling"),
+        (
+            [190, 205],
+            "not distinguishable",
+            "not distinguishable from",
+            "not distinguishable from the ceiling",
+        ),
+        (
+            [200, 200],
+            "not distinguishable",
+            "not distinguishable from",
+            "not distinguishable from the ceiling",
+        ),
+        ([220], "not distinguishable", "not distinguishable from", "not distinguishable from the ceiling"),
+        ([211, 213], "above", "3.4 % above the compute-only", "3.4 % above the ceiling"),
+        ([580, 620], "disturbed", "293 % of the compute-only", "293 % of the ceiling: disturbed"),
+        ([570], "disturbed", "278 % of the compute-only", "278 % of the ceiling: disturbed"),
+        ([60, 1620], "disturbed", "410 % of the compute-only", "410 % of the ceiling: disturbed"),
+        (
+            [100, 205],
+            "machine too busy",
+            "74 % of the compute-only",
+            "machine too busy to tell it from the ceiling",
+        ),
+        (
+            [60, 300],
+            "machine too busy",
+            "88 % of the compute-only",
+            "machine too busy to tell it from the ceiling",
+        ),
+    ],
+)
+def test_each_place_beside_the_ceiling_has_its_words(tmp_path, speeds, how, said, short):
+    paths = made.write_speeds(tmp_path, free("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, free("replay"), [200, 210])
+    row, ceiling = (cells_of(paths).iloc[number] for number in (0, 1))
+    words = verdicts.to_ceiling(row)
+    assert row["against_ceiling"] == how
+    assert ceiling["against_ceiling"] == ""
+    assert words.startswith(said)
+    assert verdicts.short_ceiling(row) == short
+    assert "205 images/s (median, range 200 to 210, n = 2)" in words
+    assert ("one of the two was disturbed" in words.lower()) is (how in ("above", "disturbed"))
+    again = how in ("above", "disturbed", "machine too busy")
+    assert ("run them again with nothing else on the machine" in words) is again
+    assert ("too busy to answer" in words) is (how in ("disturbed", "machine too busy"))
+    assert ("impossible" in words) is (how == "disturbed")
+
+
+def test_from_six_repeats_on_the_interval_decides_on_the_ceiling_too(tmp_path):
+    """Blocks differ by 40 %, and in each the pipeline has 98 % of its ceiling."""
+    paths = rates(tmp_path, free("overlap"), 98, 0.2) + rates(tmp_path, free("replay"), 100, 0.2)
+    assert cells_of(paths).iloc[0]["against_ceiling"] == "below"
+    paths = rates(tmp_path / "x", free("overlap"), 98, 0.2, 5) + rates(
+        tmp_path / "x", free("replay"), 100, 0.2, 5
+    )
+    assert cells_of(paths).iloc[0]["against_ceiling"] == "machine too busy"
+
+
+def test_a_wide_interval_that_holds_the_ceiling_is_no_answer(tmp_path):
+    """From six repeats on too: 96 to 104 % says that both are alike, 60 to 167 % says nothing."""
+    narrow, wide = ([100 * way**sign for sign in (-1, 1)] * 4 for way in (1.04, 1.67))
+    for number, (speeds, how) in enumerate([(narrow, "not distinguishable"), (wide, "machine too busy")]):
+        paths = made.write_speeds(tmp_path / str(number), free("overlap"), speeds)
+        paths += made.write_speeds(tmp_path / str(number), free("replay"), [100] * 8)
+        (verdict,) = verdicts.answers(cells_of(paths))
+        assert cells_of(paths).iloc[0]["against_ceiling"] == how
+        assert ("not distinguishable" in verdict.lead) is (how == "not distinguishable")
+        assert ("machine too busy" in verdict.lead) is (how != "not distinguishable")
+
+
+@pytest.mark.parametrize(
+    ("speeds", "how"), [([580, 620], "disturbed"), ([580], "disturbed"), ([220], "not distinguishable")]
+)
+def test_one_repeat_accuses_only_of_what_no_noise_explains(tmp_path, speeds, how):
+    paths = made.write_speeds(tmp_path, free("overlap"), speeds)
+    paths += made.write_speeds(tmp_path, free("replay"), [200])
+    assert cells_of(paths).iloc[0]["against_ceiling"] == how
+
+
+@pytest.mark.parametrize("experiment", ["pipelining", "hybrid_gpu"])
+def test_a_task_with_a_pipeline_far_above_its_ceiling_is_not_ranked(tmp_path, experiment):
+    axes = {"experiment": experiment}
+    paths = made.write_speeds(tmp_path, free("dataloader_sync", **axes), [100, 101])
+    paths += made.write_speeds(tmp_path, free("overlap", 2, **axes), [2428, 2599, 2800])
+    paths += made.write_speeds(tmp_path, free("replay", **axes), [699, 896, 946])
+    (verdict,) = verdicts.answers(cells_of(paths))
+    assert verdict.lead == "overlap, 2 workers: 290 % of the ceiling: the measurement was disturbed"
+    assert "2,599 images/s (median, range 2,428 to 2,800, n = 3)" in verdict.sentence
+    assert "896 images/s (median, range 699 to 946, n = 3)" in verdict.sentence
+    assert "which is impossible" in verdict.sentence
+    assert "no order of the pipelines" in verdict.sentence
+    for word in ("faster", "beats", "not distinguishable"):
+        assert word not in verdict.sentence + verdict.lead
+    assert verdicts.disturbance(cells_of(paths)) in verdict.sentence
+    sound = made.write_speeds(tmp_path / "sound", free("overlap", 2), [100, 101])
+    assert verdicts.disturbance(cells_of(sound)) == ""
+
+
+def test_the_answer_says_how_much_of_the_wait_is_the_first_batch_of_an_epoch(tmp_path):
+    of = free("overlap", 2)
+    paths = made.write_speeds(tmp_path, of, [100, 101], wait_share=0.5)
+    for path in paths:
+        made.steps(load_records.Record.read(path), 48, epoch_batches=16, start_ms=9_000.0).to_parquet(
+            path.with_name(f"{path.stem}.steps.parquet")
+        )
+    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
+    (verdict,) = verdicts.answers(tables.cells(load_records.read_records(paths), steps))
+    row = tables.cells(load_records.read_records(paths), steps).iloc[0]
+    assert row["epoch_start_share"] > verdicts.MOSTLY_AT_START
+    assert "of its wait falls on the first batch of an epoch (16 batches an epoch)" in verdict.sentence
+    assert (
+        f"within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
+        in verdict.sentence
+    )
+    assert "first batch" not in answer(paths)  # without step tables nothing is said of it
+
+
+def test_what_sharing_the_cores_hides_is_named_on_a_cpu_only(tmp_path):
+    of, ceiling = free("overlap"), free("replay")
+    paths = made.write_speeds(tmp_path, of, [100, 100], wait_share=0.5, gpu=None)
+    paths += made.write_speeds(tmp_path, ceiling, [400, 400], wait_share=0.0, gpu=None)
+    paths += made.write_speeds(tmp_path, free("resident"), [390, 390], wait_share=0.0, gpu=None)
+    said = verdicts.shared_cores(cells_of(paths))  # of the pipeline in which it shows most
+    assert "On device cpu loading and training share the cores" in said
+    assert "train takes 160 ms a step with overlap, 80 ms at its ceiling, a difference of +80 ms" in said
+    gpu = made.write_speeds(tmp_path / "gpu", of, [100, 100])
+    assert verdicts.shared_cores(cells_of(gpu)) == ""
+
+
+def test_settings_of_workers_are_named_only_where_there_are_workers(tmp_path):
+    paths = made.write_speeds(tmp_path, free("overlap"), [100])
+    paths += made.write_speeds(tmp_path, free("overlap", 2, persistent_workers=True), [300])
+    assert wording.labels(cells_of(paths)).tolist() == ["overlap", "overlap, 2 workers"]
+    paths += made.write_speeds(tmp_path, free("overlap", 4), [400])
+    assert wording.labels(cells_of(paths)).tolist() == [
+        "overlap",
+        "overlap, 2 workers, persistent",
+        "overlap, 4 workers, restarted",
+    ]
+
+
+def test_the_process_of_spdls_threads_is_said(tmp_path):
+    paths = made.write_speeds(tmp_path, free("spdl", 8), [100])
+    paths += made.write_speeds(tmp_path, free("spdl", 8, persistent_workers=True), [300])
+    assert wording.labels(cells_of(paths)).tolist() == [
+        "spdl, 8 threads, in the training process",
+        "spdl, 8 threads, in a process of their own",
+    ]
+
+
+def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
+    for loader, augment, speed in (
+        ("dali_gpu", "dali", 900),
+        ("dali_gpu", "torch", 500),
+        ("resident", "torch", 300),
+    ):
+        made.write_speeds(tmp_path, made.cell(loader, "gpu_decoding", augment=augment), [speed, speed + 1])
+    made.write_speeds(tmp_path, made.cell("dataloader_sync", "gpu_decoding", augment="cpu"), [100, 101])
+    augmented, alone = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
+    assert augmented.subject.split("; ")[0].endswith(", augmented")
+    assert augmented.sentence.startswith("dali_gpu: 500 images/s")
+    assert "Its range lies above those of all 2 other pipelines" in augmented.sentence
+    assert alone.sentence.startswith("1 task with one pipeline")  # of 900 images/s, on other pixels
+
+
+def test_tasks_in_which_nothing_is_compared_are_one_sentence(tmp_path):
+    paths = made.write_speeds(tmp_path, free("dataloader_sync", **GPU), [100, 101])
+    paths += made.write_speeds(tmp_path, free("resident", **GPU), [300, 310])
+    for batch_size in (64, 128):
+        paths += made.write_speeds(tmp_path, free("resident", **GPU, batch_size=batch_size), [300, 310])
+    paths += made.write_speeds(tmp_path, free("resident", **GPU, batch_size=512), [300, 310])
+    paths += made.write_speeds(tmp_path, free("replay", **GPU, batch_size=512), [300, 310])
+    told = verdicts.answers(cells_of(paths))
+    assert [(one.headline, one.compares) for one in told] == [(True, True), (False, True), (False, False)]
+    assert told[-1].sentence == (
+        "2 tasks with one pipeline and no ceiling, where nothing is compared: the leaderboard has them."
+    )
+
+
+def test_a_task_names_how_many_devices_trained(tmp_path):
+    cells = [free("resident", **GPU, trainer="lightning", devices=count) for count in (1, 2)]
+    paths = [path for cell in cells for path in made.write_speeds(tmp_path, cell, [300, 310])]
+    subjects = sorted(wording.task(rows) for rows in tables.tasks(cells_of(paths)))
+    assert subjects[0].replace("batch 32, ", "batch 32, 2 devices, ") != subjects[0]
+    assert sum("2 devices" in subject for subject in subjects) == 1
+
+
+STEP = {"cuda_graphs": "CUDA graphs", "compile": "compiled"}  # axis -> how it is said
+
+
+@pytest.mark.parametrize(("axis", "said"), STEP.items())
+def test_an_answer_says_once_how_the_step_of_its_pipelines_ran(tmp_path, axis, said):
+    def told(name, *on):
+        """The answer to a task of two loaders of which those in `on` have the axis."""
+        paths = []
+        for loader, speeds in {"resident": [300, 310], "dali_gpu": [100, 101], "replay": [400, 410]}.items():
+            cell = free(loader, **GPU, **{axis: loader in on})
+            paths += made.write_speeds(tmp_path / name, cell, speeds)
+        (verdict,) = verdicts.answers(cells_of(paths))
+        return verdict.subject.split("; ")[0], verdict.lead.split(":")[0]
+
+    task, label = told("none")
+    assert said not in task + label
+    assert told("all", "resident", "dali_gpu", "replay") == (f"{task}, {said}", "resident")
+    assert told("pipelines", "resident", "dali_gpu") == (f"{task}, {said}", "resident")
+    assert told("one", "resident", "replay") == (task, f"resident, {said}")
+
+
+def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):
+    speeds = {"dataloader_sync": [100, 120], "resident": [115, 130], "host_cache": [112, 131]}
+    for number in (2, 3):
+        of = dict(list(speeds.items())[:number])
+        paths = []
+        for loader, rates_ in of.items():
+            cell = made.cell(loader, "tensor_cache")
+            paths += made.write_speeds(tmp_path / str(number), cell, rates_)
+        others = "dataloader_sync" if number == 2 else "host_cache or dataloader_sync"
+        assert f"It is not shown to be faster than {others}." in answer(paths)
+
+
+@pytest.mark.parametrize(("au", "kind"), [(2.78, "machine too busy"), (0.97, "balanced")])
+def test_an_au_of_a_busy_machine_is_not_said_without_that(au, kind):
+    told = verdicts.distance(pd.Series({"au": au, "limited_by": kind}))
+    assert told.startswith(f"AU {au * 100:.1f} %")
+    assert ("machine too busy" in told) is (kind == "machine too busy")

@@ -1,0 +1,40 @@
+"""The digest of what is installed, and the container's name."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from gpufeed.system import software as of
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Makes these (name, version) the installed distributions."""
+
+    def install(*pairs):
+        made = [SimpleNamespace(metadata={"Name": name}, version=version) for name, version in pairs]
+        monkeypatch.setattr(of.metadata, "distributions", lambda: made)
+        of.software.cache_clear()
+        return of.software()
+
+    yield install
+    of.software.cache_clear()
+
+
+def test_the_digest_is_of_names_and_versions_in_any_order_and_spelling(installed):
+    one = installed(("torch", "2.11.0"), ("Nvidia_DALI.cuda120", "2.4.0"), (None, "1"))
+    assert one["packages"] == 2
+    assert installed(("nvidia-dali-cuda120", "2.4.0"), ("torch", "2.11.0")) == one
+    assert installed(("nvidia-dali-cuda120", "2.4.0"), ("torch", "2.11.1"))["digest"] != one["digest"]
+    assert installed(("nvidia-dali-cuda120", "2.4.0"))["digest"] != one["digest"]
+
+
+def test_the_container_is_named_without_its_folder(monkeypatch, tmp_path):
+    for variable in of.IMAGE_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(of, "IN_DOCKER", tmp_path / "none")
+    assert of.container() is None
+    monkeypatch.setattr(of, "IN_DOCKER", tmp_path)
+    assert of.container() == "docker"
+    monkeypatch.setenv("APPTAINER_CONTAINER", "/scratch/me/gpufeed.sif")
+    assert of.container() == "gpufeed.sif"

@@ -1,0 +1,233 @@
+"""A training on several nodes of a Slurm job, by an srun that starts its tasks on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict
+
+import ddp_fixtures
+import fake_srun
+import image_fixtures
+import psutil
+import pytest
+import torch
+from process_fixtures import left_after, words
+
+from gpufeed.benchmarks.end_to_end import measure
+from gpufeed.core.cells import Cell, impossible
+from gpufeed.core.config import read_hyper
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.record import DOCUMENT
+from gpufeed.system import gpu_locks, sigterm_handler
+from gpufeed.system.gpu_locks import taking
+from gpufeed.training import end_request
+from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
+from gpufeed.training.distributed import node_task, slurm_step
+from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.rank_files import Call
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """Makes this process one of a job with these nodes."""
+
+    def job(*nodes: str) -> None:
+        fake_srun.install(tmp_path / "bin", list(nodes))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("SLURM_JOB_ID", str(os.getpid()))  # from which the port follows
+        monkeypatch.setenv("SLURM_NTASKS", "2")  # of the job, and no matter of the ranks
+
+    return job
+
+
+@pytest.fixture
+def images(tmp_path):
+    """23 training images, and their cache."""
+    manifest = image_fixtures.write_dataset(tmp_path / "tiny")
+    image_fixtures.write_cache(manifest)
+    return manifest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 2])
+def test_nodes_train_like_one_device_with_the_batches_of_all(images, tmp_path, job, devices):
+    job("n1", "n2", "n3")  # one more than is asked for
+    arguments = {"folder": images.root, "batch_size": 12 // (2 * devices)}
+    call = Call("ddp_fixtures:train_together", arguments, devices, "cpu", 1, nodes=2)
+    together = spread(call, scratch=tmp_path / "results/scratch")
+    alone = ddp_fixtures.train_together(images.root, 12, trainer="plain")
+    for name, tensor in alone["weights"].items():
+        torch.testing.assert_close(together["weights"][name], tensor, rtol=1e-6, atol=1e-6)
+    assert [row["loss"] for row in together["rows"]] == pytest.approx(
+        [row["loss"] for row in alone["rows"]], rel=1e-5
+    )
+    assert len(together["seen"]) == 2 * devices
+    seen = [id for rank in together["seen"] for batch in rank for id in batch]
+    assert sorted(seen) == sorted(images.ids("train").tolist() * 2)
+    assert not list((tmp_path / "results/scratch").iterdir())
+
+
+@pytest.mark.slow
+def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, job):
+    job("n1", "n2")
+    hyper = {"model": {"channels": [4], "batch_norm": True}, "trainer": read_hyper("trainer", "lightning")}
+    cell = Cell(
+        "toys",
+        "tiny",
+        "dataloader_sync",
+        trainer="lightning",
+        device="cpu",
+        precision="fp32",
+        batch_size=4,
+        nodes=2,
+        hyper={**hyper, "augment": {}},
+    )
+    manifest = images.root / "manifest.parquet"
+    record, steps = measure(cell.asdict(), 0, manifest, None, "login1", threads=1, scratch=tmp_path / "s")
+    assert record.status == "done", record.sentence
+    DOCUMENT.check(asdict(record), tmp_path)
+    assert record.resolved["ranks"] == [{"node": "n1", "gpu": None}, {"node": "n2", "gpu": None}]
+    assert steps["images"].tolist() == [8, 8, 7]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ("is killed", "rank 1 of the training ended with SIGKILL"),
+        ("raises", "a stone in the road"),
+    ],
+)
+def test_a_rank_that_fails_on_one_node_ends_all_and_its_reason_is_told(job, tmp_path, how, found):
+    job("n1", "n2")
+    before = set(psutil.Process().children(recursive=True))
+    with pytest.raises(GpufeedError) as error:
+        spread(Call("ddp_fixtures:fail", {"how": how}, 1, "cpu", 1, nodes=2), scratch=tmp_path / "scratch")
+    assert found in error.value.found
+    assert not set(psutil.Process().children(recursive=True)) - before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["starter", "step", "killed"])
+def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
+    """step: Slurm asks the tasks of the step, and the starter not at all."""
+    job("n1", "n2")
+    code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r}, 1, 2)"
+    starter, family = ddp_fixtures.started(code, tmp_path)
+    if whom == "step":
+        for member in [one for one in family if "gpufeed.training.distributed.node_task" in words(one)[:3]]:
+            member.terminate()  # all found before: the others end with the first
+    else:
+        starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
+    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
+
+
+def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp_path):
+    told = {"SLURM_NODEID": "1", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0"}
+    command = [
+        sys.executable,
+        "-m",
+        "gpufeed.training.distributed.node_task",
+        str(tmp_path / "gone"),
+        "127.0.0.1",
+        "2",
+        "1",
+    ]
+    task = subprocess.Popen(command, env=os.environ | told, stdin=subprocess.DEVNULL)
+    while not (begun := psutil.Process(task.pid).children()):
+        assert task.poll() is None
+        time.sleep(0.1)
+    task.terminate()
+    assert task.wait(timeout=60) == 128 + signal.SIGTERM
+    assert not left_after(0, begun)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["starter", "step"])
+def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
+    """step: Slurm asks all processes of the step, and the starter and its srun not at all."""
+    job("n1", "n2")
+    code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, 1, 2, waits_after=2)"
+    starter, family = ddp_fixtures.started(code, images.root)
+    step = [member for member in family if "--nodelist=n1,n2" not in words(member)]  # all but srun
+    for process in [starter] if whom == "starter" else step:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGTERM)
+    assert starter.wait(timeout=60) == sigterm_handler.STATUS
+    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * end_request.EVERY
+    assert not list((images.root / "scratch").iterdir())
+
+
+# --- without any rank
+
+
+def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "):
+        slurm_step.nodes_of_job(2)
+
+
+def test_a_job_with_too_few_nodes_is_a_skip(job):
+    job("n1", "n2")
+    assert slurm_step.nodes_of_job(2) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+    with pytest.raises(Skip, match=r"trains on 3 nodes, and job .* has 2 .*: run it by .*salloc --nodes=3"):
+        slurm_step.nodes_of_job(3)
+
+
+def test_a_slurm_that_does_not_answer_is_an_error(job, monkeypatch):
+    job("n1")
+    monkeypatch.setenv("SLURM_JOB_ID", "")
+    with pytest.raises(Skip):
+        slurm_step.nodes_of_job(1)
+    monkeypatch.setattr(slurm_step, "said", lambda *words: None)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(GpufeedError, match="no answer of scontrol on the nodes of job 7"):
+        slurm_step.nodes_of_job(1)
+
+
+def test_steps_of_a_job_meet_at_ports_of_their_own():
+    assert len({node_task.port(4711, step) for step in range(50)}) == 50
+    assert all(node_task.port(job, 3) in node_task.PORTS for job in (0, 1, 10**9))
+
+
+def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypatch):
+    taken = []
+    monkeypatch.setattr(taking, "take", lambda *asked: taken.append(asked))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    gpu_locks.take_part(2)  # the starter has taken nothing: by hand, or on the CPU
+    monkeypatch.setenv(taking.TAKEN, "elsewhere GPU-a,GPU-b")
+    gpu_locks.take_part(2)
+    assert (taken, os.environ["CUDA_VISIBLE_DEVICES"]) == ([(2, "cuda")], "0,1")
+    gpus = tuple(taking.Gpu(uuid, "NVIDIA H200", 0) for uuid in ("GPU-c", "GPU-d"))
+    monkeypatch.setattr(taking, "_lease", taking.Lease(gpus))
+    for name, value in gpu_locks.hand_on().items():
+        monkeypatch.setenv(name, value)
+    gpu_locks.take_part(2)
+    assert (len(taken), os.environ["CUDA_VISIBLE_DEVICES"]) == (1, "GPU-c,GPU-d")
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ({"trainer": "lightning"}, None),
+        ({}, "trainer plain trains on one device, so devices and nodes must be 1"),
+        ({"trainer": "lightning", "device": "mps"}, "several devices are GPUs with CUDA"),
+    ],
+)
+def test_several_nodes_are_for_lightning(axes, sentence):
+    found = impossible(Cell("e", "d", "resident", nodes=2, **axes))
+    assert found is None if sentence is None else found.startswith(sentence)
+
+
+def test_the_name_of_a_cell_says_its_nodes():
+    one = Cell("e", "d", "resident", trainer="lightning", devices=4)
+    two = Cell("e", "d", "resident", trainer="lightning", devices=4, nodes=2)
+    assert "nodes" not in one.identity()
+    assert (one.ranks, two.ranks) == (4, 8)
+    assert "-x4-n2-" in two.id

@@ -1,0 +1,242 @@
+"""The trainer fastai: it learns, and its record is that of any trainer."""
+
+from dataclasses import asdict
+
+import measure_fixtures as toys
+import pytest
+import torch
+from fastai.callback.core import Callback
+from fastai_fixtures import FASTAI_OPTIONS, prepared, toy_job
+from measure_fixtures import CLASSES, ToyLoader
+from torch import nn
+
+from gpufeed.augment.reference import TorchAugment
+from gpufeed.benchmarks.end_to_end import COLUMNS, measure
+from gpufeed.core.cells import Cell, impossible
+from gpufeed.core.config import read_hyper
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.record import DOCUMENT
+from gpufeed.training.engines.fastai import FastaiTrainer
+from gpufeed.training.engines.plain import PlainTrainer
+
+SMALL = (8, 16)
+
+
+@pytest.mark.parametrize("of", ["fastai", "torch"])
+@pytest.mark.parametrize("optimiser", ["sgd", "adam", "adamw"])
+def test_learns_the_toy(tmp_path, optimiser, of):
+    rate = 0.1 if optimiser == "sgd" else 0.01
+    options = {"optimiser": optimiser, "learning_rate": rate, "optimiser_of": of}
+    result = prepared(toy_job(tmp_path, options=options, epochs=25)).run()
+    assert result.epochs[0]["train_loss"] > 0.7
+    assert result.epochs[-1]["train_loss"] < 0.05
+
+
+class HeldLoader(ToyLoader):
+    """Notes when its epochs ended. Only closing ends them: their generators have another reference, here."""
+
+    def __init__(self, request):
+        super().__init__(request)
+        self.held, self.ended = [], []
+
+    def batches(self, order):
+        self.held.append(self.noted(order))
+        return self.held[-1]
+
+    def noted(self, order):
+        try:
+            yield from super().batches(order)
+        finally:
+            self.ended.append(self.epoch)
+
+
+class AtTheEnd(Callback):
+    """Keeps how many epochs the loader had ended when training of one was over."""
+
+    order, run_valid = 101, False  # after StepRecorder, which closes the epoch
+
+    def __init__(self, loader):
+        super().__init__()
+        self.loader, self.ended = loader, []
+
+    def after_train(self):
+        self.ended.append(len(self.loader.ended))
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6])
+def test_the_loaders_epoch_has_ended_before_its_results_are_read(tmp_path, steps):
+    trainer = prepared(toy_job(tmp_path, loader=HeldLoader, steps=steps))
+    watch = AtTheEnd(trainer.job.loader)
+    trainer.learner.add_cb(watch)
+    result = trainer.run()
+    assert watch.ended == list(range(1, len(result.epochs) + 1))
+
+
+@pytest.mark.parametrize("event", ["after_pred", "after_batch"])
+def test_an_error_in_a_callback_ends_the_loaders_epoch(tmp_path, event):
+    def fail(self):
+        raise OSError("the callback went away")
+
+    trainer = prepared(toy_job(tmp_path, loader=HeldLoader, epochs=2))
+    trainer.learner.add_cb(type("Failing", (Callback,), {event: fail})())
+    with pytest.raises(OSError, match="the callback went away"):
+        trainer.run()
+    assert trainer.job.loader.ended == [0]
+
+
+class Seen(nn.Module):
+    """Keeps what the model got."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, CLASSES)
+        self.inputs = []
+
+    def forward(self, images):
+        self.inputs.append(images.detach().clone())
+        return self.head(images.mean((2, 3)))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_model_sees_the_pixels_that_it_sees_with_the_plain_trainer(tmp_path, channels_last):
+    seen = {}
+    for trainer in (PlainTrainer, FastaiTrainer):
+        augment = TorchAugment((0.5,) * 3, (0.25,) * 3, 7, {"crop_padding": 2, "salt_pepper": 0.1})
+        job = toy_job(tmp_path, model=Seen(), augment=augment, epochs=2, channels_last=channels_last)
+        prepared(job, trainer).run()
+        seen[trainer] = job.model.inputs
+    plain, fastai = seen[PlainTrainer], seen[FastaiTrainer]
+    assert len(plain) == len(fastai) == 8
+    for one, other in zip(plain, fastai, strict=True):
+        assert torch.equal(one, other)
+        assert one.stride() == other.stride()
+    assert not torch.equal(plain[0], plain[4])
+
+
+def test_with_torchs_optimiser_it_takes_the_steps_of_the_plain_trainer(tmp_path):
+    """The two schedules differ a little after the first step, and so do the losses."""
+    options = {"optimiser_of": "torch", "optimiser": "sgd", "schedule": "one_cycle", "learning_rate": 0.01}
+    plain = prepared(toy_job(tmp_path, options=options, epochs=2), PlainTrainer).run().steps
+    fastai = prepared(toy_job(tmp_path, options=options, epochs=2)).run().steps
+    assert fastai[0]["loss"] == pytest.approx(plain[0]["loss"], rel=1e-5)
+    assert fastai[-1]["loss"] == pytest.approx(plain[-1]["loss"], rel=0.05)
+
+
+class Rates(Callback):
+    run_valid = False
+
+    def __init__(self):
+        super().__init__()
+        self.rates, self.momenta = [], []
+
+    def before_step(self):
+        self.rates.append(self.opt.hypers[0]["lr"])
+        self.momenta.append(self.opt.hypers[0]["mom"])
+
+
+@pytest.mark.parametrize("length", [{"epochs": 3}, {"steps": 10}])
+def test_one_cycle_rises_and_falls_over_the_whole_run(tmp_path, length):
+    trainer = prepared(toy_job(tmp_path, options={"learning_rate": 0.01}, **length))
+    watch = Rates()
+    trainer.learner.add_cb(watch)
+    trainer.run()
+    top = watch.rates.index(max(watch.rates))
+    assert 0.008 < watch.rates[top] <= 0.01
+    assert watch.rates[0] == pytest.approx(0.01 / 25)
+    assert watch.rates[:top] == sorted(watch.rates[:top])
+    assert watch.rates[top:] == sorted(watch.rates[top:], reverse=True)
+    assert watch.rates[-1] < 0.001
+    assert set(watch.momenta) == {0.9}
+
+
+@pytest.mark.parametrize("recorder", [True, False])
+def test_the_recorder_is_there_if_asked_for(tmp_path, recorder):
+    trainer = prepared(toy_job(tmp_path, options={"recorder": recorder}))
+    assert hasattr(trainer.learner, "recorder") == recorder
+    assert len(trainer.run().steps) == 4
+    if recorder:
+        assert len(trainer.learner.recorder.losses) == 4
+
+
+def test_what_it_cannot_do_is_told(tmp_path):
+    with pytest.raises(Skip, match="mixed precision on CUDA GPUs only, and this cell's device is cpu"):
+        FastaiTrainer(toy_job(tmp_path, precision="bf16"))
+    with pytest.raises(GpufeedError, match="CUDA graphs with trainer fastai"):
+        FastaiTrainer(toy_job(tmp_path, cuda_graphs=True))
+    with pytest.raises(GpufeedError, match=r"trainer\.optimiser 'adma'"):
+        prepared(toy_job(tmp_path, options={"optimiser": "adma"}))
+
+
+@pytest.mark.parametrize(
+    ("axes", "sentence"),
+    [
+        ({"trainer": "fastai", "cuda_graphs": True}, "trainer fastai calls Python between the parts"),
+        ({"trainer": "fastai", "precision": "bf16", "device": "cpu"}, "trainer fastai has bf16 on CUDA"),
+        ({"loader": "fastai", "workers": 2, "persistent_workers": True}, "fastai starts its workers anew"),
+        ({"trainer": "fastai"}, None),
+        ({"trainer": "fastai", "loader": "fastai", "workers": 2, "device": "cpu"}, None),
+    ],
+)
+def test_the_planner_leaves_out_what_is_impossible(axes, sentence):
+    found = impossible(Cell(**{"experiment": "e", "dataset": "d", "loader": "dataloader_sync", **axes}))
+    assert found == sentence or found.startswith(sentence)
+
+
+def test_a_cells_name_tells_its_trainer():
+    cell = Cell("e", "d", "dataloader_sync", trainer="fastai")
+    assert "-simple_cnn-fastai-auto-" in cell.id
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Measures a toy cell with the trainer fastai and checks its record against the schema."""
+    toys.register(monkeypatch)
+    manifest = toys.toy_manifest(tmp_path).write()
+    hyper = {"model": {"channels": [8, 16]}, "trainer": FASTAI_OPTIONS, "augment": {}}
+
+    def run(**axes):
+        cell = toys.toy_cell(trainer="fastai", hyper=hyper, **axes)
+        record, steps = measure(cell, 0, manifest, None, "login1")
+        DOCUMENT.check(asdict(record), tmp_path)
+        assert list(steps.columns) == list(COLUMNS)
+        return record, steps
+
+    return run
+
+
+def test_a_done_cell_fills_its_record(run):
+    record, steps = run(epochs=3)
+    assert (record.status, record.sentence) == ("done", None)
+    assert (record.warmup["steps"], record.steps["n"], len(steps)) == (4, 8, 12)
+    assert [epoch["images"] for epoch in record.epochs] == [30] * 3
+    assert (record.accuracy["split"], record.accuracy["images"]) == ("test", 12)
+    assert record.phases["first_batch_s"] > 0
+
+
+def test_samples_transformed_in_the_loader_give_the_same_training(run):
+    on_device, in_loader = (run(augment=name)[1]["loss"] for name in ("none", "sample"))
+    assert in_loader.to_numpy() == pytest.approx(on_device.to_numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("axes", "status", "sentence"),
+    [
+        ({"loader": "BreakingLoader"}, "failed", "OSError: the disk went away"),
+        ({"loader": "LossyLoader"}, "failed", "Found 29 images from LossyLoader in epoch 0"),
+        ({"model": "NaNModel"}, "failed", "Found training loss nan at step 0 (epoch 0)"),
+        ({"loader": "MissingLoader"}, "skipped", "The toy needs a machine"),
+        ({"precision": "bf16"}, "skipped", "Trainer fastai has mixed precision on CUDA GPUs only"),
+    ],
+)
+def test_what_goes_wrong_is_a_sentence_in_the_record(run, axes, status, sentence):
+    record, steps = run(**axes)
+    assert record.status == status
+    assert record.sentence.startswith(sentence)
+    assert "\n" not in record.sentence
+    assert steps.empty
+
+
+def test_the_defaults_are_options_that_the_trainer_reads(tmp_path):
+    assert set(read_hyper("trainer", "fastai")) == set(FASTAI_OPTIONS) - {"schedule"}
+    result = prepared(toy_job(tmp_path, options=read_hyper("trainer", "fastai"))).run()
+    assert len(result.steps) == 4

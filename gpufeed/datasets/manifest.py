@@ -80,11 +80,16 @@ class Manifest:
         return self.info.layout in MADE
 
     def pixels(self, sample_id: int) -> np.ndarray:
-        """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`."""
-        from gpufeed.datasets.noise import pixels  # here because noise imports this module
+        """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`.
 
+        Random bytes, as a function of (seed, number of the sample).
+        """
         number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own number, in a part too
-        image = pixels(self.info, int(number))
+        random, side = (
+            np.random.default_rng([self.info.source["seed"], int(number)]),
+            self.info.source["size"],
+        )
+        image = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
         return resized(image, self.info.resize) if self.info.resize else image
 
     def files_root(self) -> Path:

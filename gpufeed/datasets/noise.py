@@ -1,13 +1,11 @@
 """Images of random bytes that no file holds: the loading process makes them from the sample's id.
 
-The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
+`Manifest.pixels` makes them. The notebook on pipelining makes its images like this, in its Dataset's `__getitem__`, since their content
 does not matter. Here a sample always has the same pixels.
 """
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-
-import numpy as np
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.image_folder import MEAN, STD
@@ -53,9 +51,3 @@ def parse_options(options: dict) -> Options:
                 f"change {name} in the config",
             )
     return Options(**choice)
-
-
-def pixels(info: DatasetInfo, number: int) -> np.ndarray:
-    """Make the pixels of the image with this number, uint8 (H, W, 3): a function of (seed, number)."""
-    random, side = np.random.default_rng([info.source["seed"], number]), info.source["size"]
-    return random.integers(0, 256, (side, side, 3), dtype=np.uint8)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.decode_counts import Tally
 from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.system.timing import Span
-
-if TYPE_CHECKING:
-    from gpufeed.loaders.deferred_gather import Rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,49 @@ class LoadRequest:
     persistent_workers: bool = False
     rank: int = 0
     world_size: int = 1
-    ungathered: bool = False  # whether the training step takes rows of a store in place of images (rows.py)
+    ungathered: bool = False  # whether the training step takes rows of a store in place of images
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Stands for store[rows] where a training step takes images: a batch that is not gathered yet.
+
+    A kernel that reads its pixels from there itself spares the batch one way into memory and out again.
+
+    store: uint8 (M, H, W, 3), the same for all batches of a loader; rows: int64 (N,), of 0..M-1. Both on the
+    device.
+    """
+
+    store: torch.Tensor
+    rows: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the gathered batch: (N, H, W, 3)."""
+        return torch.Size((len(self.rows), *self.store.shape[1:]))
+
+    @property
+    def device(self) -> torch.device:
+        return self.store.device
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice) -> "Rows":
+        """Of some of the rows."""
+        return Rows(self.store, self.rows[part])
+
+    def gathered(self) -> torch.Tensor:
+        """uint8 (N, H, W, 3), in memory of its own."""
+        return self.store.index_select(0, self.rows)
+
+    def clone(self) -> "Rows":
+        """With row numbers in memory of their own; the store is the same."""
+        return Rows(self.store, self.rows.clone())
+
+    def copy_(self, other: "Rows", non_blocking: bool = False) -> None:
+        """Takes the other's row numbers, in place; the store must be the same."""
+        self.rows.copy_(other.rows, non_blocking=non_blocking)
 
 
 @dataclass
@@ -70,8 +109,8 @@ class Batch:
     transfer: Span | None = None
 
     @property
-    def source(self) -> "torch.Tensor | Rows":
-        """What a training step takes: the images, or where they are (rows.py)."""
+    def source(self) -> torch.Tensor | Rows:
+        """What a training step takes: the images, or where they are."""
         return self.images
 
     def first(self, n: int) -> "Batch":
@@ -132,7 +171,7 @@ class Loader(ABC):
         A generator: whoever ends the epoch early closes it.
         """
 
-    def example(self) -> "Rows | None":
+    def example(self) -> Rows | None:
         """What stands for a first batch of an open loader whose steps gather by themselves; else None."""
         return None
 

@@ -7,14 +7,35 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.deferred_gather import Rows, StoredBatch
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows
 from gpufeed.loaders.sample_order import permutation
 from gpufeed.stores.decoded_cache import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
 SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
+
+
+class StoredBatch(Batch):
+    """A batch whose images are gathered only when asked for; `source` is what a step may gather by itself."""
+
+    def __init__(self, source: Rows, labels: torch.Tensor, ids: torch.Tensor, load_ms: float):
+        self.rows, self.labels, self.ids, self.load_ms, self.transfer = source, labels, ids, load_ms, None
+
+    @property
+    def source(self) -> Rows:
+        return self.rows
+
+    @property
+    def images(self) -> torch.Tensor:
+        """uint8 (N, H, W, 3), gathered anew at each call."""
+        return self.source.gathered()
+
+    def first(self, n: int) -> "StoredBatch":
+        return StoredBatch(self.source[:n], self.labels[:n], self.ids[:n], self.load_ms)
+
+    def clone(self) -> "StoredBatch":
+        return StoredBatch(self.source.clone(), self.labels.clone(), self.ids.clone(), 0.0)
 
 
 class ResidentLoader(Loader):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpufeed.loaders.deferred_gather import Rows
+from gpufeed.loaders.base import Rows
 from gpufeed.training.step import TrainStep
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from gpufeed.loaders.deferred_gather import Rows
+from gpufeed.loaders.base import Rows
 from gpufeed.native.torch_compile import MAX_AUTOTUNE
 from gpufeed.system.devices import autocast
 from gpufeed.training.engines.base import TrainJob

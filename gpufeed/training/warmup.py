@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gpufeed.loaders.deferred_gather import Rows
+from gpufeed.loaders.base import Rows
 from gpufeed.system.timing import synchronise
 from gpufeed.training.recorder import forked_rng
 from gpufeed.training.step import Snapshot, TrainStep

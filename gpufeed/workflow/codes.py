@@ -30,7 +30,6 @@ def code_of_loader(loader: str) -> tuple[str, ...]:
     if LOADERS[loader].reads == "cache":
         modules += (
             "loaders/resident.py",
-            "loaders/deferred_gather.py",
             "stores/cache_*.py",
             "stores/decoded_cache.py",
             "system/host_memory.py",

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from gpufeed.loaders.base import Loader
-from gpufeed.loaders.deferred_gather import Rows
+from gpufeed.loaders.base import Loader, Rows
 from gpufeed.training.ranks import steps_in_epoch
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from gpufeed.loaders.base import Loader
-from gpufeed.loaders.deferred_gather import Rows
+from gpufeed.loaders.base import Loader, Rows
 from gpufeed.system import sigterm_handler
 from gpufeed.system.timing import synchronise
 from gpufeed.training.checkpoints import KEY, heeding, random_state, set_random_state, stamp

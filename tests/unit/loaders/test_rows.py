@@ -10,8 +10,8 @@ from measure_fixtures import OPTIONS, Normalise
 from gpufeed.benchmarks.ceilings.input_only import drain, example
 from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
 from gpufeed.benchmarks.ceilings.segments import Bench
-from gpufeed.loaders.deferred_gather import Rows, StoredBatch
-from gpufeed.loaders.resident import ResidentLoader
+from gpufeed.loaders.base import Rows
+from gpufeed.loaders.resident import ResidentLoader, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.training.engines.base import TrainJob
 from gpufeed.training.engines.plain import PlainTrainer

@@ -6,7 +6,7 @@ training, bit by bit; with three ranks or more up to rounding, since DDP lays ou
 the order of their sums, anew after its first step. Its times are then of several processes: no timing.
 
 A training heeds SIGTERM: it writes its state after the step that it is at, and ends. In several processes
-that is after a step on which all agree (trainers/asked.py).
+that is after a step on which all agree (training/end_request.py).
 """
 
 import hashlib
@@ -14,18 +14,19 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
+from torch import nn
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
+from gpufeed.loaders.base import Loader
 from gpufeed.system import sigterm_handler
-from gpufeed.training.engines.base import TrainJob
 
 log = logging.getLogger("gpufeed")
 CHECKPOINT = "checkpoint.pt"
@@ -33,6 +34,18 @@ CHECKPOINT_STEPS = 200  # from one to the next by default: seconds to minutes of
 FORMAT = "gpufeed checkpoint 1"
 KEY = "gpufeed"  # of our part in the file, beside a trainer's own
 START_ANEW = "resume from the folder of another run, or leave resume out to train from the start"
+
+
+class Training(Protocol):
+    """What a checkpoint reads of a TrainJob, which holds the checkpoints."""
+
+    model: nn.Module
+    loader: Loader
+    options: Mapping[str, Any]
+    precision: str
+    checkpoints: "Checkpoints | None"
+
+    def total_steps(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +82,7 @@ class Checkpoints:
         log.info("asked to end: the state after step %d is kept in %s", step, self.path)
         raise sigterm_handler.Ended
 
-    def about(self, job: TrainJob) -> dict[str, Any]:
+    def about(self, job: Training) -> dict[str, Any]:
         """What a file must say of the training that it belongs to."""
         request, shapes = (
             job.loader.request,
@@ -88,7 +101,7 @@ class Checkpoints:
             **{name: getattr(request, name) for name in ("seed", "batch_size", "world_size")},
         }
 
-    def read(self, trainer: str, job: TrainJob) -> dict[str, Any] | None:
+    def read(self, trainer: str, job: Training) -> dict[str, Any] | None:
         """The state that `trainer` wrote for this very training, on the CPU; None without one.
 
         A file that is damaged, or of another training, is left out with a warning; where it is required it
@@ -159,7 +172,7 @@ def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
 
 
 @contextmanager
-def heeding(job: TrainJob) -> Iterator[None]:
+def heeding(job: Training) -> Iterator[None]:
     """Within it SIGTERM makes the training write its state and end, if it keeps any."""
     if job.checkpoints is None:
         yield

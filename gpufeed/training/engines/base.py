@@ -3,16 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 from gpufeed.loaders.base import Loader, Rows
+from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.ranks import steps_in_epoch
-
-if TYPE_CHECKING:
-    from gpufeed.training.checkpoints import Checkpoints
 
 # (uint8 (N, H, W, 3), ids int64 (N,), epoch) -> float (N, 3, H, W), normalised, on the device.
 # Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, whose value a replay reads anew.
@@ -46,7 +44,7 @@ class TrainJob:
     synchronise: str = "epoch"  # epoch | step
     judge: Callable[[], dict] | None = None
     on_epoch: Callable[[dict], None] | None = None
-    checkpoints: "Checkpoints | None" = None
+    checkpoints: Checkpoints | None = None
 
     def total_steps(self) -> int:
         """Batches of the whole run, of the rank that has most."""

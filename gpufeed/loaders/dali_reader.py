@@ -7,7 +7,6 @@ ends of epochs too. So order, ranks and state are the loader's; DALI's shuffling
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -19,24 +18,13 @@ from nvidia.dali.pipeline import Pipeline
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.dali_pipeline import DecodePipeline, copy_output, drawn
-from gpufeed.loaders.dali_files import FilePipeline
+from gpufeed.loaders.dali_files import FilePipeline, Planned
 
 if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
 
 DEPTH = 3  # batches that DALI makes ahead, while it reads the files of one more
 FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws
-
-
-@dataclass(frozen=True, eq=False)
-class Planned:
-    """A batch that is to come. ids: int64 (n,), its samples."""
-
-    epoch: int
-    ids: np.ndarray
-
-    def same(self, other: "Planned") -> bool:
-        return self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
 
 
 class ReadingPipeline:

@@ -1,7 +1,6 @@
 """The classes that a kept model gives to image files."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from gpufeed.benchmarks.saved_models.image_files import Picture, batches, find, samples
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
-from gpufeed.benchmarks.saved_models.predictions_output import whole_file, write_predictions
+from gpufeed.benchmarks.saved_models.predictions_output import Prediction, whole_file, write_predictions
 from gpufeed.core.errors import Skip
 from gpufeed.core.registry import fetch
 from gpufeed.system.devices import apply_precision, resolve_device
@@ -18,15 +17,6 @@ from gpufeed.system.environment import cores_allowed
 
 BATCH = 64  # images at once: 39 MB of float32 at 224 px, before the model's own
 TOP = 5
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A file and its most probable classes, the first one first; or the reason why it has none."""
-
-    file: str
-    classes: tuple[tuple[str, float], ...]
-    reason: str | None = None
 
 
 class Predictor:

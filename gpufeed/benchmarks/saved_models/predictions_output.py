@@ -4,20 +4,27 @@ import csv
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from gpufeed.core.file_writes import whole
-
-if TYPE_CHECKING:
-    from gpufeed.benchmarks.saved_models.prediction import Prediction
 
 FORMATS = ("table", "csv", "json")
 WIDEST = 24  # letters of a class name that a table shows
 
 
+@dataclass(frozen=True)
+class Prediction:
+    """A file and its most probable classes, the first one first; or the reason why it has none."""
+
+    file: str
+    classes: tuple[tuple[str, float], ...]
+    reason: str | None = None
+
+
 def write_predictions(
-    predictions: "Iterable[Prediction]", out: TextIO, format: str, top: int, classes: Sequence[str]
+    predictions: Iterable[Prediction], out: TextIO, format: str, top: int, classes: Sequence[str]
 ) -> int:
     """Writes one row a prediction in one of FORMATS; returns how many files have none.
 
@@ -32,16 +39,16 @@ def write_predictions(
 class Counter:
     """Passes predictions on and counts the files that have none."""
 
-    def __init__(self, predictions: "Iterable[Prediction]"):
+    def __init__(self, predictions: Iterable[Prediction]):
         self.predictions, self.without = predictions, 0
 
-    def __iter__(self) -> "Iterator[Prediction]":
+    def __iter__(self) -> Iterator[Prediction]:
         for prediction in self.predictions:
             self.without += prediction.reason is not None
             yield prediction
 
 
-def write_table(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+def write_table(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
     """A line a file: the classes with their probabilities in columns, then the path."""
     width = min(max((len(shown(name)) for name in classes), default=0), WIDEST)
     for prediction in predictions:
@@ -50,7 +57,7 @@ def write_table(predictions: "Iterable[Prediction]", out: TextIO, top: int, clas
         out.write(f"{said}  {shown(prediction.file)}\n")
 
 
-def write_csv(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+def write_csv(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
     """Columns file, reason, class_1, probability_1, class_2 ...; reason is mostly empty.
 
     A text that a spreadsheet would run as a formula stands behind an apostrophe.
@@ -73,7 +80,7 @@ def no_formula(text: str) -> str:
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
-def write_json(predictions: "Iterable[Prediction]", out: TextIO, top: int, classes: Sequence[str]) -> None:
+def write_json(predictions: Iterable[Prediction], out: TextIO, top: int, classes: Sequence[str]) -> None:
     """A list of {"file", "reason", "classes": [{"class", "probability"}]}; reason is mostly null."""
     out.write("[")
     for number, prediction in enumerate(predictions):

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib import colormaps
@@ -12,9 +12,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from gpufeed.report import style
-
-if TYPE_CHECKING:
-    from gpufeed.report.sections.confusion_section import Pair
 
 MATRIX_IN, BAR_IN = 6.4, 0.24  # height of the matrix with its names, and of one bar
 MOST_COUNTS = 20  # classes up to which each field has its count
@@ -27,7 +24,17 @@ COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
 WHITE, BLACK = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
 
 
-def draw(matrix: np.ndarray, classes: Sequence[str], pairs: "Sequence[Pair]", title: str) -> Figure:
+@dataclass(frozen=True)
+class Pair:
+    """`count` of the `of` images of class `true` were predicted to be of class `predicted`."""
+
+    true: str
+    predicted: str
+    count: int
+    of: int
+
+
+def draw(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
     """matrix: int64 (classes, classes), true classes in rows; pairs: the confused ones."""
     pairs = pairs[:MOST_PAIRS]
     with style.look():
@@ -82,7 +89,7 @@ def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> N
         )
 
 
-def draw_pairs(axis: Axes, pairs: "Sequence[Pair]") -> None:
+def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     """The pairs confused most often, as bars with their counts."""
     names = [
         f"{shortened(pair.true, LONGEST)} taken for {shortened(pair.predicted, LONGEST)}" for pair in pairs

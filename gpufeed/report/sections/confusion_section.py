@@ -2,7 +2,6 @@
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,6 @@ CAPTION = (
     "Rows are true classes, columns predicted ones. The colour is the share of the images of the true class, "
     "on a scale that shows small shares; grey rows have no image. Below, the pairs confused most often."
 )
-
-
-@dataclass(frozen=True)
-class Pair:
-    """`count` of the `of` images of class `true` were predicted to be of class `predicted`."""
-
-    true: str
-    predicted: str
-    count: int
-    of: int
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -64,7 +53,7 @@ def draw(found: Mapping) -> Figure:
     return confusion_figure.draw(matrix, found["classes"], confused(matrix, found["classes"]), title(found))
 
 
-def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
+def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[confusion_figure.Pair]:
     """All pairs of different classes that were confused, the most frequent first.
 
     matrix: int64 (classes, classes), true classes in rows.
@@ -74,7 +63,7 @@ def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
     order = np.argsort(-wrong[rows, columns], kind="stable")
     of = matrix.sum(axis=1)
     return [
-        Pair(classes[row], classes[column], int(matrix[row, column]), int(of[row]))
+        confusion_figure.Pair(classes[row], classes[column], int(matrix[row, column]), int(of[row]))
         for row, column in zip(rows[order], columns[order], strict=True)
     ]
 

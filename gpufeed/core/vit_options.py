@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.native.attention.tiles import WIDTHS
 
 POOLS = ("mean", "class_token")
 PATCHES = ("linear", "conv")
 ACTIVATIONS = ("gelu", "gelu_tanh", "bias_gelu", "linear_bias_gelu")
 BACKENDS = ("auto", "flash", "efficient", "cudnn", "math", "packed")
 RESIDUALS = ("float32", "autocast")
+WIDTHS = (16, 32, 64, 128)  # of a head, with the kernels of packed attention
 BY_EXTENSION = ("bias_gelu", "linear_bias_gelu")  # activations that are kernels of gpufeed.native
 # The same function without the extension, for weights that are used and not timed.
 PLAIN_FORM = {"bias_gelu": "gelu", "linear_bias_gelu": "gelu_tanh"}

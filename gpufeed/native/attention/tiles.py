@@ -10,7 +10,8 @@ only: read while planning.
 
 from dataclasses import dataclass
 
-WIDTHS = (16, 32, 64, 128)  # of a head
+from gpufeed.core.vit_options import WIDTHS
+
 MOST_TOKENS = 512
 WHOLE = 256  # longest row of scores that is one tile
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gpufeed.decoders.file_bytes import PIECE
-
+PIECE = 2**20  # bytes of one read
 TRIES, PAUSE_S = 4, 0.1
 COLD = 0.9  # share of the pages that must be out for a pass to count as cold
 
@@ -26,7 +25,7 @@ def read_in(paths: Iterable[str]) -> None:
     """Reads every file once, so that all are in the page cache if they fit."""
     for path in paths:
         with open(path, "rb", buffering=0) as file:
-            while file.read(16 * PIECE):
+            while file.read(PIECE):
                 pass
 
 

@@ -32,3 +32,13 @@ class SimpleJpegDecoder(FallbackDecoder):
 
     def version(self) -> str:
         return f"{self.name} {self.library.__version__}"
+
+
+def decode_jpeg(data, fancy: bool, out: np.ndarray | None = None) -> np.ndarray:
+    """One JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raises ValueError at the first irregularity.
+
+    fancy: libjpeg's default, which smooths subsampled colour over neighbouring rows; False repeats it.
+    """
+    import simplejpeg
+
+    return simplejpeg.decode_jpeg(data, "RGB", fastupsample=not fancy, buffer=out, strict=True)

@@ -16,6 +16,7 @@ from gpufeed.decoders.fallback import FallbackDecoder, Refused, isolate
 from gpufeed.decoders.file_header import JPEG_KINDS
 from gpufeed.decoders.jpeg_parser import Jpeg, parse
 from gpufeed.decoders.jpeg_parser import Refused as NotForStrips
+from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.decoders.strip_joiner import join, kind_digest
 
 IMAGES = 64  # files in a strip: enough that a call is long, few enough that a batch fills some threads
@@ -93,8 +94,6 @@ def decode_joined(jpegs: list[Jpeg]) -> list[np.ndarray]:
 
 def rows_of(data: bytes) -> np.ndarray:
     """One JPEG, uint8 (rows, W, 3); raises Refused if it is damaged."""
-    from gpufeed.stores.strips_decode import decode_jpeg
-
     try:
         return decode_jpeg(data, fancy=True)
     except ValueError as error:

@@ -21,9 +21,9 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.jpeg_parser import Jpeg, Kind, Refused, parse
+from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.decoders.strip_joiner import join, kind_digest
 from gpufeed.stores.decoded_cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
-from gpufeed.stores.strips_decode import decode_jpeg
 from gpufeed.stores.strips_store import Strip, StripsInfo, index_path, open_strips, write_index
 from gpufeed.system.build_once import one_builder, own_partial
 

@@ -9,20 +9,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import simplejpeg
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores.strips_store import REMAKE, Strip, StripSet
 
 AHEAD = 2  # strips in flight a thread: one decoding and one waiting
-
-
-def decode_jpeg(data, fancy: bool, out: np.ndarray | None = None) -> np.ndarray:
-    """One JPEG to uint8 RGB (rows, W, 3), grayscale expanded; raises ValueError at the first irregularity.
-
-    fancy: libjpeg's default, which smooths subsampled colour over neighbouring rows; False repeats it.
-    """
-    return simplejpeg.decode_jpeg(data, "RGB", fastupsample=not fancy, buffer=out, strict=True)
 
 
 def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None = None) -> np.ndarray:

@@ -15,16 +15,16 @@ from gpufeed.core import cell_file
 from gpufeed.core.cells import Cell, copied, without_later
 from gpufeed.core.compose import Composed, cell_from, shipped
 from gpufeed.core.document import now
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError
 from gpufeed.core.node_name import node_name
-from gpufeed.core.registry import DECODERS, fetch
+from gpufeed.core.registry import fetch
 from gpufeed.core.saved_model_record import MODEL
 from gpufeed.tracking.live_tracking import watched
 from gpufeed.training.cell_training import Trained, is_judged, judge, settle_process, train
 from gpufeed.training.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
 from gpufeed.training.distributed.one_task import check_one_task
 from gpufeed.training.distributed.slurm_step import nodes_of_job
-from gpufeed.training.ensure_inputs import Shelf, dataset, stores
+from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
 from gpufeed.training.runtime_context import Place
 
 log = logging.getLogger("gpufeed")
@@ -107,17 +107,6 @@ def check_resumable(cell: Cell, folder: Path) -> None:
 def devices_seen(device: str) -> int:
     """GPUs that this process sees; 1 where it trains on something else."""
     return max(1, torch.cuda.device_count()) if device in ("auto", "cuda") else 1
-
-
-def shelf_of(values: Mapping[str, Any]) -> Shelf:
-    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
-    choices = set(DECODERS) - {"strips"}  # whose cache is made from another store
-    if values["cache_decoder"] not in choices:
-        raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
-    archives = tuple(Path(folder) for folder in values["archives"])
-    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
-    broken, form = values["max_quarantined_share"], values["data_form"]
-    return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
 
 
 def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:

@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpufeed.core.cells import Cell, content, source_options
 from gpufeed.core.config_sources import with_defaults
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
-from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS
 from gpufeed.datasets.download import SourceFile, fetch
 from gpufeed.datasets.http_transfer import LEAST_KB_S
 from gpufeed.datasets.manifest import Manifest
@@ -48,6 +49,17 @@ class Shelf:
     broken: float
     form: str = "folders"
     least_kb_s: float = LEAST_KB_S
+
+
+def shelf_of(values: Mapping[str, Any]) -> Shelf:
+    """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
+    choices = set(DECODERS) - {"strips"}  # whose cache is made from another store
+    if values["cache_decoder"] not in choices:
+        raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
+    archives = tuple(Path(folder) for folder in values["archives"])
+    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
+    broken, form = values["max_quarantined_share"], values["data_form"]
+    return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
 
 
 def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import torch
 from pytorch_lightning import LightningDataModule
 
-from gpufeed.cli.standalone_training import shelf_of
 from gpufeed.core.cells import Cell, check_names, content, impossible, settle
 from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_hyper, read_hyper
@@ -23,7 +22,7 @@ from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.system.devices import resolve_device
-from gpufeed.training.ensure_inputs import dataset, stores
+from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
 from gpufeed.training.ranks import steps_in_epoch
 from gpufeed.training.runtime_context import Stores, load_request, make_augment
 

@@ -20,13 +20,14 @@ from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
 from gpufeed.benchmarks.saved_models import model_file
-from gpufeed.cli.standalone_training import check_resumable, checkpoints_of, shelf_of
+from gpufeed.cli.standalone_training import check_resumable, checkpoints_of
 from gpufeed.core import cell_file
 from gpufeed.core.cells import Cell
 from gpufeed.core.compose import cell_from, composed, offer, row, shipped
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
 from gpufeed.train import EXAMPLES, main
+from gpufeed.training.ensure_inputs import shelf_of
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import torch._dynamo  # noqa: F401 (seconds, and the first optimiser would do it
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.file_writes import whole
-from gpufeed.core.plan_side_by_side import block_of, printed, words
+from gpufeed.core.plan_side_by_side import block_of, words
 from gpufeed.core.record import Record
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.decoded_cache import read_info
@@ -24,6 +24,7 @@ from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
 from gpufeed.system.telemetry import leak, wanted
 from gpufeed.system.timing import STEP_COLUMNS, step_statistics, throughput, warmup
+from gpufeed.training.batch_printing import printed
 from gpufeed.training.cell_training import (
     Trained,
     guarded,

@@ -1,19 +1,15 @@
-"""Two pipelines side by side: find their cells, and print their batches during training.
+"""Two pipelines side by side: find their cells and name what is shown of them.
 
 Standard library only: the workflow imports this while it plans.
 """
 
 import json
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from statistics import fmean
+from collections.abc import Mapping
 from typing import Any
 
 from gpufeed.core.cells import Plan, crossed
 from gpufeed.core.errors import GpufeedError, unknown
 
-LOGGER = "gpufeed.batches"  # a recorder logs each batch here if a handler is attached
 PARTS = {"Load": "load_ms", "Transfer": "transfer_ms", "Train": "train_ms", "Total": "total_ms"}
 TOTAL_SAYS = "Total is measured from the end of the previous batch, so it includes the wait for data."
 
@@ -66,59 +62,7 @@ def as_text(cell: Mapping) -> str:
     return json.dumps({**cell, "hyper": None}, sort_keys=True)
 
 
-def setup_check() -> str:
-    """Describe torch, CUDA, the device that `auto` would take and its memory, in one line."""
-    import psutil
-    import torch
-
-    from gpufeed.system.environment import cores_allowed
-
-    built = torch.version.cuda or "none"
-    said = f"torch {torch.__version__}, built for CUDA: {built}"
-    card = None
-    if torch.cuda.is_available():
-        with suppress(RuntimeError):  # a GPU that cannot be used: the cell's record says why
-            card = torch.cuda.get_device_properties(torch.cuda.current_device())
-    if card:
-        said += f", CUDA available: yes, GPU: {card.name}, {card.total_memory / 2**30:.1f} GiB"
-    else:
-        memory = psutil.virtual_memory().total / 2**30
-        said += f", CUDA available: no, GPU: none, host memory: {memory:.1f} GiB"
-    return f"Setup check: {said}, {cores_allowed()} CPU cores"
-
-
 def line(name: object, values: Any) -> str:
     """Return a line of the table: a name and four times in milliseconds, or the headings."""
     cells = [f"{value:>12.2f}" if isinstance(value, float) else f"{value:>12}" for value in values]
     return f"{name:>6}" + "".join(cells)
-
-
-class Printed(logging.Handler):
-    """Print each batch that a recorder logs, and keep its times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.times: list[list[float]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.times.append([float(record.batch[name]) for name in PARTS.values()])
-        print(line(record.batch["step"] + 1, self.times[-1]), flush=True)
-
-
-@contextmanager
-def printed(title: str) -> Iterator[None]:
-    """Print each batch of a training with `synchronise: step` in this context, and at its end the means."""
-    logger, table = logging.getLogger(LOGGER), Printed()
-    logger.addHandler(table)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False  # the batches are in the cell's record and need not be in the job's log
-    print(f"\n{setup_check()}\n{title}, milliseconds per batch\n{line('Batch', PARTS)}", flush=True)
-    try:
-        yield
-        if table.times:
-            print(line("mean", [fmean(column) for column in zip(*table.times, strict=True)]))
-            print(TOTAL_SAYS, flush=True)
-    finally:
-        logger.removeHandler(table)
-        logger.setLevel(logging.NOTSET)
-        logger.propagate = True

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.plan_side_by_side import LOGGER
 from gpufeed.loaders.base import Batch
 from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
+from gpufeed.training.batch_printing import LOGGER
 from gpufeed.training.engines.base import TrainJob, TrainResult
 from gpufeed.training.epochs import check_images, check_losses, entry_of, log_epoch
 from gpufeed.training.minimum_duration import Longer

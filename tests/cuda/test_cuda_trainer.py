@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from gpufeed.core.plan_side_by_side import printed
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, Rows
@@ -18,6 +17,7 @@ from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.system.devices import AMPERE, apply_precision
 from gpufeed.system.environment import environment
 from gpufeed.system.timing import Mark, synchronise
+from gpufeed.training.batch_printing import printed
 from gpufeed.training.cuda_graph import GraphedStep, captured
 from gpufeed.training.engines.base import TrainJob
 from gpufeed.training.engines.plain import PlainTrainer

@@ -9,11 +9,12 @@ from measure_fixtures import toy_trainer
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.plan_side_by_side import block_of, pair, printed, setup_check
+from gpufeed.core.plan_side_by_side import block_of, pair
 from gpufeed.report import load_records, publish
 from gpufeed.report.claims import FAILS, HOLDS, OPEN
 from gpufeed.report.sections import side_by_side
 from gpufeed.report.sections.side_by_side import OWN, WHOLE
+from gpufeed.training.batch_printing import printed, setup_check
 
 NAMES = ("without_pipelining", "with_pipelining")
 

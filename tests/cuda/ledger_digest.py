@@ -25,7 +25,8 @@ class Tree:
     def __init__(self, root: Path):
         self.root = root
         self.tests = root / "tests/cuda"
-        self._places = (root, root / "tests/fixtures", self.tests, root / "tests/unit")
+        unit = sorted({path.parent for path in (root / "tests/unit").rglob("test_*.py")})
+        self._places = (root, root / "tests/fixtures", self.tests, *unit)
         self._files: dict[Path, tuple[bytes, set[Path]]] = {}
         self._modules: dict[str, list[Path]] = {}
         self._registered = self._read_registry()

@@ -82,7 +82,7 @@ def checkout(tmp_path, monkeypatch):
     def write(**files: str) -> Path:
         for name, text in files.items():
             folder = tmp_path / ("tests/cuda" if name.startswith("test_") else "gpufeed")
-            folder.mkdir(exist_ok=True)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / f"{name}.py").write_text(textwrap.dedent(text))
         return tmp_path
 
@@ -272,7 +272,7 @@ COVERS = {
 def test_a_digest_is_that_of_the_code_that_a_test_covers(checkout, how):
     root = checkout(
         __init__="",
-        registry=REGISTRY,
+        **{"core/registry": REGISTRY},
         between="from gpufeed import near",
         near="ONE = 1\n",
         test_x=COVERS[how],

@@ -16,8 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(code: str, **environment: str) -> str:
-    paths = [str(ROOT), str(ROOT / "tests" / "fixtures"), str(ROOT / "tests" / "unit")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), **environment}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -258,7 +258,7 @@ def test_a_file_that_is_no_cell_is_named(tmp_path, text):
 
 
 def test_composing_imports_no_torch_and_the_file_alone_no_hydra():
-    code = "import sys; from gpufeed import {}; print(*(name for name in {} if name in sys.modules))"
+    code = "import sys; from gpufeed.core import {}; print(*(name for name in {} if name in sys.modules))"
     for module, heavy in (("compose, cell_file", ["torch", "numpy"]), ("cell_file, config", ["hydra"])):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module, heavy)],

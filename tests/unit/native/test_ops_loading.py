@@ -83,7 +83,7 @@ def test_a_library_that_this_node_cannot_load_is_a_sentence(process, node, monke
     monkeypatch.setattr(loading, "build", lambda folder: written(folder))
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "torch"))
     x = torch.tensor([1.0])
-    assert torch.equal(native.bias_gelu(x, x), native.functions.reference.bias_gelu(x, x))
+    assert torch.equal(native.bias_gelu(x, x), native.functions.torch_reference.bias_gelu(x, x))
     found = native.status("cpu")
     assert found.implementation == "reference"
     assert re.search(
@@ -130,7 +130,7 @@ def test_a_node_that_can_build_nothing_uses_the_reference(process, node, monkeyp
     program(tmp_path / "bin/c++", "exit 1")
     (tmp_path / "bin/ninja").unlink()
     x = torch.tensor([1.0])
-    assert torch.equal(native.bias_gelu(x, x), native.functions.reference.bias_gelu(x, x))
+    assert torch.equal(native.bias_gelu(x, x), native.functions.torch_reference.bias_gelu(x, x))
     assert "pip install ninja" in native.status("cpu").sentence
 
 

@@ -8,8 +8,8 @@ from preflight_fixtures import CUDA13, NODE, by_gres, cpu_job, gpu_job, no_gpu, 
 
 from gpufeed.cluster.preflight import asked, software_checks, storage
 from gpufeed.cluster.preflight.asked_plan import Ask, Plan, read_plan, reason
+from gpufeed.cluster.preflight.command import findings, main, snakemake_arguments
 from gpufeed.cluster.preflight.finding_names import near
-from gpufeed.preflight import findings, main, snakemake_arguments
 
 
 def test_a_right_plan_is_found_right(found):

@@ -9,10 +9,10 @@ from preflight_fixtures import NODE, cpu_job, gpu_job
 
 from gpufeed.cluster.preflight import asked, software_checks
 from gpufeed.cluster.preflight import login_node as preflight_node
+from gpufeed.cluster.preflight.command import main
 from gpufeed.cluster.preflight.login_node import COMMANDS, look, qos_by_account
 from gpufeed.cluster.preflight.site import PROFILES, make_site, read_site, sites
 from gpufeed.core.errors import GpufeedError
-from gpufeed.preflight import main
 
 
 @pytest.mark.parametrize("given", ["", "-A '$SBATCH_ACCOUNT'"])

@@ -10,9 +10,9 @@ from preflight_fixtures import NODE
 
 from gpufeed.cluster.preflight import software_checks, storage
 from gpufeed.cluster.preflight.asked_plan import Plan
+from gpufeed.cluster.preflight.command import findings
 from gpufeed.cluster.preflight.login_node import answers
 from gpufeed.cluster.preflight.site import Scratch
-from gpufeed.preflight import findings
 
 
 def test_folders_that_compute_nodes_do_not_see(found, tmp_path):

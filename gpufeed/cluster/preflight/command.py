@@ -1,0 +1,116 @@
+"""The command python -m gpufeed.preflight: what a run would ask Slurm for, and what is wrong with it."""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from gpufeed.cluster.preflight import asked, software_checks, storage
+from gpufeed.cluster.preflight.asked_plan import Plan, plan_of
+from gpufeed.cluster.preflight.finding import Finding, joined
+from gpufeed.cluster.preflight.login_node import Node, look
+from gpufeed.cluster.preflight.site import PROFILES, Site, read_site, sites
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import check_checkout
+
+FINE, FOUND, NO_PLAN = 0, 1, 2
+DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
+SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m gpufeed.preflight",
+        description="Prints the sbatch line of every rule, as the executor would make it, and what is wrong "
+        "with the lines, the software, scratch and data. It submits nothing.",
+        epilog="All else goes to Snakemake: targets, --configfile, --config, profiles. Exit code: 0 if "
+        "nothing was found (notes do not count), 1 if something was, 2 if the run cannot be planned.",
+        allow_abbrev=False,
+    )
+    found.add_argument(
+        "--site", required=True, help=f"whose profile is added to slurm's: {', '.join(sites())}"
+    )
+    found.add_argument(
+        "--sdm", choices=("none", "conda", "apptainer"), default="none", help="what the jobs will run in"
+    )
+    return found
+
+
+def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> list[Finding]:
+    """All that is wrong."""
+    checks = (
+        software_checks.slurm_commands,
+        software_checks.keys_twice,
+        *asked.CHECKS,
+        partial(software_checks.environment, deployment=deployment),
+        partial(software_checks.stack, deployment=deployment),
+        software_checks.modules,
+        storage.folders,
+        storage.space,
+        storage.file_count,
+        storage.data,
+    )
+    found = (finding for check in checks for finding in check(plan, site, node))
+    return joined(first_of_default_profile(plan, site, node, found), plan.given)
+
+
+def first_of_default_profile(
+    plan: Plan, site: Site, node: Node, found: Iterable[Finding]
+) -> Iterator[Finding]:
+    """What is wrong in profiles/default, then all but what follows from it: none belongs in that file."""
+    wrong = list(software_checks.default_profile(plan, site, node))
+    yield from wrong
+    yield from (
+        finding for finding in found if not wrong or software_checks.DEFAULT_PROFILE not in finding.remedy
+    )
+
+
+def show(plan: Plan) -> None:
+    """Every line with its rule and number of jobs."""
+    for ask in plan.first:
+        print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
+        print(f"  {ask.line or 'no line: ' + (ask.error or 'no ' + ', '.join(ask.unknown))}")
+
+
+def snakemake_arguments(site: str, rest: Sequence[str]) -> list[str]:
+    """What Snakemake is told: the profiles, and all but --dry-run."""
+    return [
+        "--profile",
+        "slurm",
+        "--profile",
+        f"slurm/{site}",
+        *(word for word in rest if word not in DRY_RUN),
+    ]
+
+
+def in_checkout(folder: Path, rest: Sequence[str]) -> None:
+    """Raises GpufeedError where there is no Snakefile and none was given."""
+    given = any(word in ("-s", "--snakefile") or word.startswith("--snakefile=") for word in rest)
+    if not given and not any((folder / name).exists() for name in SNAKEFILES):
+        raise GpufeedError(
+            f"no Snakefile in {folder}",
+            "the checkout of gpufeed",
+            "run it in the checkout",
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    options, rest = parser().parse_known_args(arguments)
+    try:
+        check_checkout(PROFILES)
+        site = read_site(options.site)
+        in_checkout(Path.cwd(), rest)
+        plan = plan_of(snakemake_arguments(options.site, rest), Path.cwd())
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
+        return NO_PLAN
+    show(plan)
+    wrong = findings(plan, site, look(), options.sdm)
+    for finding in wrong:
+        print(f"\n{finding}")
+    count = sum(not finding.note for finding in wrong)
+    print(f"\n{site.name}: {'nothing to change' if not count else f'{count} to change before the run'}")
+    return FOUND if count else FINE

@@ -1,4 +1,4 @@
-"""python -m gpufeed.benchmarks.telemetry_cost: what telemetry costs a training, on against off in one process."""
+"""python -m gpufeed.benchmarks.telemetry_cost: what telemetry costs a training, on against off."""
 
 import argparse
 import json

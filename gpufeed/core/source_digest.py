@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[1]
 
 @cache
 def digest(*patterns: str) -> str:
-    """One digest over the files of the package that match, such as "training/*.py", "training/engines/*.py"; 12 hex digits.
+    """One digest over the files of the package that match, such as "training/*.py"; 12 hex digits.
 
     Raises ValueError for a pattern that matches nothing: a renamed module must not go unwatched.
     """

@@ -98,8 +98,9 @@ def lacking(device: torch.device, about: About) -> str | None:
     if runs_on(capability, about.architectures):
         return None
     return (
-        f"The gpufeed.native extension was built for compute capability {', '.join(about.architectures)}, and "
-        f"this GPU has {capability[0]}.{capability[1]}: build it again with TORCH_CUDA_ARCH_LIST naming both."
+        f"The gpufeed.native extension was built for compute capability {', '.join(about.architectures)}"
+        f", and this GPU has {capability[0]}.{capability[1]}: build it again with TORCH_CUDA_ARCH_LIST "
+        "naming both."
     )
 
 

@@ -109,8 +109,8 @@ def refuse_changed(folder: str | Path) -> None:
         raise GpufeedError(
             f"{len(wrong)} of {folder} measured by code that is no commit: {', '.join(wrong[:SHOWN])}{more}",
             "documents of a commit without changes, which others can measure again",
-            "commit, run python -m gpufeed.cluster.bundle.code before the code goes to a node without git, and "
-            f"measure them again; until then keep them out of {folder}",
+            "commit, run python -m gpufeed.cluster.bundle.code before the code goes to a node without git, "
+            f"and measure them again; until then keep them out of {folder}",
         )
 
 

@@ -19,7 +19,7 @@ from gpufeed.stores.strips_decode import decode_strip
 from gpufeed.stores.strips_store import Strip, StripSet, open_strips
 
 FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images
-REFERENCE = "simplejpeg"  # what strips.decode takes for a strip that the backend refuses
+REFERENCE = "simplejpeg"  # what strips_decode takes for a strip that the backend refuses
 ORDINARY = ("simplejpeg", "pillow")  # what decodes left-over files: the first that the node has
 
 

@@ -1,4 +1,4 @@
-"""A cell on its node: it is set up from its parts (training.runtime_context) and trained, whoever asks for it.
+"""A cell on its node: it is set up from its runtime context and trained, whoever asks for it.
 
 Measuring a cell, keeping its model and evaluating that all begin here.
 """

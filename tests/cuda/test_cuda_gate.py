@@ -190,7 +190,8 @@ def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):
     """In a fresh interpreter, as its job is: one that has used CUDA cannot fork a child that does."""
     task = task_for(*jpegs, "overlap", device="cuda")
     program = (
-        "import sys; from gpufeed.benchmarks.equivalence.equivalence_task import Task; from gpufeed.benchmarks.equivalence.supervised import watched;"
+        "import sys; from gpufeed.benchmarks.equivalence.equivalence_task import Task\n"
+        "from gpufeed.benchmarks.equivalence.supervised import watched;"
         "assert 'torch' not in sys.modules;"
         f"watched({task!r}, 'here').write({str(tmp_path / 'verdict.json')!r})"
     )

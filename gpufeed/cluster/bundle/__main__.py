@@ -1,4 +1,4 @@
-"""python -m gpufeed.cluster.bundle FOLDER --cuda 13, in a checkout: what `make bundle` runs, with a network."""
+"""python -m gpufeed.cluster.bundle FOLDER --cuda 13: what `make bundle` runs in a checkout with a network."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""python -m gpufeed.cluster.bundle.check FOLDER 12|13: whether `make setup OFFLINE=FOLDER` can install from it.
+"""python -m gpufeed.cluster.bundle.check FOLDER 12|13: can `make setup OFFLINE=FOLDER` install from it?
 
 Runs in a Python into which nothing was installed.
 """

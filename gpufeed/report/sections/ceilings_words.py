@@ -23,11 +23,11 @@ def definitions() -> dict[str, str]:
         "Points": "Hundredths of the end-to-end time of an epoch. Those of a stage are what its removal can "
         "save at most: they need not add up to the wait, and have their part of the epochs' first batches "
         f"in them. Verdicts leave a stage, and the first batches, below {noted} untold.",
-        ceilings_verdict.COMPUTE: f"AU's 95 % interval lies at {fed} % or above: without any input training would be "
-        f"at most {MATTERS} times as fast.",
+        ceilings_verdict.COMPUTE: f"AU's 95 % interval lies at {fed} % or above: without any input training "
+        f"would be at most {MATTERS} times as fast.",
         ceilings_verdict.BALANCED: f"AU's interval lies between {lost} and {fed} %.",
-        ceilings_verdict.INPUT: f"AU's interval lies below {lost} %. The stage with most points is named if it is "
-        f"shown to take time and has {half} % of the wait. Where growth is larger than wait, the steps "
+        ceilings_verdict.INPUT: f"AU's interval lies below {lost} %. The stage with most points is named if "
+        f"it is shown to take time and has {half} % of the wait. Where growth is larger than wait, the steps "
         "themselves are named.",
         ceilings_verdict.START: "The same, and the first batches of the epochs have more than "
         f"{half} % of the wait, by the lower end of their interval.",

@@ -1,5 +1,6 @@
-"""One node of a training on several: `-m gpufeed.training.distributed.node_task FOLDER ADDRESS NODES DEVICES` as a task of srun.
+"""One node of a training on several, as a task of srun.
 
+`-m gpufeed.training.distributed.node_task FOLDER ADDRESS NODES DEVICES`
 ADDRESS: of the first node, where the ranks meet. DEVICES: of each node. The GPUs of the node are taken here,
 but on the node of the process that started the step, which has them.
 """

@@ -1,4 +1,4 @@
-"""One rank of a training: `-m gpufeed.training.distributed.rank FOLDER` behind torchrun, started by training.distributed.launch_ranks."""
+"""One rank of a training: `-m gpufeed.training.distributed.rank FOLDER` behind torchrun."""
 
 import logging
 import os

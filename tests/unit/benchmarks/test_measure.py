@@ -268,7 +268,8 @@ def test_empty_steps_survive_parquet(run, tmp_path):
 
 def test_measuring_does_not_import_torchvision():
     """Each repeat is a fresh process, and torchvision costs seconds."""
-    code = "import sys, gpufeed.benchmarks.end_to_end, gpufeed.training.engines.plain, gpufeed.models.simple_cnn\n"
+    code = "import sys, gpufeed.benchmarks.end_to_end, gpufeed.training.engines.plain\n"
+    code += "import gpufeed.models.simple_cnn\n"
     code += "sys.exit('torchvision' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -31,7 +31,7 @@ def prepare_compiled(setting: Setting) -> Ready:
 
 
 def prepare_autotuned(setting: Setting) -> Ready:
-    """As `benchmarks.inference.backend` says; compiled with each matrix product by the fastest of many kernels.
+    """As `benchmarks.inference.backend` says; each matrix product compiled by the fastest of many kernels.
 
     Those written in Triton take what follows into the product: bias, GELU, the residual. Raises Skip
     without a CUDA GPU.

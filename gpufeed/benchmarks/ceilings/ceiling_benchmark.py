@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_ceilings import refused
-from gpufeed.report.sections import ceilings_verdict
 from gpufeed.system.page_cache import read_in
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
 from gpufeed.training.input_residency import cached_share
@@ -123,12 +122,15 @@ def epochs_of_a_segment(epoch_s: float, settings: Mapping[str, Any]) -> int:
     return max(1, math.ceil(settings["least_s"] / (settings["pairs"] * max(epoch_s, 1e-6))))
 
 
-def for_job(job: Any) -> None:
-    """Do the work of rule measure_ceilings, a gpufeed.job.Job."""
+def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
+    """Do the work of rule measure_ceilings, a gpufeed.job.Job.
+
+    verdict: makes the sentence on a finished document.
+    """
     job.take_gpus(job.cell["devices"], job.cell["device"])
     found = measure_ceilings(
         job.cell, job.input.manifest, job.stores, job.params.settings, gate=job.gate, **job.asked
     )
-    said = found["sentence"] or ceilings_verdict.of(found).sentence
+    said = found["sentence"] or verdict(found)
     what = f"ceilings of {job.wildcards.cell}, {found['status']}"
     job.keep(found, job.output.ceilings, write, what, [said])

@@ -126,7 +126,8 @@ def handle_no_signals(engine: Engine) -> None:
     """Leaves SIGTERM to us, as with the other trainers (checkpoints.heeding).
 
     Lightning would finish its step first, and with several ranks ask all of them in every step whether one
-    got it, which waits for the device; training/end_request.py does not. torchrun passes the signal on to all.
+    got it, which waits for the device; training/end_request.py does not. torchrun passes the signal on to
+    all.
     """
     engine._signal_connector.register_signal_handlers = lambda: None
     engine.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None

@@ -1,9 +1,17 @@
+from importlib import import_module
+
 __version__ = "0.1.0"
+
+# imported on first access: they import torch, which planning does not need
+PUBLIC = {
+    "GPUOnlyDataset": "gpufeed.loaders.gpu_only_dataset",
+    "TinyImageNetDataModule": "gpufeed.training.lightning_data",
+    "CIFAR10DataModule": "gpufeed.training.lightning_data",
+    "FashionMNISTDataModule": "gpufeed.training.lightning_data",
+}
 
 
 def __getattr__(name: str):
-    if name == "GPUOnlyDataset":  # on first access: it imports torch, which planning does not need
-        from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
-
-        return GPUOnlyDataset
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(PUBLIC[name]), name)

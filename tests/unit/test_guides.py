@@ -12,6 +12,7 @@ import yaml
 from data_fixtures import REPOSITORY
 from test_shipped import CONFIG, published
 
+from gpufeed import PUBLIC
 from gpufeed.benchmarks.kernels.activation_work import MAKERS
 from gpufeed.core.compose import cell_from, composed, offer, row, shipped
 from gpufeed.core.errors import GpufeedError
@@ -67,6 +68,8 @@ def module_file(module: str, package_file: str = "__init__.py") -> Path:
 def is_attribute(span: str) -> bool:
     """gpufeed.module.Name, which the module defines or imports; nothing is imported here."""
     module, _, name = span.rpartition(".")
+    if module == "gpufeed" and name in PUBLIC:
+        module = PUBLIC[name]
     if not module.startswith("gpufeed") or not module_file(module).is_file():
         return False
     nodes = ast.parse(module_file(module).read_text()).body

@@ -14,19 +14,13 @@ from PIL import Image
 from pytorch_lightning import LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from gpufeed import CIFAR10DataModule, FashionMNISTDataModule, TinyImageNetDataModule
 from gpufeed.augment.plain import Normalise
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.training.lightning_data import (
-    Batches,
-    CIFAR10DataModule,
-    FashionMNISTDataModule,
-    ImageDataModule,
-    TinyImageNetDataModule,
-    whole,
-)
+from gpufeed.training.lightning_data import Batches, ImageDataModule, whole
 from gpufeed.training.ranks import gathered
 
 

@@ -40,8 +40,8 @@ def scratch_environment(folder):
     ("module", "arguments"),
     [
         ("preflight", ["--site", "pace-ice"]),
-        ("bundle", ["folder", "--cuda", "13"]),
-        ("bundle.check", ["folder", "13"]),
+        ("cluster.bundle", ["folder", "--cuda", "13"]),
+        ("cluster.bundle.check", ["folder", "13"]),
     ],
 )
 def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(tmp_path, module, arguments):

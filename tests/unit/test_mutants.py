@@ -13,6 +13,8 @@ sys.path.append(str(REPOSITORY / "tests/bench"))
 
 import mutants
 
+sys.path.remove(str(REPOSITORY / "tests/bench"))  # its coverage.py is not what numba looks for
+
 COUNTING = '''
 def longest(lines, limit):
     """Return the longest line under the limit."""

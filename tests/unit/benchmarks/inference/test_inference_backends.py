@@ -240,7 +240,7 @@ def test_without_its_package_tensorrt_for_rtx_says_how_to_get_it(settings, monke
 
 def test_every_entry_has_a_module_of_its_own():
     files = [source_file("backend", name) for name in BACKENDS]
-    assert {file.split("/")[1] for file in files} == {"backends"}
+    assert {file.split("/")[-2] for file in files} == {"backends"}
 
 
 def test_only_layers_that_get_another_type_than_their_weights_are_cast():

@@ -72,7 +72,11 @@ def coding_of(kind: Kind, device: torch.device) -> Coding:
 def code_digest() -> str:
     """12 hex digits that change with whatever decides the pixels: kernels, tables, and who is in a group."""
     return source_digest.digest(
-        "ops/csrc/**/*.[ch]*", "ops/compiling.py", "ops/jpeg*.py", "decode/jpeg_groups.py", "strips/parse.py"
+        "native/csrc/**/*.[ch]*",
+        "native/compile_job.py",
+        "native/jpeg_*.py",
+        "decoders/jpeg_groups.py",
+        "decoders/jpeg_parser.py",
     )
 
 

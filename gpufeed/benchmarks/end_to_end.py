@@ -19,7 +19,7 @@ from gpufeed.core.file_writes import whole
 from gpufeed.core.plan_side_by_side import block_of, words
 from gpufeed.core.record import Record
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.decoded_cache import read_info
+from gpufeed.stores.cache_format import read_info
 from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
 from gpufeed.system.telemetry import leak, wanted

@@ -17,6 +17,9 @@ from gpufeed.decoders.decode_counts import Tally
 from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.system.timing import Span
 
+# A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
+STUCK_S = 300
+
 
 @dataclass(frozen=True)
 class LoadRequest:

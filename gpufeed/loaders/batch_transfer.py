@@ -1,21 +1,10 @@
 """From the host's memory to the device without a wait of the host."""
 
-from collections.abc import Iterator
-from contextlib import closing
-
 import numpy as np
 import torch
 
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.samples import HostBatch, to_device
+from gpufeed.loaders.base import LoadRequest
 from gpufeed.system.timing import Mark, Span
-
-
-def copied(batches: Iterator[HostBatch], device: torch.device) -> Iterator[Batch]:
-    """Each host batch on the device; the copy is queued on the current stream."""
-    with closing(batches):
-        for batch in batches:
-            yield to_device(batch, device)
 
 
 def send(values: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.batch_transfer import copied
-from gpufeed.loaders.samples import HostBatches
+from gpufeed.loaders.samples import HostBatches, copied
 
 
 class SyncLoader(OrderedLoader):

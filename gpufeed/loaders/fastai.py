@@ -10,8 +10,8 @@ import torch
 from fastai.data.core import TfmdDL
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.samples import STUCK_S, HostBatch, Samples, collate, end_workers, to_device, told
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
+from gpufeed.loaders.samples import HostBatch, Samples, collate, end_workers, to_device, told
 from gpufeed.system.processes import garbage_kept
 
 

@@ -21,11 +21,10 @@ import torch
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.decode_counts import Tally
-from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
 from gpufeed.loaders.batch_transfer import send, upload
 from gpufeed.loaders.peer_packages import imported
 from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
-from gpufeed.loaders.samples import STUCK_S
 from gpufeed.stores.ffcv_format import JPEG
 from gpufeed.stores.ffcv_store import TOLERANCE, open_beton
 

@@ -12,7 +12,7 @@ from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.batch_transfer import empty_batch, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time

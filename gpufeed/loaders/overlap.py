@@ -6,9 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_transfer import copied
 from gpufeed.loaders.prefetch import AheadLoader
-from gpufeed.loaders.samples import HostBatches, told
+from gpufeed.loaders.samples import HostBatches, copied, told
 
 
 class OverlapLoader(AheadLoader):

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.decoders.base import Decoder, Tolerance
 from gpufeed.loaders.base import Loader
-from gpufeed.stores.decoded_cache import read_info
+from gpufeed.stores.cache_format import read_info
 
 DATALOADER_DECODER = "pillow"  # of loaders/samples.py
 

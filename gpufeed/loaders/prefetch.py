@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
 
 DEPTH = 2  # items that wait; one more may be in the thread's hands
 POLL_S = 0.05  # how soon the thread sees that it should stop while the queue is full

@@ -9,7 +9,7 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows
 from gpufeed.loaders.sample_order import permutation
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
 CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy

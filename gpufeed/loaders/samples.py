@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +15,11 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.base import bad_file
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.resize import resized
-from gpufeed.loaders.base import Batch, LoadRequest
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
 from gpufeed.system import sigterm_handler
 from gpufeed.system.processes import garbage_kept
 from gpufeed.system.timing import Mark, Span
 
-# A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
-STUCK_S = 300
 # How often the wait looks for dead workers. DataLoader's own timeout looks only when it ends, and the
 # signal of a dead child reaches the main thread alone: a thread would wait for the whole of STUCK_S.
 LOOK_S = 2
@@ -262,3 +261,10 @@ def to_device(host: HostBatch, device: torch.device, stream: "torch.cuda.Stream 
         tensor.to(device, non_blocking=non_blocking) for tensor in (host.images, host.labels, host.ids)
     )
     return Batch(images, labels, ids, host.load_ms, Span(start, Mark(device, stream)))
+
+
+def copied(batches: Iterator[HostBatch], device: torch.device) -> Iterator[Batch]:
+    """Each host batch on the device; the copy is queued on the current stream."""
+    with closing(batches):
+        for batch in batches:
+            yield to_device(batch, device)

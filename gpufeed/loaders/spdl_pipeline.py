@@ -6,8 +6,7 @@ from contextlib import contextmanager, suppress
 from spdl.pipeline import Pipeline, PipelineBuilder
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.base import STUCK_S, LoadRequest
 from gpufeed.loaders.spdl_batches import Made, Part
 
 WAITING = 3  # batches at the end of the pipeline, as SPDL's add_sink has it by itself

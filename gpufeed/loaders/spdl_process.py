@@ -14,8 +14,7 @@ import torch
 from spdl.pipeline import run_pipeline_in_subprocess
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.base import STUCK_S, LoadRequest
 from gpufeed.loaders.spdl_batches import Made, Part, parts_of
 from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of

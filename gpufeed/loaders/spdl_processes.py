@@ -19,8 +19,7 @@ from multiprocessing.util import Finalize
 import numpy as np
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.samples import STUCK_S
+from gpufeed.loaders.base import STUCK_S, LoadRequest
 from gpufeed.loaders.spdl_batches import Made, Part, on_device, parts_of
 from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import made_here, threads_of

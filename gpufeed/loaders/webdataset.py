@@ -20,10 +20,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.batch_transfer import copied, empty_batch
+from gpufeed.loaders.batch_transfer import empty_batch
 from gpufeed.loaders.peer_packages import imported
 from gpufeed.loaders.sample_order import epoch_order
-from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate
+from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
 from gpufeed.stores.shards_store import REMAKE, Shard, open_shards
 
 BUFFER, INITIAL = 1000, 100  # samples that webdataset shuffles among, and that it waits for before the first

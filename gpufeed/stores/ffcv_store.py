@@ -9,7 +9,7 @@ from pathlib import Path
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tolerance
-from gpufeed.stores.decoded_cache import check_manifest, info_path
+from gpufeed.stores.cache_format import check_manifest, info_path
 
 REMAKE = "move the folder of the .beton file away and build it again"
 PIECE = 2**24  # bytes that are read at a time for a digest

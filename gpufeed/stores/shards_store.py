@@ -15,7 +15,7 @@ import numpy as np
 
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.decoded_cache import check_manifest
+from gpufeed.stores.cache_format import check_manifest
 
 REMAKE = "move the folder of the shards away and build them again"
 PIECE = 2**24  # bytes that are read at a time for a digest

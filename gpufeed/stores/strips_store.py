@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.decoded_cache import check_manifest, file_digest, info_path
+from gpufeed.stores.cache_format import check_manifest, file_digest, info_path
 
 COLUMNS = {
     "offset": pa.int64(),  # bytes from the start of the file of strips

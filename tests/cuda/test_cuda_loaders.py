@@ -13,11 +13,10 @@ from test_loader_contract import *  # noqa: F403
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.loaders.batch_transfer import copied
 from gpufeed.loaders.host_cache import HostCacheLoader
 from gpufeed.loaders.prefetch import BatchesAhead
 from gpufeed.loaders.resident import ResidentLoader, copy_rows
-from gpufeed.loaders.samples import HostBatch
+from gpufeed.loaders.samples import HostBatch, copied
 from gpufeed.system.timing import Mark
 
 BUSY_CYCLES = 20_000_000  # about 10 ms at 2 GHz

@@ -20,7 +20,7 @@ from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
 from gpufeed.stores import ffcv_store as beton
 from gpufeed.stores import shards_store as shards
 from gpufeed.stores import strips_store as strips
-from gpufeed.stores.decoded_cache import open_cache, read_info
+from gpufeed.stores.cache_format import open_cache, read_info
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.timing import synchronise

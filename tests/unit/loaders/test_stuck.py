@@ -17,9 +17,9 @@ from gpufeed.decoders import parallel
 from gpufeed.decoders.parallel import Files, open_bulk
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
+from gpufeed.loaders.base import STUCK_S
 from gpufeed.loaders.batch_files import FileReader
 from gpufeed.loaders.prefetch import Ahead, BatchesAhead
-from gpufeed.loaders.samples import STUCK_S
 
 CPU = torch.device("cpu")
 COUNT = 20

@@ -22,7 +22,7 @@ rule measure_ceilings:
         attempt=lambda wildcards: RUN.attempt_at(
             f"{RESULTS}/ceilings/{wildcards.experiment}/{wildcards.cell}.json"
         ),
-        code=CODES.code_of_ceilings,
+        code=CODES.of_training("measure_ceilings"),
     script:
         "../workflow/scripts/measure_ceilings.py"
 
@@ -48,7 +48,7 @@ rule plot_ceilings:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot_ceilings"),
     script:
         "../workflow/scripts/plot_ceilings.py"
 
@@ -79,18 +79,7 @@ rule measure_decoder:
         attempt=lambda wildcards: RUN.attempt_at(
             f"{RESULTS}/sweeps/{wildcards.experiment}/{wildcards.decoder}.json"
         ),
-        code=lambda wildcards: digest(
-            *(
-                "benchmarks/decoding/*.py",
-                "core/plan_decoding.py",
-                "core/decoding_record.py",
-                "system/page_cache.py",
-                "datasets/manifest.py",
-                "system/heap.py",
-            ),
-            *("loaders/dali_reader.py",) * wildcards.decoder.startswith("dali"),
-            *code_of_decoder(wildcards.decoder),
-        ),
+        code=lambda wildcards: CODES.of("measure_decoder", decoder=wildcards.decoder),
     script:
         "../workflow/scripts/measure_decoder.py"
 
@@ -110,7 +99,7 @@ rule tabulate_sweep:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("tabulate_sweep"),
     script:
         "../workflow/scripts/tabulate_sweep.py"
 
@@ -136,7 +125,7 @@ rule plot_sweep:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot_sweep"),
     script:
         "../workflow/scripts/plot_sweep.py"
 
@@ -163,19 +152,7 @@ rule measure_build:
     params:
         counts=lambda wildcards: BENCHMARKS.builds[wildcards.experiment].counts,
         attempt=BENCHMARKS.attempt_of_build,
-        code=lambda wildcards: digest(
-            *(
-                "benchmarks/store_builds.py",
-                "system/processes.py",
-                "system/heap.py",
-                "stores/cache_*.py",
-                "stores/decoded_cache.py",
-                "stores/strips_*.py",
-                "decoders/jpeg_parser.py",
-                "decoders/strip_joiner.py",
-            ),
-            *code_of_decoder(wildcards.decoder),
-        ),
+        code=lambda wildcards: CODES.of("measure_build", decoder=wildcards.decoder),
     script:
         "../workflow/scripts/measure_build.py"
 
@@ -199,6 +176,6 @@ rule measure_kernel:
         settings=lambda wildcards: BENCHMARKS.kernels_of(wildcards.experiment),
         device=config["device"],
         attempt=lambda wildcards: RUN.attempt_at(f"{RESULTS}/kernels/{wildcards.experiment}.json"),
-        code=CODES.code_of_kernels,
+        code=CODES.of("measure_kernel"),
     script:
         "../workflow/scripts/measure_kernel.py"

@@ -11,7 +11,6 @@ sys.path.insert(0, str(ROOT))  # gpufeed is beside the Snakefile
 from snakemake.logging import logger
 
 from gpufeed.core.rerun_options import options
-from gpufeed.core.source_digest import digest
 from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
@@ -23,7 +22,7 @@ from gpufeed.core.registry import DECODERS, LOADERS, takes_gpu
 from gpufeed.core.repeats import AGAIN, number_of
 from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.workflow.benchmarks import Benchmarks, Models
-from gpufeed.workflow.codes import Codes, code_of_decoder, code_of_loader
+from gpufeed.workflow.codes import Codes
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
 from gpufeed.workflow.gates import Gates
@@ -58,19 +57,10 @@ REPEATS = Repeats(RUN, checkpoints)
 BENCHMARKS = Benchmarks(RUN)
 MODELS = Models(RUN)
 RESOURCES = JobResources(RUN, GATES, workflow)
-CODES = Codes(RUN, BENCHMARKS)
+CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
 ESTIMATE = Estimate(RUN, GATES, REPEATS, BENCHMARKS, MODELS, workflow)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
-ANALYSIS_CODE = digest(
-    "report/**/*.py",
-    "report/templates/*",
-    "core/record.py",
-    "core/repeats.py",
-    "core/plan_side_by_side.py",
-    "core/equivalence_verdict.py",
-    "report/sections/ceilings_verdict.py",
-)
 
 if workflow.is_main_process:
     for line in ESTIMATE.lines():

@@ -19,6 +19,6 @@ rule compare:
         "../envs/gpufeed.yaml"
     params:
         names=[RESULTS, config["baseline"]],
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("compare"),
     script:
         "../workflow/scripts/compare.py"

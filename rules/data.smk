@@ -37,6 +37,6 @@ rule prepare_dataset:
         options=DATASETS.options_of,
         folder=DATASETS.folder_of,
         resize=lambda wildcards: DATASETS.source_of(wildcards).get("resize"),
-        code=lambda wildcards: digest(*CODES.code_of_layout(wildcards)),
+        code=lambda wildcards: CODES.of("prepare_dataset", layout=DATASETS.source_of(wildcards)["layout"]),
     script:
         "../workflow/scripts/prepare_dataset.py"

@@ -21,11 +21,6 @@ rule gate:
         settings=GATES.settings_judged,
         device=config["device"],
         attempt=GATES.attempt_of,
-        code=lambda wildcards: digest(
-            "benchmarks/equivalence/*.py",
-            "core/equivalence_*.py",
-            "loaders/pixel_tolerance.py",
-            *code_of_loader(wildcards.loader),
-        ),
+        code=lambda wildcards: CODES.of("gate", loader=wildcards.loader),
     script:
         "../workflow/scripts/gate.py"

@@ -18,11 +18,7 @@ rule export_model:
         cell=RUN.identity_of,
         # what is exported does not depend on the device
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/exported.json", "cpu"),
-        code=lambda wildcards: digest(
-            "benchmarks/inference/export.py",
-            "benchmarks/inference/exported_files.py",
-            *CODES.code_of_model(wildcards),
-        ),
+        code=lambda wildcards: CODES.of("export_model", model=RUN.cell_of(wildcards).model),
     script:
         "../workflow/scripts/export_model.py"
 
@@ -48,7 +44,7 @@ rule quantise_model:
         cell=RUN.identity_of,
         calibration=MODELS.calibration_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/quantised.json", "cpu"),
-        code=CODES.code_of_quantisation,
+        code=lambda wildcards: CODES.of("quantise_model", loader=RUN.cell_of(wildcards).loader),
     script:
         "../workflow/scripts/quantise_model.py"
 
@@ -78,7 +74,12 @@ rule measure_inference:
         attempt=lambda wildcards: RUN.attempt_at(
             f"{RESULTS}/inference/{wildcards.experiment}/{wildcards.cell}.json"
         ),
-        code=CODES.code_of_inference,
+        code=lambda wildcards: CODES.of(
+            "measure_inference",
+            loader=RUN.cell_of(wildcards).loader,
+            model=RUN.cell_of(wildcards).model,
+            backend=MODELS.inference_of(wildcards)["backends"],
+        ),
     script:
         "../workflow/scripts/measure_inference.py"
 
@@ -104,6 +105,6 @@ rule plot_inference:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot_inference"),
     script:
         "../workflow/scripts/plot_inference.py"

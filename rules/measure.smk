@@ -22,7 +22,7 @@ rule measure_cell:
         repeat=lambda wildcards: number_of(wildcards.repeat),
         least_s=config["least_s"],
         attempt=REPEATS.attempt_of,
-        code=CODES.code_of_cell,
+        code=CODES.of_training("measure_cell"),
     script:
         "../workflow/scripts/measure_cell.py"
 
@@ -41,7 +41,7 @@ checkpoint find_disturbed:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=digest("core/repeats.py"),
+        code=CODES.of("find_disturbed"),
     script:
         "../workflow/scripts/find_disturbed.py"
 
@@ -59,6 +59,6 @@ checkpoint count_repeats:
         "../envs/gpufeed.yaml"
     params:
         within=lambda wildcards: REPEATS.auto_of(wildcards.experiment).within,
-        code=digest("benchmarks/stopping_rule.py", "core/repeats.py", "system/statistics.py"),
+        code=CODES.of("count_repeats"),
     script:
         "../workflow/scripts/count_repeats.py"

@@ -19,11 +19,7 @@ rule train_model:
     params:
         cell=RUN.identity_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/model.json"),
-        code=lambda wildcards: digest(
-            "benchmarks/saved_models/train_model.py",
-            "benchmarks/saved_models/model_file.py",
-            *CODES.code_of_training(wildcards),
-        ),
+        code=CODES.of_training("train_model"),
     script:
         "../workflow/scripts/train_model.py"
 
@@ -46,11 +42,7 @@ rule evaluate_model:
     params:
         cell=RUN.identity_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/evaluation.json"),
-        code=lambda wildcards: digest(
-            "benchmarks/saved_models/evaluation.py",
-            "benchmarks/saved_models/confusion_counts.py",
-            *CODES.code_of_training(wildcards),
-        ),
+        code=CODES.of_training("evaluate_model"),
     script:
         "../workflow/scripts/evaluate_model.py"
 
@@ -70,7 +62,7 @@ rule plot_confusion:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot_confusion"),
     script:
         "../workflow/scripts/plot_confusion.py"
 
@@ -94,13 +86,6 @@ rule predict:
         # a prediction does not depend on the device, so that a node without a GPU may make it
         device=lambda wildcards: "auto" if config["device"] == "cuda" else config["device"],
         samples=MODELS.samples_of,
-        code=lambda wildcards: digest(
-            "benchmarks/saved_models/*.py",
-            "core/plan_saved_models.py",
-            "core/saved_model_record.py",
-            "datasets/manifest.py",
-            "decoders/resize.py",
-            "decoders/pillow.py",
-        ),
+        code=lambda wildcards: CODES.of("predict", model=RUN.cell_of(wildcards).model, augment="none"),
     script:
         "../workflow/scripts/predict.py"

@@ -22,7 +22,7 @@ rule tabulate:
     conda:
         "../envs/gpufeed.yaml"
     params:
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("tabulate"),
     script:
         "../workflow/scripts/tabulate.py"
 
@@ -61,7 +61,7 @@ rule plot:
         "../envs/gpufeed.yaml"
     params:
         experiment=lambda wildcards: wildcards.experiment,
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot"),
     script:
         "../workflow/scripts/plot.py"
 
@@ -94,7 +94,7 @@ rule plot_side_by_side:
         "../envs/gpufeed.yaml"
     params:
         pair=REPORT.pair_of,
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("plot_side_by_side"),
     script:
         "../workflow/scripts/plot_side_by_side.py"
 
@@ -119,7 +119,7 @@ rule assemble_report:
         plan=REPORT.plan_info,  # asked when all is measured: repeats may have been added
         results=lambda wildcards, output: str(Path(output.report).parent),
         experiments=REPORT.scope_of,
-        code=ANALYSIS_CODE,
+        code=CODES.of_report("assemble_report"),
     script:
         "../workflow/scripts/assemble_report.py"
 

@@ -24,10 +24,7 @@ rule build_cache:
     params:
         decoder=lambda wildcards: wildcards.decoder,
         device=lambda wildcards: config["device"] if wildcards.decoder == "strips" else None,
-        code=lambda wildcards: digest(
-            *("stores/cache_*.py", "stores/decoded_cache.py", "decoders/resize.py"),
-            *code_of_decoder(wildcards.decoder),
-        ),
+        code=lambda wildcards: CODES.of("build_cache", decoder=wildcards.decoder),
     script:
         "../workflow/scripts/build_cache.py"
 
@@ -50,7 +47,7 @@ rule build_strips:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("stores/strips_*.py", "decoders/jpeg_parser.py", "decoders/strip_joiner.py"),
+        code=CODES.of("build_strips"),
     script:
         "../workflow/scripts/build_strips.py"
 
@@ -72,7 +69,7 @@ rule build_shards:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("stores/shards_*.py"),
+        code=CODES.of("build_shards"),
     script:
         "../workflow/scripts/build_shards.py"
 
@@ -94,7 +91,7 @@ rule build_beton:
     resources:
         cpus_per_task=RESOURCES.cores_of_job,
     params:
-        code=digest("stores/ffcv_*.py"),
+        code=CODES.of("build_beton"),
     script:
         "../workflow/scripts/build_beton.py"
 
@@ -115,15 +112,6 @@ rule build_extension:
     params:
         cpu_alone=config["device"] == "cpu",
         attempt=lambda wildcards: RUN.attempt_at(RUN.about_extension, "cpu"),  # a GPU or none: both may build all
-        code=digest(
-            "native/csrc/**/*.*",
-            *(
-                "native/build.py",
-                "native/compile_job.py",
-                "native/library.py",
-                "native/sources.py",
-                "native/toolkit.py",
-            ),
-        ),
+        code=CODES.of("build_extension", files=("native/csrc/**/*.*",)),
     script:
         "../workflow/scripts/build_extension.py"

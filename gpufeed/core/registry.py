@@ -228,8 +228,8 @@ def takes_extension(decoder: str) -> bool:
     return decoder in DECODERS and DECODERS[decoder].extension
 
 
-def source_file(kind: str, name: str) -> str:
-    """The file of the module behind a name, relative to the package, such as models/resnet.py."""
+def module_of(kind: str, name: str) -> str:
+    """Return the module behind a name, such as gpufeed.models.resnet."""
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
-    return KINDS[kind][name].target.partition(":")[0].removeprefix("gpufeed.").replace(".", "/") + ".py"
+    return KINDS[kind][name].target.partition(":")[0]

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import Skip
-from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Decoder, bad_file
 from gpufeed.decoders.decode_counts import Tally
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.simplejpeg import SimpleJpegDecoder
 from gpufeed.stores.strip_backends import open_backend
 from gpufeed.stores.strip_backends.base import rows_of
 from gpufeed.stores.strips_decode import decode_strip
@@ -20,7 +21,7 @@ from gpufeed.stores.strips_store import Strip, StripSet, open_strips
 
 FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images
 REFERENCE = "simplejpeg"  # what strips_decode takes for a strip that the backend refuses
-ORDINARY = ("simplejpeg", "pillow")  # what decodes left-over files: the first that the node has
+ORDINARY = (SimpleJpegDecoder, PillowDecoder)  # what decodes left-over files: the first that the node has
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,9 @@ class StripReader:
 
 def ordinary_decoder() -> Decoder:
     """The decoder for files in no strip."""
-    for name in ORDINARY[:-1]:
+    for kind in ORDINARY[:-1]:
         try:
-            return load("decoder", name)()
+            return kind()
         except Skip:
             continue
-    return load("decoder", ORDINARY[-1])()
+    return ORDINARY[-1]()

@@ -13,7 +13,7 @@ from gpufeed.benchmarks.inference.backend import Setting
 from gpufeed.benchmarks.inference.backends import onnx_runtime, tensor_rt
 from gpufeed.benchmarks.inference.exported_files import NAMES, Files
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import BACKENDS, fetch, source_file
+from gpufeed.core.registry import BACKENDS, fetch, module_of
 
 BATCH = 4
 PAIRS = [(name, kind) for name, entry in BACKENDS.items() for kind in entry.precisions]
@@ -239,8 +239,8 @@ def test_without_its_package_tensorrt_for_rtx_says_how_to_get_it(settings, monke
 
 
 def test_every_entry_has_a_module_of_its_own():
-    files = [source_file("backend", name) for name in BACKENDS]
-    assert {file.split("/")[-2] for file in files} == {"backends"}
+    modules = [module_of("backend", name) for name in BACKENDS]
+    assert {module.split(".")[-2] for module in modules} == {"backends"}
 
 
 def test_only_layers_that_get_another_type_than_their_weights_are_cast():

@@ -82,13 +82,11 @@ class Manifest:
     def pixels(self, sample_id: int) -> np.ndarray:
         """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`.
 
-        Random bytes, as a function of (seed, number of the sample).
+        They are a function of the dataset's seed and the sample's own number.
         """
         number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own number, in a part too
-        random, side = (
-            np.random.default_rng([self.info.source["seed"], int(number)]),
-            self.info.source["size"],
-        )
+        random = np.random.default_rng([self.info.source["seed"], int(number)])
+        side = self.info.source["size"]
         image = random.integers(0, 256, (side, side, 3), dtype=np.uint8)
         return resized(image, self.info.resize) if self.info.resize else image
 

@@ -1,4 +1,4 @@
-"""Images of random bytes that no file holds: the loading process makes them from the sample's id.
+"""Images of random bytes that no file holds: the loading process makes them (Manifest.pixels).
 
 `Manifest.pixels` makes them. The notebook on pipelining makes its images like this, in its Dataset's
 `__getitem__`, since their content does not matter. Here a sample always has the same pixels.

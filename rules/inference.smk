@@ -44,7 +44,11 @@ rule quantise_model:
         cell=RUN.identity_of,
         calibration=MODELS.calibration_of,
         attempt=lambda wildcards: RUN.attempt_at(f"{MODELS.folder_of(wildcards)}/quantised.json", "cpu"),
-        code=lambda wildcards: CODES.of("quantise_model", loader=RUN.cell_of(wildcards).loader),
+        code=lambda wildcards: CODES.of(
+            "quantise_model",
+            loader=RUN.cell_of(wildcards).loader,
+            augment="none",
+        ),
     script:
         "../workflow/scripts/quantise_model.py"
 
@@ -77,6 +81,7 @@ rule measure_inference:
         code=lambda wildcards: CODES.of(
             "measure_inference",
             loader=RUN.cell_of(wildcards).loader,
+            augment="none",
             model=RUN.cell_of(wildcards).model,
             backend=MODELS.inference_of(wildcards)["backends"],
         ),

@@ -37,8 +37,11 @@ class Codes:
 
         def code(wildcards: Any) -> str:
             cell = self.run.cell_of(wildcards)
-            kinds = ("loader", "augment", "model", "trainer")
-            return self.of(script, **{kind: getattr(cell, kind) for kind in kinds})
+            # images to evaluate are never augmented
+            augments = ["none", cell.augment]
+            return self.of(
+                script, loader=cell.loader, augment=augments, model=cell.model, trainer=cell.trainer
+            )
 
         return code
 

@@ -78,6 +78,7 @@ def edited(copy, digests):
         ("training/engines/lightning.py", {"overlap"}),
         ("training/engines/fastai.py", set()),
         ("augment/cpu.py", {"dataloader_workers"}),
+        ("augment/plain.py", ALL),
         ("augment/fused.py", {"resident"}),
         ("augment/chain.py", set()),
         ("loaders/coded_store.py", {"resident_jpeg"}),

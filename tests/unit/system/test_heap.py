@@ -39,11 +39,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 # the start of every measurement; what cannot be measured here ends after it
 MEASUREMENTS = {
     "a cell": "from gpufeed.training.cell_training import settle_process; settle_process(None)",
-    "a sweep": "from gpufeed.benchmarks.decoding.decoder_benchmark import measure_decoder as m\n"
+    "a sweep": "from gpufeed.benchmarks.decoding.decoder_benchmark import measure_decoder as m; "
     "m('e', 'pillow', {}, {}, 'n')",
-    "a build": "from gpufeed.benchmarks.store_builds import measure_build as m\n"
+    "a build": "from gpufeed.benchmarks.store_builds import measure_build as m; "
     "m('none', 'e', 'd', 'all', [], '.', 'n')",
-    "kernels": "from gpufeed.benchmarks.kernels.kernel_benchmark import measure_kernels as m\n"
+    "kernels": "from gpufeed.benchmarks.kernels.kernel_benchmark import measure_kernels as m; "
     "m('e', {}, 'n', 'cpu')",
 }
 

@@ -103,7 +103,7 @@ def test_new_places_for_the_same_data_and_telemetry_measure_nothing_again_and_ne
     flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": True})
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
     with (flow.folder / "gpufeed/training/step.py").open("a") as file:
-        file.write("\n# edited\n")
+        file.write("\nEDITED = True\n")
     said = flow.run("-n", "--until", "measure_cell")
     assert "rule measure_cell" in said
     assert "rule prepare_dataset" not in said

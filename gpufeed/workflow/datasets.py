@@ -46,7 +46,7 @@ class Datasets:
     def folder_of(self, wildcards: Any) -> dict[str, str] | None:
         """Return a source's folder of images and a digest of their names; None without a folder.
 
-        By the digest other images are prepared anew.
+        The digest lets other images be prepared again.
         """
         if not (folder := self.source_of(wildcards).get("folder")):
             return None

@@ -144,6 +144,6 @@ class JobResources:
         if not any(cell.nodes > 1 for cells in self.run.plan.cells.values() for cell in cells.values()):
             wanted = {}
         wanted |= self.of_gpu_jobs()
-        if (model := wanted.get("gpu_model")) is not None:  # stands in gres
+        if (model := wanted.get("gpu_model")) is not None:  # it is in gres
             wanted["gpu_model"] = lambda wildcards: None if self.spreads(wildcards) else model(wildcards)
         return wanted | {"nodes": lambda wildcards: self.run.cell_of(wildcards).nodes}

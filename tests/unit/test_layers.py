@@ -70,7 +70,7 @@ def faults(root: Path) -> list[str]:
     for name, path in known.items():
         own, where = room(name), path.relative_to(root)
         if own not in LAYERS:
-            wrong.append(f"{where} stands in no room of DESIGN.md: move it into one of {', '.join(LAYERS)}")
+            wrong.append(f"{where} is in no room of CONTRIBUTING.md: move it into one of {', '.join(LAYERS)}")
             continue
         graph[name] = set()
         for line, target in imports(name, path, known):
@@ -128,7 +128,7 @@ PLANTED = {
         },
         "rooms import each other in a circle: ",
     ),
-    "no room": ({"loose.py": ""}, "gpufeed/loose.py stands in no room"),
+    "no room": ({"loose.py": ""}, "gpufeed/loose.py is in no room"),
     "snakemake": ({"report/r.py": "from snakemake.utils import x"}, "report/r.py:1 imports snakemake"),
     "more than core": (
         {"workflow/w.py": "import gpufeed.system.b"},

@@ -99,7 +99,7 @@ def only(records, experiments: Sequence[str], folder: str):
 
 def say(asked: argparse.Namespace, text: str, markdown: str, rows) -> None:
     """Prints the text, and writes the files that were asked for, each whole or not at all."""
-    from gpufeed.report.write_whole import write_whole
+    from gpufeed.core.file_writes import write_whole
 
     if asked.markdown:
         write_whole(asked.markdown, markdown)

@@ -85,9 +85,9 @@ class Job:
     @property
     def planned_on(self) -> str:
         """The node that planned the job."""
-        from gpufeed.core.node_name import node_name
+        from gpufeed.core.retry_policy import planning_node
 
-        return node_name()
+        return planning_node()
 
     @property
     def asked(self) -> dict[str, Any]:

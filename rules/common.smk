@@ -15,7 +15,7 @@ from gpufeed.core.config import planned
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
-from gpufeed.core.node_name import announce
+from gpufeed.core.retry_policy import announce_planning_node
 from gpufeed.core.schedule import Order
 from gpufeed.system.parent_watchdog import handed_down
 from gpufeed.core.registry import DECODERS, LOADERS, takes_gpu
@@ -40,7 +40,7 @@ try:
 except GpufeedError as error:
     raise WorkflowError(f"nothing can be planned\n{error}")
 
-announce(planning=workflow.is_main_process)
+announce_planning_node(planning=workflow.is_main_process)
 # Slurm sends SIGTERM to all processes of a job: the shell waits for the program, which may have a state to keep
 shell.prefix(f"set -euo pipefail; trap : TERM; {handed_down()}; ")
 

@@ -277,7 +277,7 @@ def contrast_kernel(values, factors, pivot, result):
 
 @cuda.jit(device=True)
 def philox(c0, c1, c2, c3, k0, k1):
-    """philox.philox, on uint32."""
+    """random_draws.philox, on uint32."""
     for _ in range(10):
         even, odd = MULTIPLY_0 * np.uint64(c0), MULTIPLY_1 * np.uint64(c2)
         c0 = np.uint32(odd >> WORD) ^ c1 ^ k0

@@ -288,7 +288,7 @@ def tiles(
 
 @triton.jit
 def philox(c0, c1, c2, c3, k0, k1):
-    """philox.philox, in uint32.
+    """random_draws.philox, in uint32.
 
     With 64-bit products, one instruction each; Triton's own takes the two halves of each apart: half as
     many instructions again.

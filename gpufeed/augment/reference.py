@@ -13,7 +13,7 @@ from gpufeed.augment import amounts
 from gpufeed.augment.base import DeviceAugment
 from gpufeed.augment.batch_checks import check_batch
 from gpufeed.system import random_draws
-from gpufeed.system.philox import philox
+from gpufeed.system.random_draws import philox
 
 
 class TorchAugment(DeviceAugment):

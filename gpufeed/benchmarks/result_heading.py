@@ -4,7 +4,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
-from gpufeed.core.saved_model_record import SCHEMA_VERSION
+from gpufeed.core.record import MODEL_VERSION
 from gpufeed.system.environment import environment
 from gpufeed.training.runtime_context import Place
 
@@ -20,7 +20,7 @@ def heading(
 ) -> dict[str, Any]:
     """Of work that ends now. started_at: as gpufeed.core.document.now gave it."""
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": MODEL_VERSION,
         "experiment": cell.experiment,
         "cell_id": cell.id,
         "attempt": attempt,

@@ -27,7 +27,7 @@ from gpufeed.stores.cache_build import threads_of
 from gpufeed.stores.cache_fill import decoder
 from gpufeed.stores.decoded_cache import CacheInfo, build
 from gpufeed.system.build_once import one_builder
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 
 SCHEMA_VERSION = 1
 STRIPS = "strips"  # builds from a strip set, which is made beforehand and timed apart

@@ -11,15 +11,15 @@ import torch
 from gpufeed.benchmarks.result_heading import heading
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import learned
-from gpufeed.core import cell_file
+from gpufeed.core import compose
 from gpufeed.core.cells import Cell, copied, without_later
 from gpufeed.core.compose import Composed, cell_from, shipped
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.node_name import node_name
+from gpufeed.core.record import MODEL
 from gpufeed.core.registry import fetch
-from gpufeed.core.saved_model_record import MODEL
-from gpufeed.tracking.live_tracking import watched
+from gpufeed.core.retry_policy import planning_node
+from gpufeed.tracking.epoch_tracking import track_training
 from gpufeed.training.cell_training import Trained, is_judged, judge, settle_process, train
 from gpufeed.training.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
 from gpufeed.training.distributed.one_task import check_one_task
@@ -45,7 +45,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
         fetch(kind, getattr(cell, kind))  # a package that is missing is told now, not after a download
     if cell.nodes > 1:
         nodes_of_job(cell.nodes)
-    cell_file.write(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
+    compose.write_cell(out / "cell.yaml", cell, "python -m gpufeed.train " + shlex.join(found.texts))
     resume = found.values["resume"]
     before = checkpoints.take(Path(str(resume))) if resume is not None else []
     log.info("%s on %s in %s", cell.id, place.device, place.precision)
@@ -53,7 +53,7 @@ def train_by_hand(found: Composed, out: Path) -> None:
     manifest = dataset(cell.dataset, config, shipped(), shelf)
     settle_process(None)
     given = stores(cell, manifest, shelf)
-    with watched(cell, found.values["tracking"], out, before) as watch:
+    with track_training(cell, found.values["tracking"], out, before) as watch:
         trained = train(cell, 0, manifest, given, place, None, watch.on_epoch, checkpoints, scratch=out)
         if is_judged(cell):
             trained.result.epochs[-1]["accuracy"] = accuracy(cell, trained, place)
@@ -92,7 +92,7 @@ def check_resumable(cell: Cell, folder: Path) -> None:
             "the run folder of a training with checkpoint_steps that did not come to its end",
             "name another folder, or leave resume out to train from the start",
         )
-    before, ours = cell_file.read(folder / "cell.yaml"), cell.asdict()
+    before, ours = compose.read_cell(folder / "cell.yaml"), cell.asdict()
     for key, value in ours.items():
         # a choice that came after it was written is as things were before
         old, new = (without_later({key: copied(one[key])}) for one in (before, ours))
@@ -118,7 +118,9 @@ def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
 
 def keep(cell: Cell, trained: Trained, place: Place, started_at: str, out: Path) -> None:
     """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
-    about = heading(cell, place, started_at, "done", None, node_name(), attempt=1) | learned(trained, place)
+    about = heading(cell, place, started_at, "done", None, planning_node(), attempt=1) | learned(
+        trained, place
+    )
     save(about, trained.model, out / "model.pt")
     MODEL.write(about, out / "model.json")
     log.info("python -m gpufeed.predict %s IMAGE... asks the model", out / "model.pt")

@@ -1,7 +1,8 @@
 """The cell behind a command line of `python -m gpufeed.train`, which Hydra composes, and the reverse.
 
 The workflow composes while it plans, without Hydra (gpufeed.core.config.Composer). Its jobs take the planned
-cell as it is and write into their log what a person would type for it.
+cell as it is and write into their log what a person would type for it. A training by hand leaves its cell as
+a YAML file beside its weights.
 """
 
 import json
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -40,6 +42,7 @@ from gpufeed.core.config import (
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.file_writes import whole
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
@@ -318,3 +321,36 @@ def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
         lines += [f"with --config-dir FOLDER, where FOLDER/data/{cell.dataset}.yaml is"]
         lines += [f"  {line}" for line in yaml.safe_dump(dict(source), sort_keys=False).splitlines()]
     return "\n".join(lines)
+
+
+YAML_WIDTH = 110
+
+
+def write_cell(path: str | Path, cell: Cell, comment: str) -> None:
+    """Writes the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
+    head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+    text = head + yaml.safe_dump(cell.asdict(), sort_keys=False, width=YAML_WIDTH)
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def read_cell(path: str | Path) -> dict:
+    """The cell as Cell.asdict gives it; raises GpufeedError for a file that is missing or no cell."""
+    fields = Cell.__dataclass_fields__
+    try:
+        cell = read_yaml(Path(path).read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise unreadable_cell(path, str(error)) from error
+    if isinstance(cell, dict):  # a choice that came after it was written is as things were before
+        cell = copied({name: before for name, before, *deeper in LATER if not deeper}) | cell
+    if not isinstance(cell, dict) or set(cell) != set(fields):
+        raise unreadable_cell(path, "other keys than a cell has")
+    return cell
+
+
+def unreadable_cell(path: str | Path, why: str) -> GpufeedError:
+    return GpufeedError(
+        f"no readable cell at {path} ({why})",
+        "cell.yaml as python -m gpufeed.train writes it",
+        "put it back, or name another folder",
+    )

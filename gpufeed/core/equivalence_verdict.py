@@ -1,14 +1,53 @@
-"""The verdict on one loader, dataset and setting, to and from JSON (core/schemas/gate.schema.yaml)."""
+"""The verdict on one loader, dataset and setting, to and from JSON (core/schemas/gate.schema.yaml).
 
+Its settings are those that a loader sees: cells that agree in them share one verdict.
+"""
+
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from gpufeed.core.cells import Cell
 from gpufeed.core.document import Document
 from gpufeed.core.errors import Skip
 from gpufeed.core.retry_policy import outdate
 
+# Fields of Cell and of LoadRequest.
+LOADER_AXES = ("batch_size", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "seed")
+
+
+def loader_settings(cell: Cell) -> dict:
+    """The loader's settings in a cell, by name. Cells that agree in them share one verdict."""
+    return {axis: getattr(cell, axis) for axis in LOADER_AXES}
+
+
+def variant(settings: Mapping, device: str = "auto") -> str:
+    """Settings as the name of a file, such as "b32-w2-p2-persistent-pinned-s0", or "...-s0-cpu".
+
+    device: as in the config; a verdict given on one that the config names is no other's.
+    """
+    parts = [f"b{settings['batch_size']}", f"w{settings['workers']}"]
+    if settings["prefetch_factor"] is not None:
+        parts.append(f"p{settings['prefetch_factor']}")
+    parts += ["persistent"] * settings["persistent_workers"]
+    parts.append("pinned" if settings["pin_memory"] else "pageable")
+    parts.append(f"s{settings['seed']}")
+    return "-".join(parts if device == "auto" else [*parts, device])
+
+
+def settings_in_words(settings: Mapping) -> str:
+    """Settings for a person, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
+    workers = settings["workers"]
+    parts = [f"batch size {settings['batch_size']}", f"{workers} worker{'' if workers == 1 else 's'}"]
+    if settings["prefetch_factor"] is not None:
+        parts.append(f"prefetch {settings['prefetch_factor']}")
+    parts += ["persistent"] * settings["persistent_workers"]
+    parts.append("pinned" if settings["pin_memory"] else "pageable")
+    return ", ".join([*parts, f"seed {settings['seed']}"])
+
+
 SCHEMA_VERSION = 1
-DOCUMENT = Document("gate", "verdict")
+VERDICT = Document("gate", "verdict")
 
 
 @dataclass
@@ -43,12 +82,12 @@ class Verdict:
 
     def write(self, path: str | Path) -> None:
         """Writes the verdict as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        DOCUMENT.write(asdict(self), path)
+        VERDICT.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Verdict":
         """Reads a verdict; raises GpufeedError if it is missing, damaged or of another schema version."""
-        return cls(**DOCUMENT.read(path))
+        return cls(**VERDICT.read(path))
 
 
 class NotPassed(Exception):

@@ -72,3 +72,9 @@ def whole(path: str | Path) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def write_whole(path: str | Path, text: str) -> None:
+    """Writes `text` (UTF-8) beside `path` and renames it, so that a killed job leaves no half file."""
+    with whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The record: what one repeat of one cell leaves behind, and all that tables and figures read.
+"""The JSON that each kind of measurement leaves behind, which tables and figures read.
 
-`gpufeed/core/schemas/record.schema.yaml` describes every field with its unit.
+The record is that of one repeat of one cell. `gpufeed/core/schemas` describes every field with its unit.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from gpufeed.core.document import Document
 
-SCHEMA_VERSION = 1
-PLACE = "{experiment}/{cell_id}/{repeat}"
+RECORD_VERSION = 1
+RECORD_PLACE = "{experiment}/{cell_id}/{repeat}"
 # a repeat may have another record beside its first: 3-again.json
-DOCUMENT = Document("record", "record", (f"{PLACE}.json", f"{PLACE}-*.json"))
+RECORD = Document("record", "record", (f"{RECORD_PLACE}.json", f"{RECORD_PLACE}-*.json"))
 
 
 @dataclass
@@ -41,13 +41,42 @@ class Record:
     loading: dict | None = None
     telemetry: dict | None = None
     resumed: list[int] | None = None
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = RECORD_VERSION
 
     def write(self, path: str | Path) -> None:
         """Writes the record as JSON, whole or not at all; raises GpufeedError if it breaks the schema."""
-        DOCUMENT.write(asdict(self), path)
+        RECORD.write(asdict(self), path)
 
     @classmethod
     def read(cls, path: str | Path) -> "Record":
         """Reads a record; raises GpufeedError if it is damaged or of another schema version."""
-        return cls(**DOCUMENT.read(path))
+        return cls(**RECORD.read(path))
+
+
+CEILINGS_VERSION = 1
+CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
+
+read_ceilings, write_ceilings = CEILINGS.read, CEILINGS.write
+
+
+DECODING_VERSION = 1
+DECODING = Document("sweep", "sweep")
+
+read_decoding, write_decoding = DECODING.read, DECODING.write
+
+
+INFERENCE_VERSION = 1
+INFERENCE = Document("inference", "inference measurement", ("{experiment}/{cell_id}.json",))
+
+read_inference, write_inference = INFERENCE.read, INFERENCE.write
+
+
+KERNELS_VERSION = 1
+KERNELS = Document("kernel", "kernel benchmark")
+
+read_kernels, write_kernels = KERNELS.read, KERNELS.write
+
+
+MODEL_VERSION = 1
+MODEL = Document("model", "model")
+EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evaluation.json",))

@@ -5,13 +5,44 @@ as a whole or in one of its points or rows, is tried again by the next run. What
 that planned it, since another node may have the GPU or the package that was lacking: a document that was
 skipped, one with a point or row that was, an extension without the CUDA kernels that were wanted, and under
 device `auto` what was made without a CUDA GPU.
+
+A job that Snakemake submits to a cluster runs on another node than the planner. So the planner leaves its
+name in the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST does not tell: it is the login
+node for every allocation made there, on whatever node snakemake was then started.
 """
 
 import json
+import os
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from gpufeed.core.file_writes import whole
+
+PLANNED_ON = "GPUFEED_PLANNED_ON"
+
+
+def announce_planning_node(planning: bool) -> None:
+    """Makes the planner's name known to the jobs of this process.
+
+    planning: this is the snakemake that the user started, and not one that it runs a job with. Where a
+    job's environment lacks the name (sbatch with --export=NONE), Slurm's submit host stands in for it.
+    """
+    if planning:
+        os.environ[PLANNED_ON] = platform.node()
+    elif PLANNED_ON not in os.environ:
+        os.environ[PLANNED_ON] = os.environ.get("SLURM_SUBMIT_HOST") or platform.node()
+
+
+def shows_gpu() -> bool:
+    """Whether NVIDIA's driver has a device file here, or that of WSL."""
+    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
+
+
+def planning_node() -> str:
+    """The node on which the user started the workflow: the planner of this job, else this host."""
+    return os.environ.get(PLANNED_ON) or platform.node()
+
 
 PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
 LACKING = {"skipped", "refused", "partial"}

@@ -11,7 +11,7 @@ from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
 from gpufeed.decoders.fallback import isolate
 from gpufeed.decoders.file_header import JPEG_KINDS, NVJPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
 from gpufeed.decoders.resizing import ResizingDecoder
-from gpufeed.system.gpu import jpeg_engines
+from gpufeed.system.devices import jpeg_engines
 
 if TYPE_CHECKING:
     from gpufeed.decoders.dali_pipeline import DecodePipeline

@@ -16,7 +16,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.decoders.base import Decoder, bad_file
 from gpufeed.decoders.file_bytes import read_file
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 
 
 @dataclass(frozen=True)

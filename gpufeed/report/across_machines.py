@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core.baseline import records_below
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import records_below
 from gpufeed.report import tables
 from gpufeed.report.comparison_text import aligned, piped
 from gpufeed.report.load_records import read_records

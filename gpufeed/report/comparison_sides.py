@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core.baseline import records_below
 from gpufeed.core.cells import without_later
+from gpufeed.core.folders import records_below
 from gpufeed.report.load_records import AXES, read_records, timed
 
 MACHINE = ["hardware", "stack", "torch", "batch_size"]  # numbers of two of these never share a row

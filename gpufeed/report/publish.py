@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import write_whole
 from gpufeed.report import figures, find_results, load_records, missing, page, style, tables, wording
 from gpufeed.report.sections import side_by_side as both
 from gpufeed.report.sections import timeline
-from gpufeed.report.write_whole import write_whole
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]

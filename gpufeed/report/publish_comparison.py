@@ -4,10 +4,10 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpufeed.core.file_writes import write_whole
 from gpufeed.report.comparison import compare
 from gpufeed.report.comparison_text import conclusion, markdown
 from gpufeed.report.load_records import read_records
-from gpufeed.report.write_whole import write_whole
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style
 from gpufeed.report.sections import decoding_figures, decoding_tables
-from gpufeed.report.write_whole import write_whole
 
 logger = logging.getLogger("gpufeed")
 

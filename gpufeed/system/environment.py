@@ -1,8 +1,10 @@
-"""What a number was measured on: machine, driver, versions, commit, clocks."""
+"""What a number was measured on: machine, driver, versions, installed software, commit, clocks."""
 
 import hashlib
 import os
 import platform
+import re
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,38 @@ import psutil
 import pynvml
 import torch
 
-from gpufeed.system import gpu
+from gpufeed.system import devices
 from gpufeed.system.commit import checkout
 from gpufeed.system.nvml import ask
-from gpufeed.system.software import software
+
+IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # set by Apptainer: the image's path
+IN_DOCKER = Path("/.dockerenv")
+
+
+@cache
+def software() -> dict[str, Any]:
+    """The `software` of an environment (gpufeed/core/schemas/record.schema.yaml) of this process."""
+    lines = installed_packages()
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return {"packages": len(lines), "digest": digest, "container": container_image()}
+
+
+def installed_packages() -> list[str]:
+    """`name==version` of each installed distribution, names normalised as by PyPA's specification, sorted."""
+    found = set()
+    for one in metadata.distributions():
+        if name := one.metadata["Name"]:  # None in a folder that an aborted installation left
+            found.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={one.version}")
+    return sorted(found)
+
+
+def container_image() -> str | None:
+    """The file name of Apptainer's image, `docker` in a container of Docker, None outside of both."""
+    for variable in IMAGE_VARIABLES:
+        if image := os.environ.get(variable):
+            return Path(image).name
+    return "docker" if IN_DOCKER.exists() else None
+
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
@@ -59,7 +89,7 @@ PACKAGES = (
 
 def environment(device: torch.device) -> dict[str, Any]:
     """The `environment` of a record (gpufeed/core/schemas/record.schema.yaml), as seen at this moment."""
-    nvml = gpu.telemetry(device)
+    nvml = devices.gpu_state(device)
     commit, dirty = checkout(ROOT)
     return {
         "node": platform.node(),

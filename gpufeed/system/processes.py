@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import islice
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.parent_watchdog import end_with
 
 

@@ -1,7 +1,11 @@
 """Random numbers as a function of (seed, epoch, sample id): no state, so no order and no worker matters.
 
-Every function takes Python ints and int64 tensors alike and gives the same numbers for both: all
+The draws of a sample take Python ints and int64 tensors alike and give the same numbers for both: all
 values stay below 2**32, where the wrap-around of an int64 product leaves the low 32 bits as they are.
+
+Philox4x32-10 in torch makes four random words out of a counter and a key. Source: J. Salmon and others,
+"Parallel random numbers: as easy as 1, 2, 3" (SC 2011); the constants are those of the Random123 library,
+whose known answers are in the tests.
 """
 
 from typing import TypeVar
@@ -60,3 +64,36 @@ def uniform(number: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 # Which draw of a sample decides what. The numbers are part of what a seed means: new ones come at the end.
 TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE = range(6)
+
+
+WORD_MASK = 2**32 - 1
+PHILOX_ROUNDS = 10
+PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two words of the key grow by in each round
+
+PhiloxWords = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def philox(counter: PhiloxWords, key: tuple[int, int]) -> PhiloxWords:
+    """counter: four int64 tensors of one shape, or shapes that broadcast, with values in 0..2**32-1.
+
+    Returns four int64 tensors of the same range.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(PHILOX_ROUNDS):
+        high0, low0 = multiply_words(c0, PHILOX_MULTIPLIERS[0])
+        high1, low1 = multiply_words(c2, PHILOX_MULTIPLIERS[1])
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + PHILOX_WEYL[0]) & WORD_MASK, (k1 + PHILOX_WEYL[1]) & WORD_MASK
+    return c0, c1, c2, c3
+
+
+def multiply_words(word: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The high and the low 32 bits of a product of 32-bit numbers, in int64 that has no unsigned form.
+
+    The low bits survive the wrap-around of the whole product; the high ones come of two halves of 48 bits.
+    """
+    low = (word * factor) & WORD_MASK
+    high = ((word >> 16) * factor + (((word & 0xFFFF) * factor) >> 16)) >> 16
+    return high, low

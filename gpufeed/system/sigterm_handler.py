@@ -1,11 +1,15 @@
-"""SIGTERM as notice: who heeds it keeps what it has before it ends.
+"""SIGTERM as notice: a process that handles it saves its state before it ends, and asks Slurm for a requeue.
 
 Slurm sends it some time before it kills: at a preemption, a time limit, a requeue; so does
-`scancel --signal=TERM`. Whoever does not heed it is ended by it at once.
+`scancel --signal=TERM`. A process that does not handle it is ended by it at once. Slurm starts a job again
+where its site and its submitter allow that.
 """
 
 import logging
+import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,3 +81,52 @@ def left_to_parent(number: int) -> None:
     """
     if _notice.heeded:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+SCONTROL_S = 10
+OF_SNAKEMAKE = " Comment=rule_"  # of the jobs that Snakemake submits, a rule each
+
+
+@contextmanager
+def requeue_when_ended() -> Iterator[None]:
+    """Asks for it where the block ends by notice.Ended, which goes on its way."""
+    try:
+        yield
+    except Ended:
+        requeue()
+        raise
+
+
+def requeue() -> bool:
+    """Asks Slurm to start this job again; False, with a line in the log, where that is not to be.
+
+    Only a job that Snakemake submitted: of an allocation that somebody works in this is one process of many.
+    Only one that still counts as running: one that was cancelled stays so, and one at its time limit is
+    submitted again by Snakemake (`retries`), with more time. A job may be requeued by sbatch --requeue, which
+    the profile's `slurm-requeue` says.
+    """
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job or not shutil.which("scontrol"):
+        return False
+    about = f"{scontrol('-o', 'show', 'job', job)} "
+    for needed in (" JobState=RUNNING ", " Requeue=1 ", OF_SNAKEMAKE):
+        if needed not in about:
+            log.info("job %s is not requeued: %s", job, f"it has not{needed.rstrip()}")
+            return False
+    if scontrol("requeue", job) is None:
+        return False
+    log.info("job %s is requeued", job)
+    return True
+
+
+def scontrol(*words: str) -> str | None:
+    """What scontrol prints; None, with a warning, where it fails."""
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=SCONTROL_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        log.warning("scontrol %s: %s", " ".join(words), error)
+        return None
+    if done.returncode:
+        log.warning("scontrol %s: %s", " ".join(words), done.stderr.strip())
+        return None
+    return done.stdout

@@ -26,10 +26,10 @@ from gpufeed.datasets.unpacked import bring
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.models.make import require
-from gpufeed.system import gpu
+from gpufeed.system import devices
 from gpufeed.system.devices import apply_precision
 from gpufeed.system.environment import cores_allowed
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.telemetry import summary
 from gpufeed.system.telemetry.watch import Watch
 from gpufeed.system.timing import synchronise, warmup
@@ -211,8 +211,8 @@ def train_here(
         loader.tally.check()
     left_out = warmup(result.epochs, batches)["steps"]
     seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
-    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": gpu.peak_mib(place.device)}
-    own["where"] = {"node": node_of_rank(), "gpu": gpu.telemetry(place.device)["uuid"]}
+    own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": devices.peak_mib(place.device)}
+    own["where"] = {"node": node_of_rank(), "gpu": devices.gpu_state(place.device)["uuid"]}
     ranks = gathered({**own, "telemetry": seen}, loader.request.world_size)
     loading = together([rank["loading"] for rank in ranks])
     peak = max((rank["peak_gpu_mib"] for rank in ranks if rank["peak_gpu_mib"] is not None), default=None)
@@ -271,7 +271,7 @@ def made_ready(
     unpack_s = bring(samples.root) if is_packed(samples.root) and reads_files(samples, stores) else None
     torch.manual_seed(seed)
     apply_precision(place.precision)
-    gpu.forget_peak(place.device)
+    devices.forget_peak(place.device)
     setup_start = time.perf_counter()
     augment = make_augment(cell.augment, cell, samples, seed)
     request = load_request(cell, samples, stores, place.device, seed, augment)

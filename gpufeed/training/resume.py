@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpufeed.system import slurm_requeue
+from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import CHECKPOINT_STEPS, Checkpoints
 
 
@@ -17,7 +17,7 @@ def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
     training is asked to end, Slurm is asked to start the job again.
     """
     checkpoints = Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
-    with slurm_requeue.when_ended():
+    with sigterm_handler.requeue_when_ended():
         yield checkpoints
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda
 from gpufeed.core.dataset_size import Amount, amount_of
-from gpufeed.core.node_name import shows_gpu
 from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.retry_policy import shows_gpu
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,

@@ -4,7 +4,7 @@ from functools import cached_property
 from typing import Any
 
 from gpufeed.core.cells import Cell
-from gpufeed.core.equivalence_variants import settings_of, variant
+from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS
 from gpufeed.workflow.run import Run
@@ -12,7 +12,7 @@ from gpufeed.workflow.run import Run
 
 def gate_name(cell: Cell) -> str:
     """Return what tells the verdict on a cell's loader with the cell's settings from others."""
-    return f"{cell.dataset}/{cell.loader}/{variant(settings_of(cell), cell.device)}"
+    return f"{cell.dataset}/{cell.loader}/{variant(loader_settings(cell), cell.device)}"
 
 
 def waits(cell: Cell) -> bool:
@@ -38,7 +38,7 @@ class Gates:
     def judged(self) -> dict[str, dict[str, Any]]:
         """Verdicts that cells wait for: name -> settings. Made once: jobs ask for them again and again."""
         cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
-        return {gate_name(cell): settings_of(cell) for cell in cells}
+        return {gate_name(cell): loader_settings(cell) for cell in cells}
 
     def settings_judged(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings behind a verdict's name; raise GpufeedError if no cell has them."""

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.core.baseline import baseline_records
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import baseline_records
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.workflow.benchmarks import Benchmarks, Models

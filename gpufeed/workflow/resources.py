@@ -106,7 +106,7 @@ class JobResources:
         """Return model and constraint of the GPUs of a job that takes any: the same for all jobs of a sweep.
 
         And, where jobs run at once on this node, into how many shares its cores go
-        (gpufeed/system/gpu_locks/core_shares.py). As default resources they would reach every rule, and
+        (gpufeed/system/gpu_locks/taking.py). As default resources they would reach every rule, and
         Slurm's executor asks for a GPU wherever it finds a gpu_model without `gpu`.
         """
         given = {name: self.of_sweep(name) for name in ("gpu_model", "constraint") if self.run.gpu_jobs}

@@ -7,9 +7,8 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, Plan
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.node_name import node_name
 from gpufeed.core.registry import takes_extension
-from gpufeed.core.retry_policy import attempt
+from gpufeed.core.retry_policy import attempt, planning_node
 from gpufeed.core.vit_options import BY_EXTENSION
 
 
@@ -86,7 +85,7 @@ class Run:
 
         Takes no `output`: Snakemake would not compare it then.
         """
-        return attempt(path, node_name(), device or self.config["device"])
+        return attempt(path, planning_node(), device or self.config["device"])
 
     def extension_of(self, wildcards: Any) -> str | list[str]:
         """Return the library for a cell whose model's activation is a kernel of ours."""

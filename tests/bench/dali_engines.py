@@ -30,9 +30,9 @@ from gpufeed.decoders.file_header import read_header
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliGpuLoader
+from gpufeed.system.devices import jpeg_engines
 from gpufeed.system.environment import cores_allowed, environment
-from gpufeed.system.gpu import jpeg_engines
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.timing import synchronise
 
 PHOTOGRAPHS, CROP = "photographs", (224, 224)

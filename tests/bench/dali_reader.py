@@ -27,7 +27,7 @@ from gpufeed.core.registry import LOADERS, load
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliLoader
 from gpufeed.system.environment import cores_allowed, environment
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.timing import synchronise
 
 

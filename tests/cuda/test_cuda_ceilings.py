@@ -15,8 +15,8 @@ from gpufeed.benchmarks.ceilings.input_only import drain, example
 from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
 from gpufeed.benchmarks.ceilings.segments import Bench
 from gpufeed.core import registry
-from gpufeed.core.ceilings_record import DOCUMENT
 from gpufeed.core.errors import Skip
+from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import load
 from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
@@ -82,7 +82,7 @@ def measured(tmp_path, monkeypatch):
             monkeypatch.setattr(samples, "PillowDecoder", decoder)
         cell = made.planted(**{"device": "cuda", "model": "SpinningModel", **axes})
         found = measure_ceilings(cell, manifest.root / "manifest.parquet", stores, SETTINGS, "login1")
-        DOCUMENT.check(found, tmp_path)
+        CEILINGS.check(found, tmp_path)
         assert found["status"] == "done", found["sentence"]
         assert found["shared_cores"] is False
         return found, verdicts.of(found)

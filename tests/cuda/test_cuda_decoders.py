@@ -24,7 +24,7 @@ from gpufeed.core.registry import DECODERS, load
 from gpufeed.decoders.dali_gpu import share_of_engines
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores.strip_backends import backend_class
-from gpufeed.system.gpu import jpeg_engines
+from gpufeed.system.devices import jpeg_engines
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 DEVICE = torch.device("cuda", 0)

@@ -16,7 +16,7 @@ from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import Composer
 from gpufeed.core.errors import Skip
-from gpufeed.core.inference_record import write
+from gpufeed.core.record import write_inference
 from gpufeed.core.registry import BACKENDS, fetch
 from gpufeed.datasets.synthetic import reorganise
 from gpufeed.stores.decoded_cache import build
@@ -163,7 +163,7 @@ def test_a_kept_model_is_measured_by_all_that_this_node_has(tmp_path):
         "seconds": 0.01,
     }
     measured = measure_inference(cell, path, found, table, stores, settings, "here")
-    write(measured, tmp_path / "found.json")
+    write_inference(measured, tmp_path / "found.json")
     assert measured["status"] == "done", measured["sentence"]
     rows = {(row["backend"], row["precision"]): row for row in measured["rows"]}
     assert {name: row["sentence"] for name, row in rows.items() if row["status"] == "failed"} == {}

@@ -10,7 +10,7 @@ from gpufeed.benchmarks.saved_models.prediction import Predictor
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import Composer
-from gpufeed.core.saved_model_record import EVALUATION, MODEL
+from gpufeed.core.record import EVALUATION, MODEL
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.synthetic import reorganise
 from gpufeed.predict import main

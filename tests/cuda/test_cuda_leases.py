@@ -14,7 +14,7 @@ from workflow_fixtures import wait_until
 from gpufeed.system.devices import uuids_seen
 from gpufeed.system.gpu_locks import file_locks, gpu_listing
 from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
-from gpufeed.system.gpu_locks.visible_gpus import visible
+from gpufeed.system.gpu_locks.gpu_listing import visible
 
 SEEN = """
 import torch

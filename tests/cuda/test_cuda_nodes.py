@@ -14,7 +14,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
 
@@ -59,7 +59,7 @@ def test_a_record_names_the_gpus_of_all_nodes(tmp_path):
     table = manifest.root / "manifest.parquet"
     record, steps = measure(cell.asdict(), 0, table, cache, "login1", scratch=tmp_path / "scratch")
     assert record.status == "done", record.sentence
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     uuids = [f"GPU-{torch.cuda.get_device_properties(place).uuid}" for place in (0, 1)]
     ranks = [{"node": node, "gpu": uuid} for node, uuid in zip(("n1", "n2"), uuids, strict=True)]
     assert record.resolved["ranks"] == ranks

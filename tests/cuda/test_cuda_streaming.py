@@ -19,7 +19,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.dali_gpu import share_of_engines
 from gpufeed.loaders.base import Loader
 from gpufeed.loaders.dali import DaliLoader
-from gpufeed.system.gpu import jpeg_engines
+from gpufeed.system.devices import jpeg_engines
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 DALI = [name for name in STREAMING if name.startswith("dali")]

@@ -7,8 +7,8 @@ from hostile_fixtures import available
 
 from gpufeed.benchmarks.decoding.decoder_benchmark import DeviceMemory, measure_decoder
 from gpufeed.benchmarks.decoding.strip_points import StripsBulk
-from gpufeed.core.decoding_record import write
 from gpufeed.core.plan_decoding import DEFAULTS
+from gpufeed.core.record import write_decoding
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets import mosaic, synthetic
 from gpufeed.datasets.manifest import Manifest
@@ -118,7 +118,7 @@ def test_a_sweep_of_every_decoder(data, tmp_path, name):
             assert point["buffers_mib"] >= 0
     if on_gpu:
         assert len({point["cores"] for point in sweep["points"]}) == 1
-    write(sweep, tmp_path / "sweep.json")
+    write_decoding(sweep, tmp_path / "sweep.json")
 
 
 @pytest.mark.alone

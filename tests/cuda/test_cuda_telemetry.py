@@ -12,8 +12,8 @@ import torch
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core import registry
-from gpufeed.core.record import DOCUMENT
-from gpufeed.system.gpu import handle_of
+from gpufeed.core.record import RECORD
+from gpufeed.system.devices import nvml_handle
 from gpufeed.system.nvml import ask
 from gpufeed.system.telemetry import gpu_readings, summary, watch
 from gpufeed.system.telemetry.gpu_readings import Gpu
@@ -111,7 +111,7 @@ def test_a_measured_repeat_has_it(device, gpu, tmp_path, monkeypatch):
     manifest = toys.toy_manifest(tmp_path).write()
     cell = toys.toy_cell(device="cuda", epochs=8)
     record, _ = measure(cell, 0, manifest, None, "login1")
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     assert (record.status, record.sentence) == ("done", None)
     told = record.telemetry
     assert told["images"] == 7 * 30
@@ -179,7 +179,7 @@ def test_what_a_device_does_not_tell_is_null(device, gpu, monkeypatch):
     assert told.fields["gpu"] is None
     assert told.fields["host"]["cpu_s"] >= 0
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", refuse)
-    assert handle_of(device) is None
+    assert nvml_handle(device) is None
     assert watched(device, lambda: None).fields["gpu"] is None
 
 

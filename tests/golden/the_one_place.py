@@ -1,7 +1,7 @@
 """Everything that the golden tests take from gpufeed: a move of its modules changes this file alone."""
 
-from gpufeed.core.ceilings_record import read as read_ceilings
 from gpufeed.core.cells import Cell, cell_id
+from gpufeed.core.record import read_ceilings
 from gpufeed.report.comparison import compare
 from gpufeed.report.load_records import read_records, read_steps
 from gpufeed.report.publish import report, tabulate

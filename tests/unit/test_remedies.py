@@ -12,7 +12,7 @@ from image_fixtures import write_beton, write_cache, write_dataset, write_shards
 from record_fixtures import cell, record, write
 
 from gpufeed.benchmarks.saved_models import model_file
-from gpufeed.core import cell_file
+from gpufeed.core import compose
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import settle_folders
 from gpufeed.core.record import Record
@@ -112,7 +112,7 @@ CASES = {
         lambda file, own: Record.read(file),
     ),
     "an evaluation": (evaluation, lambda file, own: confusion_section.read(file)),
-    "a cell by hand": (lambda own: spoilt(own / "cell.yaml"), lambda file, own: cell_file.read(file)),
+    "a cell by hand": (lambda own: spoilt(own / "cell.yaml"), lambda file, own: compose.read_cell(file)),
     "a model": (lambda own: spoilt(own / "model.pt"), lambda file, own: model_file.load(file)),
     "another file of torch": (
         lambda own: torch.save({"epoch": 3}, own / "model.pt"),

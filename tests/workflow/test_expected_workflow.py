@@ -7,7 +7,7 @@ import yaml
 from data_fixtures import REPOSITORY
 from workflow_fixtures import SHORT
 
-from gpufeed.core.node_name import shows_gpu
+from gpufeed.core.retry_policy import shows_gpu
 
 
 def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):

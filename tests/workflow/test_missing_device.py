@@ -7,8 +7,7 @@ import pytest
 import torch
 from workflow_fixtures import SHORT
 
-from gpufeed.core.record import Record
-from gpufeed.core.saved_model_record import EVALUATION
+from gpufeed.core.record import EVALUATION, Record
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from workflow_fixtures import SHORT
 
-from gpufeed.core import decoding_record
+from gpufeed.core import record
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_from_mosaics_to_the_figure_then_one_decoder_more(prepared):
     flow = prepared(CONFIG)
     flow.run(FIGURE)
     for decoder in ("simplejpeg", "strips"):
-        sweep = decoding_record.read(flow.folder / f"results/sweeps/tiny/{decoder}.json")
+        sweep = record.read_decoding(flow.folder / f"results/sweeps/tiny/{decoder}.json")
         assert sweep["status"] == "done", sweep["sentence"]
         assert {point["dataset"] for point in sweep["points"]} == {"synthetic", "mosaic_32"}
         assert {point["status"] for point in sweep["points"]} == {"done"}

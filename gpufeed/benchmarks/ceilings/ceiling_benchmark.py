@@ -14,11 +14,11 @@ from gpufeed.benchmarks.ceilings.segments import Bench
 from gpufeed.benchmarks.ceilings.shares import ALONE, END, rates, shares, summary
 from gpufeed.benchmarks.ceilings.stages import COLD_ROUNDS, ROUNDS, cold_runs, input_runs, stages
 from gpufeed.benchmarks.result_heading import heading
-from gpufeed.core.ceilings_record import SCHEMA_VERSION, write
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_ceilings import refused
+from gpufeed.core.record import CEILINGS_VERSION, write_ceilings
 from gpufeed.system.page_cache import read_in
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
 from gpufeed.training.input_residency import cached_share
@@ -52,7 +52,7 @@ def measure_ceilings(
         cell_, lambda: measured(cell_, Path(manifest), stores, told, place, gate and Path(gate))
     )
     about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
-    return about | NOTHING | {"schema_version": SCHEMA_VERSION, "settings": told} | (found or {})
+    return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": told} | (found or {})
 
 
 def measured(
@@ -133,4 +133,4 @@ def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
     )
     said = found["sentence"] or verdict(found)
     what = f"ceilings of {job.wildcards.cell}, {found['status']}"
-    job.keep(found, job.output.ceilings, write, what, [said])
+    job.keep(found, job.output.ceilings, write_ceilings, what, [said])

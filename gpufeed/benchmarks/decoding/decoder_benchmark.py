@@ -15,16 +15,16 @@ import torch
 
 from gpufeed.benchmarks.decoding.strip_points import StripsBulk
 from gpufeed.benchmarks.result_envelope import outcome
-from gpufeed.core.decoding_record import SCHEMA_VERSION, write
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.plan_decoding import STRIP_SETS, Images, Point, core_counts, points
+from gpufeed.core.record import DECODING_VERSION, write_decoding
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
 from gpufeed.system.cores import can_restrict, on_cores, physical_cores
 from gpufeed.system.environment import cores_allowed, environment
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.page_cache import Refused, make_cold, read_in
 from gpufeed.system.timing import synchronise
 
@@ -100,7 +100,7 @@ def measure_decoder(
 
     on, found = outcome("the sweep", device, work)
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": DECODING_VERSION,
         "experiment": experiment,
         "decoder": decoder,
         "attempt": attempt,
@@ -331,4 +331,4 @@ def for_job(job: Any) -> None:
         strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
         **job.asked,
     )
-    job.keep(sweep, job.output[0], write, sweep["decoder"])
+    job.keep(sweep, job.output[0], write_decoding, sweep["decoder"])

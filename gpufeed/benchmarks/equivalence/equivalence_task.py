@@ -11,7 +11,7 @@ from gpufeed.datasets.unpacked import bring
 class Task:
     """One loader with one setting on one dataset.
 
-    Paths are text; settings are as core.equivalence_variants makes them.
+    Paths are text; settings are as core.equivalence_verdict makes them.
     reference: the cache decoded by Pillow; cache, strips, shards, beton: what the loader reads, if it does;
     extension: the library of gpufeed.native, if the loader decodes by it;
     device: as in the config; threads: cores that the loader may use, None for all.

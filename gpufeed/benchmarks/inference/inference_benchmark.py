@@ -22,8 +22,8 @@ from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.inference_record import SCHEMA_VERSION, write
 from gpufeed.core.plan_inference import pairs
+from gpufeed.core.record import INFERENCE_VERSION, write_inference
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.system.devices import apply_precision, resolve_device, resolve_precision
@@ -58,7 +58,7 @@ def measure_inference(
     )
     about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
     told_settings = {**settings, "warmup": call_clock.WARMUP}
-    return about | NOTHING | {"schema_version": SCHEMA_VERSION, "settings": told_settings} | (found or {})
+    return about | NOTHING | {"schema_version": INFERENCE_VERSION, "settings": told_settings} | (found or {})
 
 
 def measured(
@@ -191,4 +191,6 @@ def for_job(job: Any) -> None:
         job.params.settings,
         **job.asked,
     )
-    job.keep(found, job.output.inference, write, f"inference of {job.wildcards.cell}", troubles(found))
+    job.keep(
+        found, job.output.inference, write_inference, f"inference of {job.wildcards.cell}", troubles(found)
+    )

@@ -16,10 +16,10 @@ from gpufeed.benchmarks.kernels.kernel_task import NotDone, Task
 from gpufeed.benchmarks.result_envelope import outcome
 from gpufeed.core.document import now
 from gpufeed.core.errors import Skip, one_line
-from gpufeed.core.kernel_record import SCHEMA_VERSION, write
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
+from gpufeed.core.record import KERNELS_VERSION, write_kernels
 from gpufeed.system.environment import environment
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 
 log = logging.getLogger("gpufeed")
 TASKS = {AUGMENT: augment_work.tasks, ACTIVATION: activation_work.tasks}
@@ -43,7 +43,7 @@ def measure_kernels(
     started_at = now()
     on, found = outcome("the benchmark", device, lambda on: work(settings, on, extension))
     return {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": KERNELS_VERSION,
         "experiment": experiment,
         "attempt": attempt,
         "planned_on": planned_on,
@@ -125,4 +125,4 @@ def for_job(job: Any) -> None:
         attempt=job.params.attempt,
         extension=job.input.get("extension") or None,
     )
-    job.keep(found, job.output[0], write, "kernels")
+    job.keep(found, job.output[0], write_kernels, "kernels")

@@ -12,7 +12,7 @@ from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.saved_model_record import EVALUATION
+from gpufeed.core.record import EVALUATION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.system.devices import apply_precision
 from gpufeed.training.cell_training import guarded, judge, read_cell, settle_process

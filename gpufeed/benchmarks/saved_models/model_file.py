@@ -14,8 +14,8 @@ from torch import nn
 
 from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.file_writes import whole
+from gpufeed.core.record import MODEL, MODEL_VERSION
 from gpufeed.core.registry import MODELS
-from gpufeed.core.saved_model_record import MODEL, SCHEMA_VERSION
 from gpufeed.decoders.file_header import most_pixels
 from gpufeed.models.make import make, portable
 
@@ -82,9 +82,9 @@ def load(path: str | Path) -> SavedModel:
     """
     data = read(Path(path))
     version = data.get("schema_version")
-    if isinstance(version, int) and version > SCHEMA_VERSION:
+    if isinstance(version, int) and version > MODEL_VERSION:
         raise GpufeedError(
-            f"{path}: a model of format {version}", f"format {SCHEMA_VERSION}", "use a newer gpufeed"
+            f"{path}: a model of format {version}", f"format {MODEL_VERSION}", "use a newer gpufeed"
         )
     if "state_dict" not in data:
         raise GpufeedError(f"{path}: no 'state_dict' in it", OURS, "train the model again")

@@ -9,7 +9,7 @@ from torch import nn
 from gpufeed.benchmarks.result_heading import heading
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.core.document import now
-from gpufeed.core.saved_model_record import MODEL
+from gpufeed.core.record import MODEL
 from gpufeed.training.cell_training import Trained, guarded, read_cell, settle_process, train
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.resume import over, resumable

@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 
-from gpufeed.cluster.preflight.asked_amounts import cores_of_rules, gpus_of_rules, memory
-from gpufeed.cluster.preflight.asked_extra import instead_of_extra, repeated_by_extra, signal
-from gpufeed.cluster.preflight.asked_gpus import (
+from gpufeed.cluster.preflight.asked_extra import instead_of_extra, repeated_by_extra, shell, signal
+from gpufeed.cluster.preflight.asked_plan import Ask, Plan
+from gpufeed.cluster.preflight.asked_resources import (
+    asks_twice,
     constraint,
+    cores_of_rules,
+    gpus_asked_once,
+    gpus_in_extra,
+    gpus_of_rules,
+    memory,
     one_model,
     one_node,
     rules_with_gpu,
     rules_without_gpu,
 )
-from gpufeed.cluster.preflight.asked_options import asks_twice, gpus_asked_once, gpus_in_extra
-from gpufeed.cluster.preflight.asked_plan import Ask, Plan
-from gpufeed.cluster.preflight.finding import Finding
-from gpufeed.cluster.preflight.finding_names import near, rules_of
+from gpufeed.cluster.preflight.finding import Finding, nearest_choice, rules_of
 from gpufeed.cluster.preflight.login_node import Node
-from gpufeed.cluster.preflight.shell_variables import shell
 from gpufeed.cluster.preflight.site import Site
 
 
@@ -179,7 +181,9 @@ def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"one of {site.name}'s: {', '.join(site.qos)}"
             if site.qos
             else f"no qos: {site.name} has none, by its site.yaml",
-            f"write qos: {near(name, site.qos)} into {file}" if site.qos else f"take qos out of {file}",
+            f"write qos: {nearest_choice(name, site.qos)} into {file}"
+            if site.qos
+            else f"take qos out of {file}",
         )
     yield from qos_of_accounts(plan, site, node)
     for name in sorted(given & set(site.qos)):
@@ -205,7 +209,7 @@ def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             yield Finding(
                 f"qos {name}, which account {account} may not use",
                 f"one of: {', '.join(sorted(may))}",
-                f"write qos: {near(name, sorted(may))} into {plan.file('qos', 'default-resources')}, or take "
+                f"write qos: {nearest_choice(name, sorted(may))} into {plan.file('qos', 'default-resources')}, or take "
                 "another account",
             )
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpufeed.cluster.preflight.gres import gpus_in
-from gpufeed.cluster.preflight.hidden_gpus import hidden_gpus
-from gpufeed.cluster.preflight.sbatch_words import values, words_of
+from gpufeed.cluster.preflight.sbatch_options import gpus_in_gres, hidden_gpus, option_values, words_of
 from gpufeed.core.errors import GpufeedError
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/lines.py"
@@ -71,7 +69,7 @@ class Ask:
     @property
     def gres(self) -> list[tuple[str, int]]:
         """(model, number) of the GPUs of each node that are asked for by gres."""
-        return gpus_in(self.resources.get("gres"))
+        return gpus_in_gres(self.resources.get("gres"))
 
     @property
     def hidden(self) -> list[tuple[str, str, int]]:
@@ -98,13 +96,13 @@ class Ask:
     @property
     def constraint(self) -> str | None:
         """On its nodes: that of slurm_extra, which stands behind the resource's; None without one."""
-        extra = values(words_of(self.resources.get("slurm_extra")), "--constraint", "-C")
+        extra = option_values(words_of(self.resources.get("slurm_extra")), "--constraint", "-C")
         given = self.resources.get("constraint")
         return ([None if given is None else str(given)] + [value for _, value in extra])[-1]
 
     def option(self, *names: str) -> str | None:
         """The value of the last of these sbatch options, which sbatch takes; None where there is none."""
-        return next((value for _, value in reversed(list(values(words_of(self.line), *names)))), None)
+        return next((value for _, value in reversed(list(option_values(words_of(self.line), *names)))), None)
 
 
 @dataclass(frozen=True)

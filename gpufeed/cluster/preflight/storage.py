@@ -1,22 +1,62 @@
-"""Checks of scratch and data."""
+"""Checks of scratch and data.
+
+A user's quota on Lustre is what `lfs quota` prints: a row, broken after a long name, of
+
+    FILESYSTEM kbytes quota limit grace files quota limit grace
+
+with * behind what is too much, [] around what not all servers have told, and 0 where there is no limit.
+"""
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import requests
 
 from gpufeed.cluster.preflight.asked_plan import Plan
 from gpufeed.cluster.preflight.finding import Finding
-from gpufeed.cluster.preflight.login_node import Node
-from gpufeed.cluster.preflight.quota import quota_of
+from gpufeed.cluster.preflight.login_node import Node, said_by
 from gpufeed.cluster.preflight.site import Site
 from gpufeed.cluster.preflight.software_checks import is_local
 from gpufeed.core.dataset_size import amount_of
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import files_below, is_image
+
+QUOTA_NUMBER = r"\s+\[?([0-9]{1,20})\]?\*?"
+QUOTA_ROW = re.compile(rf"{QUOTA_NUMBER * 3}\s+\S+{QUOTA_NUMBER * 3}\s+\S+")
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a user has on a file system, and may have at most; None: no limit.
+
+    kib, most_kib: of the files together. files, most_files: their number, folders included. Limits are the
+    soft ones where there are any, since Lustre writes beyond them for a grace period alone.
+    """
+
+    kib: int
+    most_kib: int | None
+    files: int
+    most_files: int | None
+
+
+def quota_of(folder: Path) -> Quota | None:
+    """This user's where a folder lies; None without Lustre and its command, or an answer within 20 s."""
+    return read_quota(said_by("lfs", "quota", "-u", str(os.getuid()), str(folder)) or "")
+
+
+def read_quota(said: str) -> Quota | None:
+    """The first row of what `lfs quota` prints; None where there is none."""
+    row = QUOTA_ROW.search(said)
+    if not row:
+        return None
+    kib, soft_kib, hard_kib, files, soft_files, hard_files = map(int, row.groups())
+    return Quota(kib, soft_kib or hard_kib or None, files, soft_files or hard_files or None)
+
 
 PACKED = 3  # the archive of a dataset, its sidecar and its manifest
 ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
@@ -37,14 +77,14 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for key, folder in outside.items():
         if is_local(folder):
             yield Finding(
-                f"{key} in {told(folder)}, which compute nodes do not see",
+                f"{key} in {with_link_target(folder)}, which compute nodes do not see",
                 f"a folder below {site.scratch.folder}",
                 "{config}",
                 config=better,
             )
         else:
             yield Finding(
-                f"{key} in {told(folder)}, outside of scratch",
+                f"{key} in {with_link_target(folder)}, outside of scratch",
                 f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
                 "{config}",
                 note=True,
@@ -72,7 +112,7 @@ def outside_of_scratch(plan: Plan, site: Site) -> dict[str, Path]:
     return {key: folder for key, folder in places_of(plan).items() if not below(folder, site.scratch.folder)}
 
 
-def told(folder: Path) -> str:
+def with_link_target(folder: Path) -> str:
     """The folder, and where links lead to."""
     resolved = folder.resolve()
     return str(folder) if resolved == folder else f"{folder} (that is, {resolved})"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from gpufeed.core import ceilings_record
+from gpufeed.core import record
+from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, loader_call, style, wording
 from gpufeed.report.comparison_text import piped
@@ -22,7 +23,6 @@ from gpufeed.report.sections import (
 )
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, table
 from gpufeed.report.tables import CELL_COLUMNS
-from gpufeed.report.write_whole import write_whole
 
 WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
@@ -30,7 +30,7 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
     """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
-    read, _ = documents(paths, experiment, ceilings_record.read)
+    read, _ = documents(paths, experiment, record.read_ceilings)
     found = limits(read.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
@@ -43,7 +43,7 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
     read = [
-        found for name in experiments for found in documents(paths, name, ceilings_record.read)[0].values()
+        found for name in experiments for found in documents(paths, name, record.read_ceilings)[0].values()
     ]
     rows = [
         {
@@ -63,7 +63,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    read, troubles = documents(paths, experiment, ceilings_record.read)
+    read, troubles = documents(paths, experiment, record.read_ceilings)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -211,6 +211,6 @@ def start(found: Mapping[str, float]) -> str:
 
 def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
     """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    measurements = [ceilings_record.read(path) for path in paths]
+    measurements = [record.read_ceilings(path) for path in paths]
     write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
     write_whole(out_figure, style.to_svg(ceilings_figure.draw(measurements)))

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 from gpufeed.core.document import MAKE_AGAIN
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.saved_model_record import EVALUATION
+from gpufeed.core.file_writes import write_whole
+from gpufeed.core.record import EVALUATION
 from gpufeed.report import style, wording
 from gpufeed.report.sections import confusion_figure
-from gpufeed.report.write_whole import write_whole
 
 NAMED = 3  # pairs in a sentence
 PREDICTED = 100  # images whose predictions the page shows

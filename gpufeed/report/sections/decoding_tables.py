@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core import decoding_record
+from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import wording
 
@@ -35,7 +35,7 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
     troubles: list[dict] = []
     for path in map(Path, paths):
         try:
-            sweep = decoding_record.read(path)
+            sweep = record.read_decoding(path)
         except GpufeedError as error:
             sentence = error.found.splitlines()[0]
             troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core.equivalence_variants import words
-from gpufeed.core.equivalence_verdict import Verdict
+from gpufeed.core.equivalence_verdict import Verdict, settings_in_words
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report.tables import is_ceiling
 from gpufeed.report.wording import listing, plural
@@ -130,5 +129,5 @@ def troubles(verdicts: list[Verdict]) -> tuple[tuple[str, str], ...]:
     said = []
     for sentence, ones in groups.items():
         more = f" and {plural(len(ones) - 1, 'more setting')}" if len(ones) > 1 else ""
-        said.append((words(ones[0].settings) + more, sentence))
+        said.append((settings_in_words(ones[0].settings) + more, sentence))
     return tuple(said)

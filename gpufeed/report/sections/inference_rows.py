@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpufeed.core import inference_record
+from gpufeed.core import record
 
 EIGHT_BIT = ("int8", "fp8")  # precisions of the arithmetic that no eager row has
 COLUMNS = ("backend", "precision", "status", "sentence", "note", "bytes", "images", "top1")
@@ -61,7 +61,7 @@ def table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for path in paths:
-        found = inference_record.read(path)
+        found = record.read_inference(path)
         head = {"cell_id": found["cell_id"], "model": found["cell"]["model"]}
         head |= {"dataset": found["cell"]["dataset"], "machine": machine(found)}
         if found["status"] != "done":

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from gpufeed.core import inference_record
+from gpufeed.core import record
+from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
 from gpufeed.report.experiment_documents import documents
 from gpufeed.report.sections import inference_figure, inference_verdicts
 from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, table, title
-from gpufeed.report.write_whole import write_whole
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
@@ -19,7 +19,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    read, troubles = documents(paths, experiment, inference_record.read)
+    read, troubles = documents(paths, experiment, record.read_inference)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -116,5 +116,5 @@ def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str 
     paths = list(paths)
     write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
     write_whole(
-        out_figure, style.to_svg(inference_figure.draw([inference_record.read(path) for path in paths]))
+        out_figure, style.to_svg(inference_figure.draw([record.read_inference(path) for path in paths]))
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from gpufeed.core import kernel_record
+from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
 from gpufeed.report.sections import kernel_activation, kernel_augment
@@ -22,7 +22,7 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
     machines, troubles = [], []
     for path in ours:
         try:
-            found = kernel_record.read(path)
+            found = record.read_kernels(path)
         except GpufeedError as error:
             troubles.append(("damaged", error.found.splitlines()[0]))
             continue

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core import kernel_record
+from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.models import vit_cost
 from gpufeed.report import tables, wording
@@ -52,7 +52,7 @@ def known(paths: Iterable[str | Path], experiments: set[str]) -> list[Ceilings]:
         if path.stem not in experiments:
             continue
         try:
-            benchmark = kernel_record.read(path)
+            benchmark = record.read_kernels(path)
         except GpufeedError:
             continue
         reached, environment = benchmark.get("ceilings"), benchmark["environment"]

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_side_by_side import PARTS, TOTAL_SAYS, line, words
 from gpufeed.report import style, tables, wording
 from gpufeed.report.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
 from gpufeed.report.sections import side_by_side_figures
-from gpufeed.report.write_whole import write_whole
 from gpufeed.system.statistics import overlap, summarise
 
 MACHINE = ["device", "hardware", "stack", "torch"]

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from gpufeed.system.gpu_locks import gpu_listing
 from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
 from gpufeed.system.gpu_locks.file_locks import folder, holder
-from gpufeed.system.gpu_locks.taking import in_words, name_of
-from gpufeed.system.gpu_locks.visible_gpus import VARIABLE, visible
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, visible
+from gpufeed.system.gpu_locks.taking import gpu_lock_name, in_words
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,17 +22,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not there:
         print("NVML finds no GPU on this node: there is nothing to lease.")
         return 0
-    mask = os.environ.get(VARIABLE)
+    mask = os.environ.get(VISIBLE_DEVICES)
     choices = visible(mask, there, in_cuda_order)
     print(f"GPUs of this node; those in use are marked in {folder()}")
     for gpu in there:
-        by = holder(name_of(gpu))
+        by = holder(gpu_lock_name(gpu))
         state = "free" if by is None else f"held by {in_words(by)}"
         notes = ["other processes compute on it"] * (by is None and gpu.busy)
         notes += ["no job of this shell takes it"] * (gpu not in choices)
         print("  ".join([f"{gpu.number}", gpu.kind, gpu.uuid, "; ".join([state, *notes])]))
     if mask is not None:
-        print(f"{VARIABLE}={mask}")
+        print(f"{VISIBLE_DEVICES}={mask}")
     return 0
 
 

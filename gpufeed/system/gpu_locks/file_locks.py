@@ -78,7 +78,7 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
         ) from error
     _open.add(number)
     left = os.fstat(number).st_size > 0
-    tell(number, about)
+    write_holder(number, about)
     return Lock(path, number, os.getpid(), left)
 
 
@@ -95,14 +95,14 @@ def holder(name: str) -> Mapping[str, Any] | None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return told(os.pread(number, MOST, 0))
+        return parse_holder(os.pread(number, MOST, 0))
     else:
         return None
     finally:
         os.close(number)
 
 
-def told(text: bytes) -> Mapping[str, Any]:
+def parse_holder(text: bytes) -> Mapping[str, Any]:
     """What stands in a file; nothing where it is not whole."""
     try:
         found = json.loads(text)
@@ -111,7 +111,7 @@ def told(text: bytes) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def tell(number: int, about: Mapping[str, Any]) -> None:
+def write_holder(number: int, about: Mapping[str, Any]) -> None:
     """Writes it into the file; one that is another user's and closed to us stays as it is."""
     with suppress(OSError):
         os.ftruncate(number, 0)

@@ -1,29 +1,99 @@
-"""GPUs for this job alone, until its end. Without torch: they are taken before CUDA is asked anything."""
+"""GPUs, and a share of the node's cores, for this job alone, until its end.
+
+Without torch: GPUs are taken before CUDA is asked anything. A share is of whole physical cores where there
+are enough, and all shares are of one size: a job has the same cores alone as beside others.
+"""
 
 import atexit
 import getpass
+import hashlib
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import Skip
+from gpufeed.system.cores import CPUS, TASKS, can_restrict, siblings
 from gpufeed.system.gpu_locks import gpu_listing
-from gpufeed.system.gpu_locks.core_shares import take_share
 from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
 from gpufeed.system.gpu_locks.file_locks import Lock, holder, lock
-from gpufeed.system.gpu_locks.gpu_listing import Gpu
-from gpufeed.system.gpu_locks.visible_gpus import VARIABLE, visible
+from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, Gpu, visible
 from gpufeed.system.parent_watchdog import LOOK_S as CHILDREN_LOOK_S
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def take_share(
+    count: int, shares: int, cores: int, near: Collection[int], about: Mapping[str, Any]
+) -> tuple[list[Lock], list[int]]:
+    """Keeps this process, and all that it starts, on `count` of the `shares`; (locks, ids of the CPUs).
+
+    cores: CPUs at most, of all `count` together. near: ids of CPUs whose shares are taken first. about: as in
+    locks.lock. Nothing is kept where the system has no such choice, where there are fewer CPUs than shares,
+    and where other jobs have the shares: that is then told in the log.
+    """
+    allowed = sorted(os.sched_getaffinity(0)) if can_restrict() else []
+    parts = split_cores(allowed, shares)
+    if not parts:
+        return [], []
+    held: list[Lock] = []
+    taken: list[int] = []
+    for index in sorted(range(shares), key=lambda index: -len(set(parts[index]) & set(near))):
+        if len(held) < count and (one := lock(share_lock_name(allowed, shares, index), about)):
+            held.append(one)
+            taken += parts[index]
+    if len(held) < count:
+        for one in held:
+            one.release()
+        log.warning("other jobs have the %d shares of the cores: this one runs on all of them", shares)
+        return [], []
+    taken = taken[: max(1, cores)]
+    for task in TASKS.iterdir():
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            os.sched_setaffinity(int(task.name), taken)
+    return held, sorted(taken)
+
+
+def split_cores(allowed: Collection[int], shares: int) -> list[list[int]]:
+    """The CPUs of each share, as many in each; none where there are fewer CPUs than shares."""
+    cores: dict[frozenset[int], list[int]] = {}
+    for cpu in sorted(allowed, key=lambda cpu: (processor_of(cpu), cpu)):
+        cores.setdefault(siblings(cpu) or frozenset([cpu]), []).append(cpu)
+    units = list(cores.values())
+    if len(units) < shares or len({len(unit) for unit in units}) > 1:
+        units = [[cpu] for unit in units for cpu in unit]
+    size = len(units) // shares if shares > 0 else 0
+    parts = [units[index * size : (index + 1) * size] for index in range(shares)] if size else []
+    return [[cpu for unit in part for cpu in unit] for part in parts]
+
+
+def processor_of(cpu: int) -> int:
+    """The processor that the CPU is in; 0 where the kernel does not say."""
+    try:
+        return int((CPUS / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def share_lock_name(allowed: Collection[int], shares: int, index: int) -> str:
+    """The lock of a share: another one in another split, on other CPUs and on another node."""
+    try:
+        boot = BOOT.read_text().strip()
+    except OSError:
+        boot = os.uname().nodename
+    text = f"{boot} {','.join(map(str, sorted(allowed)))}"
+    return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}-{index}-of-{shares}"
+
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
-TELL_S = 60  # between two lines of the log that say for what it waits
+LOG_EVERY_S = 60  # between two lines of the log that say for what it waits
 SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for it so often, and then end
 NONE = ("", "-1", "NoDevFiles")  # masks that mean no GPU: what CUDA advises, and what Slurm sets
 TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
@@ -71,8 +141,8 @@ def take(
     if _lease is not None or count < 1 or device not in ("auto", "cuda"):
         return _lease
     there = gpu_listing.on_node()
-    choices = visible(os.environ.get(VARIABLE), there, in_cuda_order)
-    if not choices and (not there or os.environ[VARIABLE].strip() in NONE):
+    choices = visible(os.environ.get(VISIBLE_DEVICES), there, in_cuda_order)
+    if not choices and (not there or os.environ[VISIBLE_DEVICES].strip() in NONE):
         return None
     if count > 1:  # CUDA gives a process one part of a GPU, whatever it asks for
         choices = [gpu for gpu in choices if not gpu.part]
@@ -82,9 +152,9 @@ def take(
         return _lease
     if (torch := sys.modules.get("torch")) and torch.cuda.is_initialized():
         raise RuntimeError("a GPU is taken after CUDA has been asked, which sees what it saw then")
-    about = told_of_this()
+    about = describe_process()
     taken, waited_s = wait(count, sorted(choices, key=lambda gpu: gpu.busy), about, runs)
-    os.environ[VARIABLE] = ",".join(gpu.uuid for gpu in taken)
+    os.environ[VISIBLE_DEVICES] = ",".join(gpu.uuid for gpu in taken)
     near = frozenset().union(*(gpu.cpus for gpu in taken))
     held, cpus = take_share(count, shares, cores, near, about) if shares > 1 else ([], [])
     _lease = Lease(tuple(taken), tuple(cpus), waited_s, None, [*taken.values(), *held])
@@ -109,7 +179,7 @@ def take_part(count: int) -> None:
     """
     node, _, uuids = os.environ.get(TAKEN, "").partition(" ")
     if node == os.uname().nodename:
-        os.environ[VARIABLE] = uuids
+        os.environ[VISIBLE_DEVICES] = uuids
     elif node:
         take(count, "cuda")
 
@@ -127,7 +197,7 @@ def wait(
     gathers = None
     while True:
         for gpu in choices:
-            if gpu not in held and len(held) < count and (one := lock(name_of(gpu), about)):
+            if gpu not in held and len(held) < count and (one := lock(gpu_lock_name(gpu), about)):
                 held[gpu] = one
         waited_s = time.monotonic() - start
         if len(held) == count:
@@ -137,7 +207,7 @@ def wait(
             for one in held.values():
                 one.release()
             held.clear()
-        if told is None or waited_s - told >= TELL_S:
+        if told is None or waited_s - told >= LOG_EVERY_S:
             told = waited_s
             who = taken_by(choices)
             log.info("waits for %d of %d GPUs, %.0f s so far: %s", count, len(choices), waited_s, who)
@@ -151,7 +221,7 @@ def wait(
     return {gpu: held[gpu] for gpu in choices if gpu in held}, time.monotonic() - start
 
 
-def name_of(gpu: Gpu) -> str:
+def gpu_lock_name(gpu: Gpu) -> str:
     """The lock of a GPU."""
     return f"{gpu.uuid.replace('/', '_')}.lock"
 
@@ -159,17 +229,17 @@ def name_of(gpu: Gpu) -> str:
 def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
     """Why a job cannot have so many GPUs here."""
     whole = sum(not gpu.part for gpu in there)
-    mask = os.environ.get(VARIABLE)
+    mask = os.environ.get(VISIBLE_DEVICES)
     if not choices and count == 1:
         uuids = ", ".join(gpu.uuid for gpu in there)
-        return f"{VARIABLE}={mask} names no GPU of this node, which has {uuids}."
-    left = f", of which {VARIABLE}={mask} leaves it {len(choices)}" if mask is not None else ""
+        return f"{VISIBLE_DEVICES}={mask} names no GPU of this node, which has {uuids}."
+    left = f", of which {VISIBLE_DEVICES}={mask} leaves it {len(choices)}" if mask is not None else ""
     kinds = f", {len(choices)} of them of one kind" if mask is None and len(choices) < whole else ""
     ones = "1 whole one" if whole == 1 else f"{whole} whole ones"
     return f"The job asks for {count} GPUs, and this node has {ones}{left}{kinds}."
 
 
-def told_of_this() -> dict[str, Any]:
+def describe_process() -> dict[str, Any]:
     """What others are told of this process."""
     try:
         user = getpass.getuser()
@@ -186,7 +256,7 @@ def told_of_this() -> dict[str, Any]:
 
 def taken_by(choices: Sequence[Gpu]) -> str:
     """Who holds which of the choices."""
-    holders = ((gpu, holder(name_of(gpu))) for gpu in choices)
+    holders = ((gpu, holder(gpu_lock_name(gpu))) for gpu in choices)
     found = [f"{gpu.uuid} is held by {in_words(by)}" for gpu, by in holders if by is not None]
     return "; ".join(found) or "they are given back at this moment"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pynvml
 import torch
 
-from gpufeed.system.gpu import handle_of
+from gpufeed.system.devices import nvml_handle
 from gpufeed.system.nvml import ask
 
 MIB = 2**20
@@ -35,7 +35,7 @@ class Gpu:
         self.handle, self.begun = None, False
         if device.type == "cuda":
             self.begun = ask(lambda: pynvml.nvmlInit() or True) is not None
-            self.handle = handle_of(device) if self.begun else None
+            self.handle = nvml_handle(device) if self.begun else None
 
     def sample(self, pids: Collection[int]) -> dict[str, Any]:
         """SAMPLED, and `events`: names of EVENTS that hold at this moment.

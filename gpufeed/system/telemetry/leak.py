@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.system.telemetry.slope import slope
+from gpufeed.system.statistics import slope
 
 FEWEST_EPOCHS = 6
 EACH_MIB = 1.0

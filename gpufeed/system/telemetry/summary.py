@@ -7,10 +7,9 @@ from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from gpufeed.system.statistics import slope
 from gpufeed.system.telemetry.gpu_readings import SAMPLED
-from gpufeed.system.telemetry.other_load import share
-from gpufeed.system.telemetry.process_tree import Used
-from gpufeed.system.telemetry.slope import slope
+from gpufeed.system.telemetry.process_load import Used, others_share
 from gpufeed.system.telemetry.watch import PERIOD_S, Reading, Sample, Seen
 
 USED = ("cpu_s", "storage_mib", "read_mib")
@@ -82,7 +81,7 @@ def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: in
         "cpu_s_per_1000_images": cpu_s / images * 1e3,
         "storage_mib": mib((a.storage_bytes, b.storage_bytes) for a, b in used),
         "read_mib": mib((a.read_bytes, b.read_bytes) for a, b in used),
-        "others_cpu_share": share(cores, seconds),
+        "others_cpu_share": others_share(cores, seconds),
     }
 
 

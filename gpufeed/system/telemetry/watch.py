@@ -14,8 +14,15 @@ import psutil
 import torch
 
 from gpufeed.system.telemetry.gpu_readings import Gpu
-from gpufeed.system.telemetry.other_load import Cores, cores
-from gpufeed.system.telemetry.process_tree import Used, own_mib, rss_mib, tree, used
+from gpufeed.system.telemetry.process_load import (
+    CoreCounters,
+    Used,
+    core_counters,
+    own_mib,
+    rss_mib,
+    tree,
+    used,
+)
 
 Answer = TypeVar("Answer")
 log = logging.getLogger("gpufeed")
@@ -59,7 +66,7 @@ class Reading:
     host_mib: float
     gpu_allocated_mib: float | None
     gpu_process_mib: float | None
-    cores: Cores | None = None
+    cores: CoreCounters | None = None
 
 
 @dataclass
@@ -157,7 +164,7 @@ class Watch:
             host_mib=own_mib(processes),
             gpu_allocated_mib=torch.cuda.memory_allocated(self.device) / 2**20 if cuda else None,
             gpu_process_mib=self.gpu.process_mib({process.pid for process in processes}),
-            cores=cores(whole.cpu_s),
+            cores=core_counters(whole.cpu_s),
         )
         self.seen.readings.append(reading)
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from gpufeed.system import parent_watchdog, sigterm_handler
-from gpufeed.system.heap import keep_freed_blocks
+from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.training.distributed import rank_files
 from gpufeed.training.distributed.process_group import joined
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.system import gpu_locks
-from gpufeed.system.slurm_requeue import said
+from gpufeed.system.sigterm_handler import scontrol
 
 ADDRESS = re.compile(r"^NodeName=(\S+).*? NodeAddr=(\S+)", re.MULTILINE)
 
@@ -27,8 +27,8 @@ def nodes_of_job(count: int) -> dict[str, str]:
     if not job or not shutil.which("srun"):
         lacks = "no job of Slurm is around this process" if not job else "this node has no command srun"
         raise Skip(f"{wanted}, which Slurm's srun starts, and {lacks}: run it by {asks}.")
-    names = re.search(r" NodeList=(\S+)", said("-o", "show", "job", job) or "")
-    found = dict(ADDRESS.findall((names and said("-o", "show", "node", names[1])) or ""))
+    names = re.search(r" NodeList=(\S+)", scontrol("-o", "show", "job", job) or "")
+    found = dict(ADDRESS.findall((names and scontrol("-o", "show", "node", names[1])) or ""))
     if not found:
         raise GpufeedError(
             f"no answer of scontrol on the nodes of job {job}", "their names and addresses", "see the log"

@@ -15,7 +15,7 @@ from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load
 from gpufeed.system import random_draws
-from gpufeed.system.philox import philox
+from gpufeed.system.random_draws import philox
 
 PLAIN = {"crop_padding": 0, "flip_probability": 0.0}
 

@@ -13,7 +13,7 @@ from image_fixtures import write_dataset
 
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
 from gpufeed.core.cells import cell_id
-from gpufeed.core.record import DOCUMENT, Record
+from gpufeed.core.record import RECORD, Record
 from gpufeed.datasets import unpacked
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import pack
@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch):
 
     def run(repeat=0, least_s=0.0, **axes):
         record, steps = measure(toys.toy_cell(**axes), repeat, manifest, None, "login1", least_s=least_s)
-        DOCUMENT.check(asdict(record), tmp_path)
+        RECORD.check(asdict(record), tmp_path)
         assert list(steps.columns) == list(COLUMNS)
         assert {name: str(dtype) for name, dtype in steps.dtypes.items()} == COLUMNS
         return record, steps
@@ -89,7 +89,7 @@ def test_a_record_tells_where_its_seconds_went(tmp_path, monkeypatch):
     manifest, began = toys.toy_manifest(tmp_path).write(), time.time()
     time.sleep(0.05)
     record, _ = measure(toys.toy_cell(), 0, manifest, None, "login1", began_s=began)
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     phases = record.phases
     assert 0.05 <= phases["import_s"] <= phases["start_to_ready_s"]
     assert phases["start_s"] + phases["import_s"] == pytest.approx(phases["start_to_ready_s"])
@@ -121,7 +121,7 @@ def test_unpacking_is_a_part_of_its_own_ahead_of_all_others(run, tmp_path, monke
     (tmp_path / "images/0.png").write_bytes(b"0")
     pack(tmp_path, tmp_path / "packed")
     record, _ = measure(toys.toy_cell(), 0, tmp_path / "packed/manifest.parquet", None, "login1")
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     phases = record.phases
     assert phases["unpack_s"] >= slow
     parts = ("start_to_ready_s", "unpack_s", "load_s", "compile_s", "run_s", "evaluation_s")

@@ -21,7 +21,7 @@ from workflow_fixtures import wait_until
 
 from gpufeed.benchmarks.saved_models import model_file
 from gpufeed.cli.standalone_training import check_resumable, checkpoints_of
-from gpufeed.core import cell_file
+from gpufeed.core import compose
 from gpufeed.core.cells import Cell
 from gpufeed.core.compose import cell_from, composed, offer, row, shipped
 from gpufeed.core.errors import GpufeedError, Skip
@@ -65,7 +65,7 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
     assert "epoch 1" in (first / "train.log").read_text()
     saved = model_file.load(first / "model.pt")
     assert (saved.about["cell"]["epochs"], len(saved.classes), saved.size) == (2, 3, (16, 16))
-    assert cell_file.read(first / "cell.yaml") == saved.about["cell"]
+    assert compose.read_cell(first / "cell.yaml") == saved.about["cell"]
     assert yaml.safe_load((first / ".hydra/config.yaml").read_text())["batch_size"] == 8
 
     (manifest,) = (tmp_path / "data").glob("synthetic-*/manifest.parquet")
@@ -114,14 +114,14 @@ def test_a_training_from_before_a_choice_came_can_be_gone_on_with(tmp_path):
     hyper = {"trainer": {"torch_defaults": False, "momentum": 0.9}, "model": {"patches": "linear"}}
     cell, old = Cell("train", "toy", "resident", hyper=hyper), {"trainer": {"momentum": 0.9}, "model": {}}
     (tmp_path / "checkpoint.pt").touch()
-    cell_file.write(tmp_path / "cell.yaml", replace(cell, hyper=old), "")
+    compose.write_cell(tmp_path / "cell.yaml", replace(cell, hyper=old), "")
     check_resumable(cell, tmp_path)
-    cell_file.write(tmp_path / "cell.yaml", cell, "")
+    compose.write_cell(tmp_path / "cell.yaml", cell, "")
     check_resumable(cell, tmp_path)
     other = {**hyper, "trainer": {"torch_defaults": True, "momentum": 0.9}}
     with pytest.raises(GpufeedError, match="found: hyper"):
         check_resumable(replace(cell, hyper=other), tmp_path)
-    cell_file.write(tmp_path / "cell.yaml", replace(cell, nodes=2), "")
+    compose.write_cell(tmp_path / "cell.yaml", replace(cell, nodes=2), "")
     with pytest.raises(GpufeedError, match="nodes 1, to go on"):
         check_resumable(cell, tmp_path)
 
@@ -164,7 +164,7 @@ def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobo
 def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path):
     folder, command = tmp_path / "first", (*TINY, "trainer=plain")
     offer({"synthetic": row(shipped(), "synthetic")})
-    cell_file.write(folder / "cell.yaml", cell_from(composed(command), shipped()), "its command")
+    compose.write_cell(folder / "cell.yaml", cell_from(composed(command), shipped()), "its command")
     (folder / "checkpoint.pt").write_bytes(b"half of a checkpoint")
     done = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
     assert done.returncode == 2

@@ -15,7 +15,7 @@ from data_fixtures import REPOSITORY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.core import cell_file
+from gpufeed.core import compose
 from gpufeed.core.cells import Cell
 from gpufeed.core.compose import (
     OWN_AXES,
@@ -241,8 +241,8 @@ def test_a_cells_file_gives_back_the_whole_cell(tmp_path_factory, rate, text, wo
     path = tmp_path_factory.mktemp("cells") / "cell.yaml"
     hyper = {"model": {"channels": [1, 2]}, "trainer": {"learning_rate": rate}, "augment": {}}
     cell = Cell("e", "d", "resident", workers=workers, overrides=("a.b=1", text), hyper=hyper)
-    cell_file.write(path, cell, "What it is,\n\nin words.")
-    assert cell_file.read(path) == json.loads(json.dumps(cell.asdict()))
+    compose.write_cell(path, cell, "What it is,\n\nin words.")
+    assert compose.read_cell(path) == json.loads(json.dumps(cell.asdict()))
     assert path.read_text().startswith("# What it is,\n#\n# in words.\nexperiment: e\ndataset: d\n")
     assert not list(path.parent.glob("*.partial"))
 
@@ -253,7 +253,7 @@ def test_a_file_that_is_no_cell_is_named(tmp_path, text):
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(GpufeedError, match=r"no readable cell at|twice") as error:
-        cell_file.read(path)
+        compose.read_cell(path)
     assert str(path) in error.value.found
 
 

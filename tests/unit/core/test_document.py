@@ -12,22 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.benchmarks.store_builds import DOCUMENT as BUILDS
-from gpufeed.core.ceilings_record import DOCUMENT as CEILINGS
 from gpufeed.core.cells import cell_id
-from gpufeed.core.consistency import disagreements
-from gpufeed.core.decoding_record import DOCUMENT
-from gpufeed.core.equivalence_verdict import DOCUMENT as GATES
+from gpufeed.core.document import disagreements
+from gpufeed.core.equivalence_verdict import VERDICT as GATES
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.inference_record import DOCUMENT as INFERENCES
-from gpufeed.core.kernel_record import DOCUMENT as KERNELS
-from gpufeed.core.record import DOCUMENT as RECORDS
-from gpufeed.core.record import Record
+from gpufeed.core.record import CEILINGS, DECODING, KERNELS, Record
+from gpufeed.core.record import INFERENCE as INFERENCES
+from gpufeed.core.record import RECORD as RECORDS
 from gpufeed.report import publish
 from gpufeed.report.load_records import read_records, timed
 
 PUBLISHED = {
     "records/*/*/*.json": RECORDS,
-    "sweeps/*/*.json": DOCUMENT,
+    "sweeps/*/*.json": DECODING,
     "builds/*/*.json": BUILDS,
     "kernels/*.json": KERNELS,
     "inference/*/*.json": INFERENCES,
@@ -39,7 +36,7 @@ PUBLISHED = {
 def test_a_document_that_breaks_the_schema_is_not_written_and_nobody_is_told_to_delete_it(tmp_path):
     path = tmp_path / "a.json"
     with pytest.raises(GpufeedError) as raised:
-        DOCUMENT.write({"decoder": "pillow"}, path)
+        DECODING.write({"decoder": "pillow"}, path)
     assert "sweep.schema.yaml" in raised.value.expected
     assert "delete" not in raised.value.remedy
     assert "nothing was written" in raised.value.remedy
@@ -51,7 +48,7 @@ def test_a_damaged_document_on_disk_is_to_be_moved_away(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(GpufeedError) as raised:
-        DOCUMENT.read(path)
+        DECODING.read(path)
     assert "move it away and run snakemake" in raised.value.remedy
 
 

@@ -16,13 +16,12 @@ from test_data_scripts import Named, run
 from gpufeed.benchmarks.inference import exported_files as exports
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.predictions_output import whole_file
-from gpufeed.core import cell_file, retry_policy
+from gpufeed.core import compose, retry_policy
 from gpufeed.core.errors import one_line
-from gpufeed.core.file_writes import whole
+from gpufeed.core.file_writes import whole, write_whole
 from gpufeed.core.folders import unwritable
-from gpufeed.report.write_whole import write_whole
 from gpufeed.system.job_log import job_log
-from gpufeed.tracking.metrics_file import COLUMNS, write_metrics
+from gpufeed.tracking.epoch_tracking import COLUMNS, write_metrics
 from gpufeed.training.checkpoints import CHECKPOINT, Checkpoints
 from gpufeed.training.distributed.rank_files import write_result
 
@@ -44,7 +43,7 @@ def predictions(path: Path) -> None:
 WRITERS = {
     "record": lambda path: unfinished(cell(), "failed", "x" * ROOM).write(path),
     "steps": steps,
-    "cell": lambda path: cell_file.write(path, cell(), "x" * ROOM),
+    "cell": lambda path: compose.write_cell(path, cell(), "x" * ROOM),
     "table or figure": lambda path: write_whole(path, "x" * ROOM),
     "metrics": lambda path: write_metrics(path, [dict.fromkeys((*COLUMNS, "accuracy"))] * ROOM),
     "model": lambda path: save({}, torch.nn.Linear(ROOM, 1), path),

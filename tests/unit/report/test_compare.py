@@ -11,8 +11,8 @@ import pytest
 from record_fixtures import H200, cell, record, resumed, telemetry, unfinished, write
 
 from gpufeed.compare import NOTHING, REFUSED, REGRESSED, main
-from gpufeed.core.baseline import baseline_records, records_below
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import baseline_records, records_below
 from gpufeed.core.record import Record
 from gpufeed.report.load_records import read_records
 

@@ -10,7 +10,7 @@ import sweep_fixtures as swept
 from test_build_report import one, times
 from test_gate_report import write as write_verdict
 
-from gpufeed.core.baseline import records_below
+from gpufeed.core.folders import records_below
 from gpufeed.report import find_results, missing, publish
 from gpufeed.report.load_records import read_records
 from gpufeed.report.sections import equivalence_section

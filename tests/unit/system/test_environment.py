@@ -13,12 +13,12 @@ from data_fixtures import REPOSITORY
 from jsonschema import Draft202012Validator
 
 from gpufeed.cluster.bundle.code import pack
-from gpufeed.core import node_name
+from gpufeed.core import retry_policy
 from gpufeed.core.document import SCHEMAS
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
+from gpufeed.system import devices
 from gpufeed.system import environment as env
-from gpufeed.system import gpu
 from gpufeed.system.commit import FILE
 
 CPU = torch.device("cpu")
@@ -52,7 +52,7 @@ def test_gpu_is_described_by_torch_where_nvml_says_nothing(monkeypatch):
         name, total_memory, major, minor, multi_processor_count = "Some GPU", 2**34, 9, 0, 132
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    found = env.gpu_description(torch.device("cuda", 0), gpu.NOTHING)
+    found = env.gpu_description(torch.device("cuda", 0), devices.UNKNOWN_STATE)
     schema = yaml.safe_load((SCHEMAS / "record.schema.yaml").read_text())["properties"]["environment"][
         "properties"
     ]["gpu"]
@@ -89,15 +89,15 @@ def test_jpeg_engines_are_those_that_nvjpeg_counts(tmp_path, answers, engines):
     )
     library = tmp_path / "nvjpeg.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "nvjpeg.c"], check=True)
-    assert gpu.engines_by(str(library)) == engines
+    assert devices.engines_by(str(library)) == engines
 
 
 def test_nvjpeg_is_found_where_dali_brings_it():
     pytest.importorskip("nvidia.dali")
-    first = next(gpu.nvjpeg_libraries())
+    first = next(devices.nvjpeg_libraries())
     assert Path(first).is_absolute()
     if not torch.cuda.is_available():
-        assert gpu.engines_by(first) is None  # it is loaded and asked, and cannot tell without a driver
+        assert devices.engines_by(first) is None  # it is loaded and asked, and cannot tell without a driver
 
 
 def test_the_filesystem_is_that_of_the_nearest_mount_and_of_the_last_one_there(monkeypatch, tmp_path):
@@ -372,24 +372,24 @@ def test_a_system_that_tells_nothing_has_no_machine_id(tmp_path, monkeypatch):
 
 @pytest.fixture
 def no_planner(monkeypatch):
-    monkeypatch.setenv(node_name.VARIABLE, "")  # so that it is put back
-    monkeypatch.delenv(node_name.VARIABLE)
-    monkeypatch.setattr(node_name.platform, "node", lambda: "compute7")
+    monkeypatch.setenv(retry_policy.PLANNED_ON, "")  # so that it is put back
+    monkeypatch.delenv(retry_policy.PLANNED_ON)
+    monkeypatch.setattr(retry_policy.platform, "node", lambda: "compute7")
 
 
 def test_two_allocations_from_one_login_node_are_two_nodes(no_planner, monkeypatch):
     monkeypatch.setenv("SLURM_SUBMIT_HOST", "login1")
-    node_name.announce(planning=True)
-    assert node_name.node_name() == "compute7"
+    retry_policy.announce_planning_node(planning=True)
+    assert retry_policy.planning_node() == "compute7"
 
 
 def test_a_job_bears_the_name_of_its_planner(no_planner, monkeypatch):
-    node_name.announce(planning=True)
-    monkeypatch.setattr(node_name.platform, "node", lambda: "compute8")
-    node_name.announce(planning=False)
-    assert node_name.node_name() == "compute7"
-    node_name.announce(planning=True)
-    assert node_name.node_name() == "compute8"
+    retry_policy.announce_planning_node(planning=True)
+    monkeypatch.setattr(retry_policy.platform, "node", lambda: "compute8")
+    retry_policy.announce_planning_node(planning=False)
+    assert retry_policy.planning_node() == "compute7"
+    retry_policy.announce_planning_node(planning=True)
+    assert retry_policy.planning_node() == "compute8"
 
 
 @pytest.mark.parametrize(("submit_host", "expected"), [("login1", "login1"), (None, "compute7")])
@@ -398,5 +398,5 @@ def test_a_job_that_lost_the_name_takes_the_submit_host(no_planner, monkeypatch,
         monkeypatch.setenv("SLURM_SUBMIT_HOST", submit_host)
     else:
         monkeypatch.delenv("SLURM_SUBMIT_HOST", raising=False)
-    node_name.announce(planning=False)
-    assert node_name.node_name() == expected
+    retry_policy.announce_planning_node(planning=False)
+    assert retry_policy.planning_node() == expected

@@ -12,7 +12,7 @@ import pytest
 import resume_fixtures
 import torch
 
-from gpufeed.system import sigterm_handler, slurm_requeue
+from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import heeding
 
 STEPS = 18  # of resume_fixtures.train
@@ -132,13 +132,13 @@ def test_a_job_asks_to_be_started_again_where_it_may(tmp_path, monkeypatch, job,
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    with pytest.raises(sigterm_handler.Ended), slurm_requeue.when_ended():
+    with pytest.raises(sigterm_handler.Ended), sigterm_handler.requeue_when_ended():
         raise sigterm_handler.Ended
     asked = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
     assert ("requeue 7" in asked) == asks
     assert asked[:1] == (["-o show job 7"] if job else [])
-    with slurm_requeue.when_ended():  # a training that came to its end
+    with sigterm_handler.requeue_when_ended():  # a training that came to its end
         pass
-    with pytest.raises(OSError, match="x"), slurm_requeue.when_ended():
+    with pytest.raises(OSError, match="x"), sigterm_handler.requeue_when_ended():
         raise OSError("x")
     assert asked == ((tmp_path / "asked").read_text().splitlines() if job else [])

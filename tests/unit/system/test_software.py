@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpufeed.system import software as of
+from gpufeed.system import environment as of
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def test_the_container_is_named_without_its_folder(monkeypatch, tmp_path):
     for variable in of.IMAGE_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(of, "IN_DOCKER", tmp_path / "none")
-    assert of.container() is None
+    assert of.container_image() is None
     monkeypatch.setattr(of, "IN_DOCKER", tmp_path)
-    assert of.container() == "docker"
+    assert of.container_image() == "docker"
     monkeypatch.setenv("APPTAINER_CONTAINER", "/scratch/me/gpufeed.sif")
-    assert of.container() == "gpufeed.sif"
+    assert of.container_image() == "gpufeed.sif"

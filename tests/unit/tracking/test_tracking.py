@@ -15,9 +15,13 @@ from workflow_fixtures import wait_until
 
 from gpufeed.core.cells import Cell
 from gpufeed.tracking import wandb_run as run_module
-from gpufeed.tracking.live_tracking import watched
-from gpufeed.tracking.measured_tracking import track
-from gpufeed.tracking.metrics_file import COLUMNS, metrics, write_metrics
+from gpufeed.tracking.epoch_tracking import (
+    COLUMNS,
+    epoch_metrics,
+    track_repeat,
+    track_training,
+    write_metrics,
+)
 from gpufeed.tracking.wandb_run import Run
 
 OFF = {"wandb": False, "project": "gpufeed", "mode": "offline"}
@@ -88,26 +92,26 @@ def test_a_row_an_epoch_with_the_accuracy_where_there_is_one(tmp_path):
 
 def test_a_measured_repeat_leaves_its_table_by_repeat_and_attempt(tmp_path):
     done = replace(record(cell("resident")), epochs=EPOCHS, repeat=2, attempt=3)
-    track(done, OFF, tmp_path)
+    track_repeat(done, OFF, tmp_path)
     (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
     assert path == tmp_path / "tracking" / done.experiment / done.cell_id / "2-3.csv"
     assert len(rows(path)) == 2
-    track(done, OFF, tmp_path, "2-again")
+    track_repeat(done, OFF, tmp_path, "2-again")
     assert path.with_name("2-again-3.csv").read_text() == path.read_text()
 
 
 def test_a_repeat_without_epochs_leaves_none_and_a_folder_that_cannot_be_is_a_warning(tmp_path, caplog):
-    track(replace(record(cell("resident")), epochs=[]), OFF, tmp_path)
+    track_repeat(replace(record(cell("resident")), epochs=[]), OFF, tmp_path)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "tracking").write_text("a file")
-    track(replace(record(cell("resident")), epochs=EPOCHS), OFF, tmp_path)
+    track_repeat(replace(record(cell("resident")), epochs=EPOCHS), OFF, tmp_path)
     assert len(warnings(caplog)) == 1
 
 
 def test_offline_a_measured_repeat_is_one_run_with_cell_group_and_metrics(alone, caplog):
     pytest.importorskip("wandb")
     done = replace(record(cell("resident")), epochs=EPOCHS, repeat=1, attempt=2, accuracy=ACCURACY)
-    track(done, OFFLINE, alone)
+    track_repeat(done, OFFLINE, alone)
     (text,) = runs(alone)
     said = (f"{done.cell_id}-1-2", done.cell_id, done.experiment, "train_loss", "images_per_s", "batch_size")
     assert [word for word in said if word.encode() not in text] == []
@@ -121,7 +125,7 @@ def test_online_without_a_key_or_a_network_is_kept_offline_with_one_warning(alon
     if key:
         monkeypatch.setenv("WANDB_API_KEY", key)
     made = Run(alone, "gpufeed", "online", "name", "group", "job", {"a": 1}, patience_s=10)
-    made.log(metrics(EPOCHS[0]))
+    made.log(epoch_metrics(EPOCHS[0]))
     made.finish({"top1": 0.5})
     assert len(runs(alone)) == 1
     (warning,) = warnings(caplog)
@@ -130,7 +134,7 @@ def test_online_without_a_key_or_a_network_is_kept_offline_with_one_warning(alon
 
 def test_without_the_package_there_is_one_warning(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(run_module, "find_spec", lambda name: None)
-    track(replace(record(cell("resident")), epochs=EPOCHS), ONLINE, tmp_path)
+    track_repeat(replace(record(cell("resident")), epochs=EPOCHS), ONLINE, tmp_path)
     (warning,) = warnings(caplog)
     assert "gpufeed[tracking]" in warning
     assert not (tmp_path / "wandb").exists()
@@ -159,7 +163,7 @@ def test_a_sender_that_ends_babbles_or_hangs_is_one_warning_and_leaves_nothing(
     (tmp_path / "program.py").write_text(code)
     made = Run(alone, "gpufeed", "offline", "name", "group", "job", {}, patience_s=0.5)
     for epoch in range(3000):  # more than a pipe holds
-        made.log(metrics(entry(epoch)))
+        made.log(epoch_metrics(entry(epoch)))
     made.finish({})
     (warning,) = warnings(caplog)
     assert said in warning
@@ -178,25 +182,25 @@ def test_a_watched_training_writes_each_epoch_and_ends_its_run_whatever_happens(
         def finish(self, summary, ok):
             told.append((summary, ok))
 
-    monkeypatch.setattr("gpufeed.tracking.live_tracking.Run", Told)
+    monkeypatch.setattr("gpufeed.tracking.epoch_tracking.Run", Told)
     ours = Cell("train", "d", "resident")
-    with watched(ours, OFFLINE, tmp_path) as watch:
+    with track_training(ours, OFFLINE, tmp_path) as watch:
         watch.on_epoch(EPOCHS[0])
         assert len(rows(tmp_path / "metrics.csv")) == 1
         watch.end(EPOCHS)
     assert len(rows(tmp_path / "metrics.csv")) == 2
     assert told[0]["group"] == ours.id
     assert told[1]["train_loss"] == 1.25
-    assert told[2] == (metrics(EPOCHS[1]), True)
-    with pytest.raises(KeyError), watched(ours, OFFLINE, tmp_path):
+    assert told[2] == (epoch_metrics(EPOCHS[1]), True)
+    with pytest.raises(KeyError), track_training(ours, OFFLINE, tmp_path):
         raise KeyError
     assert told[-1] == ({}, False)
-    with watched(ours, OFF, tmp_path) as watch:
+    with track_training(ours, OFF, tmp_path) as watch:
         assert watch.run is None
 
 
 def test_a_training_that_goes_on_has_the_rows_before_it_from_the_start(tmp_path):
-    with watched(Cell("train", "d", "resident"), OFF, tmp_path, EPOCHS) as watch:
+    with track_training(Cell("train", "d", "resident"), OFF, tmp_path, EPOCHS) as watch:
         assert [row["epoch"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1"]
         watch.on_epoch(entry(2))
         assert [row["epoch"] for row in rows(tmp_path / "metrics.csv")] == ["0", "1", "2"]
@@ -204,6 +208,6 @@ def test_a_training_that_goes_on_has_the_rows_before_it_from_the_start(tmp_path)
 
 def test_the_sender_is_a_program_of_its_own():
     """A process that trains imports nothing of wandb."""
-    code = "import sys; from gpufeed.tracking import live_tracking, measured_tracking\n"
+    code = "import sys; from gpufeed.tracking import epoch_tracking\n"
     code += "sys.exit('wandb' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

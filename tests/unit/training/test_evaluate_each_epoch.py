@@ -9,7 +9,7 @@ from torch import nn
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core import registry
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.training import cell_training
 
 
@@ -39,7 +39,7 @@ def run(tmp_path, monkeypatch):
         trainer = {**cell["hyper"]["trainer"], "evaluate": evaluate}
         cell["hyper"] = {**cell["hyper"], "model": options, "trainer": trainer}
         record, steps = measure(cell, 0, manifest, None, "login1")
-        DOCUMENT.check(asdict(record), tmp_path)
+        RECORD.check(asdict(record), tmp_path)
         assert record.status == "done", record.sentence
         return record, steps
 

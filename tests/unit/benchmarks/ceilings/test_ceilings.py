@@ -16,9 +16,9 @@ from gpufeed.benchmarks.ceilings.ceiling_benchmark import epochs_of_a_segment, m
 from gpufeed.benchmarks.ceilings.input_only import Drained, drain, example
 from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
 from gpufeed.benchmarks.ceilings.segments import Bench, Segment
-from gpufeed.core.ceilings_record import DOCUMENT
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.decoders.decoded_before import DecodedBefore
 from gpufeed.decoders.pillow import PillowDecoder
@@ -47,7 +47,7 @@ def measured(tmp_path, monkeypatch):
         if virtual:
             made.TickingClock(monkeypatch)
         found = measure_ceilings(made.planted(**axes), manifest, Stores(), SETTINGS, "login1", threads=1)
-        DOCUMENT.check(found, tmp_path)
+        CEILINGS.check(found, tmp_path)
         assert found["status"] == "done", found["sentence"]
         for pair in found["pairs"]:
             check_pair(pair)
@@ -326,7 +326,7 @@ def test_what_stops_it_is_a_sentence(tmp_path, monkeypatch):
 
     def status(**axes):
         found = measure_ceilings(made.planted(**axes), manifest, Stores(), SETTINGS, "login1", threads=1)
-        DOCUMENT.check(found, tmp_path)
+        CEILINGS.check(found, tmp_path)
         return found["status"], found["sentence"]
 
     assert status(cuda_graphs=True)[0] == "skipped"

@@ -16,8 +16,15 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.benchmarks.equivalence.supervised import watched
 from gpufeed.core import registry
 from gpufeed.core.cells import Cell
-from gpufeed.core.equivalence_variants import AXES, settings_of, variant, words
-from gpufeed.core.equivalence_verdict import NotPassed, Verdict, admit
+from gpufeed.core.equivalence_verdict import (
+    LOADER_AXES,
+    NotPassed,
+    Verdict,
+    admit,
+    loader_settings,
+    settings_in_words,
+    variant,
+)
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.retry_policy import attempt
@@ -267,7 +274,7 @@ def test_a_verdict_admits_refuses_or_skips(dataset, tmp_path, loader):
 
 
 def cell(loader: str, **changes) -> Cell:
-    same = {axis: SETTINGS[axis] for axis in AXES}
+    same = {axis: SETTINGS[axis] for axis in LOADER_AXES}
     return Cell(experiment="e", dataset="tiny", loader=loader, device="cpu", **{**same, **changes})
 
 
@@ -316,16 +323,16 @@ def test_a_verdict_on_another_device_or_decoder_admits_nobody_and_is_given_again
 
 
 def test_settings_are_what_a_loader_sees():
-    assert settings_of(cell("overlap", augment="torch")) == SETTINGS == settings_of(cell("resident"))
-    assert settings_of(cell("overlap", batch_size=6)) != SETTINGS
+    assert loader_settings(cell("overlap", augment="torch")) == SETTINGS == loader_settings(cell("resident"))
+    assert loader_settings(cell("overlap", batch_size=6)) != SETTINGS
 
 
 def test_settings_as_words_and_as_the_name_of_a_file():
-    assert words(SETTINGS) == "batch size 5, 0 workers, pinned, seed 3"
+    assert settings_in_words(SETTINGS) == "batch size 5, 0 workers, pinned, seed 3"
     assert variant(SETTINGS) == "b5-w0-pinned-s3"
     assert variant(SETTINGS, "cuda") == "b5-w0-pinned-s3-cuda"
     many = {**SETTINGS, "workers": 1, "prefetch_factor": 2, "persistent_workers": True, "pin_memory": False}
-    assert words(many) == "batch size 5, 1 worker, prefetch 2, persistent, pageable, seed 3"
+    assert settings_in_words(many) == "batch size 5, 1 worker, prefetch 2, persistent, pageable, seed 3"
     assert variant(many) == "b5-w1-p2-persistent-pageable-s3"
 
 

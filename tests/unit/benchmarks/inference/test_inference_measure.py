@@ -18,7 +18,7 @@ from gpufeed.benchmarks.inference.inference_precision import forward_of
 from gpufeed.benchmarks.saved_models.evaluation import evaluate_model
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import train_model
-from gpufeed.core import inference_record, registry
+from gpufeed.core import record, registry
 from gpufeed.core.cells import cell_id
 from gpufeed.core.config import ROOT
 from gpufeed.core.document import validator
@@ -95,7 +95,7 @@ def toy(tmp_path, monkeypatch):
         save(trained.about, trained.model, path)
         wanted = {**SETTINGS, "backends": list(backends), **settings}
         found = measure_inference(cell, path, Files({}, {}), manifest, Stores(), wanted, "login1", attempt=3)
-        inference_record.write(found, tmp_path / "found.json")
+        record.write_inference(found, tmp_path / "found.json")
         evaluation = evaluate_model(cell, path, manifest, Stores(), "login1")
         return found, {(row["backend"], row["precision"]): row for row in found["rows"]}, evaluation
 
@@ -225,7 +225,7 @@ def properties(schema):
         yield from properties(part.get("items", {}))
 
 
-@pytest.mark.parametrize("document", [inference_record.DOCUMENT, EXPORTED])
+@pytest.mark.parametrize("document", [record.INFERENCE, EXPORTED])
 def test_the_schemas_are_closed_and_describe_every_key(document):
     schema = copy.deepcopy(validator(document.schema).schema)
     validator(document.schema).check_schema(schema)
@@ -277,7 +277,7 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
         runpy.run_path(str(ROOT / f"workflow/scripts/{script}.py"), {"snakemake": job}, run_name="__main__")
     assert {row["status"] for row in EXPORTED.read(lists["exported"])["rows"]} == {"done"}
     assert EXPORTED.read(lists["quantised"])["planned_on"] == "login2"
-    found = inference_record.read(at["found.json"])
+    found = record.read_inference(at["found.json"])
     rows = {row["backend"]: row for row in found["rows"]}
     assert found["attempt"] == 4
     assert {row["status"] for row in rows.values()} == {"done"}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpufeed import native
 from gpufeed.benchmarks.kernels import activation_work, kernel_benchmark
 from gpufeed.benchmarks.kernels.activation_work import Case, check, inputs_of, runner, task_of, tasks_of
-from gpufeed.core import kernel_record
+from gpufeed.core import record
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import ACTIVATION_WORKS, check_lines, lines, settings
@@ -208,8 +208,8 @@ def test_bytes_and_flops():
 
 def test_a_benchmark_is_written_and_read(tmp_path):
     found = benchmark(whole())
-    kernel_record.write(found, tmp_path / "e.json")
-    assert kernel_record.read(tmp_path / "e.json") == found
+    record.write_kernels(found, tmp_path / "e.json")
+    assert record.read_kernels(tmp_path / "e.json") == found
     for change in (
         {"rows": [{**found["rows"][0], "batch_size": 4}]},
         {"rows": [{key: value for key, value in found["rows"][0].items() if key != "yardstick"}]},
@@ -218,14 +218,14 @@ def test_a_benchmark_is_written_and_read(tmp_path):
         {"settings": found["settings"] | {"lines": []}},
     ):
         with pytest.raises(GpufeedError, match=r"kernel\.schema"):
-            kernel_record.write({**copy.deepcopy(found), **change}, tmp_path / "e.json")
+            record.write_kernels({**copy.deepcopy(found), **change}, tmp_path / "e.json")
 
 
 def test_a_document_from_before_there_were_families_is_of_the_augments(tmp_path):
     augments = {"batch_size": [2], "size": [8], "launches": 5, "dtype": "float32"}
     old = benchmark([]) | {"settings": augments | {"flush_mib": 256, "warmup": 3}}
-    kernel_record.write(old, tmp_path / "e.json")
-    assert kernel_section.family_of(kernel_record.read(tmp_path / "e.json")) is kernel_section.kernel_augment
+    record.write_kernels(old, tmp_path / "e.json")
+    assert kernel_section.family_of(record.read_kernels(tmp_path / "e.json")) is kernel_section.kernel_augment
 
 
 def test_the_lines_are_no_part_of_what_is_measured():
@@ -341,7 +341,7 @@ def test_the_figure_has_a_panel_for_each_work_and_form_with_every_value():
 
 def test_the_page_shows_figure_table_and_verdicts(tmp_path):
     failed = {**whole()[0], "status": "failed", "sentence": "no kernel", "ms_median": None}
-    kernel_record.write(benchmark([failed, *whole()[1:]]), tmp_path / "e.json")
+    record.write_kernels(benchmark([failed, *whole()[1:]]), tmp_path / "e.json")
     plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": {"lines": [SHARE]}}
     info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
     shown = page(Found([], kernels=[tmp_path / "e.json"]), info)

@@ -12,7 +12,7 @@ from gpufeed.benchmarks.kernels import kernel_benchmark
 from gpufeed.benchmarks.kernels.augment_work import MAKERS, Batch, bytes_moved, tasks_of
 from gpufeed.benchmarks.kernels.kernel_clock import Yardsticks
 from gpufeed.benchmarks.kernels.kernel_task import NotDone, Task
-from gpufeed.core import kernel_record
+from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS, settings
 from gpufeed.report.find_results import Found, Part
@@ -73,8 +73,8 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
     found = kernel_benchmark.measure_kernels("e", SETTINGS, "here", "cpu")
     assert found["status"] == "skipped"
     assert "measured on a CUDA GPU" in found["sentence"]
-    kernel_record.write(found, tmp_path / "e.json")
-    assert kernel_record.read(tmp_path / "e.json") == found
+    record.write_kernels(found, tmp_path / "e.json")
+    assert record.read_kernels(tmp_path / "e.json") == found
     shown = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)
     assert shown["troubles"] == [("skipped", found["sentence"])]
     assert not shown["machines"]
@@ -82,13 +82,13 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
 
 def test_what_breaks_the_schema_is_told(tmp_path):
     found = benchmark(rows({"fused": 1.0}))
-    kernel_record.write(found, tmp_path / "e.json")
+    record.write_kernels(found, tmp_path / "e.json")
     for change in ({"rows": [{}]}, {"more": 1}, {"schema_version": 2}, {"environment": {}}):
         with pytest.raises(GpufeedError, match=r"kernel\.schema"):
-            kernel_record.write({**copy.deepcopy(found), **change}, tmp_path / "e.json")
+            record.write_kernels({**copy.deepcopy(found), **change}, tmp_path / "e.json")
     (tmp_path / "e.json").write_text("{")
     with pytest.raises(GpufeedError, match="no readable kernel benchmark"):
-        kernel_record.read(tmp_path / "e.json")
+        record.read_kernels(tmp_path / "e.json")
 
 
 def test_a_row_is_quartiles_rates_and_a_share_of_the_copy():
@@ -156,7 +156,7 @@ def test_bytes():
 
 
 def test_the_report_tells_what_one_pass_is_worth(tmp_path):
-    kernel_record.write(
+    record.write_kernels(
         benchmark(rows({"fused": 1.0, "chain": 8.0, "torchvision": 20.0})), tmp_path / "e.json"
     )
     (machine,) = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)["machines"]
@@ -248,7 +248,7 @@ def test_settings_have_defaults():
 
 
 def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
-    kernel_record.write(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
+    record.write_kernels(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
     plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": PLANNED}
     info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
     shown = page(Found([], kernels=[tmp_path / "e.json"]), info)

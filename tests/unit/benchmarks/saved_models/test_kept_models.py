@@ -23,7 +23,7 @@ from gpufeed.core.config import ROOT, planned
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_saved_models import files_to_predict, kept_cells, samples_to_predict
-from gpufeed.core.saved_model_record import EVALUATION, MODEL
+from gpufeed.core.record import EVALUATION, MODEL
 from gpufeed.training.runtime_context import Stores
 
 # --- which

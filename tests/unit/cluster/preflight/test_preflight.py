@@ -9,7 +9,7 @@ from preflight_fixtures import CUDA13, NODE, by_gres, cpu_job, gpu_job, no_gpu, 
 from gpufeed.cluster.preflight import asked, software_checks, storage
 from gpufeed.cluster.preflight.asked_plan import Ask, Plan, read_plan, reason
 from gpufeed.cluster.preflight.command import findings, main, snakemake_arguments
-from gpufeed.cluster.preflight.finding_names import near
+from gpufeed.cluster.preflight.finding import nearest_choice
 
 
 def test_a_right_plan_is_found_right(found):
@@ -187,7 +187,7 @@ def test_numbers_as_text_are_numbers():
 
 
 def test_a_site_without_qos_or_gpus(found, site):
-    assert near("coc", ()) == ""
+    assert nearest_choice("coc", ()) == ""
     assert "qos coc-ice" in found(asked.quality_of_service, gpu_job(), site=replace(site, qos={}))
     said = found(asked.one_model, gpu_job(), site=replace(site, gpus={}))
     assert "one of PACE ICE's: none, by gpus in its site.yaml" in said

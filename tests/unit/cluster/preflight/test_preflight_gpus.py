@@ -8,8 +8,8 @@ from preflight_fixtures import LINE, NODE, by_gres, cpu_job, gpu_job, no_gpu, wi
 
 from gpufeed.cluster.preflight import asked
 from gpufeed.cluster.preflight.asked_plan import Ask
-from gpufeed.cluster.preflight.gres import gpus_in
 from gpufeed.cluster.preflight.login_node import features_in
+from gpufeed.cluster.preflight.sbatch_options import gpus_in_gres
 
 
 def test_gpus_asked_twice(found):
@@ -103,7 +103,7 @@ def test_each_way_to_ask_twice_is_told_by_itself(found):
     ],
 )
 def test_gpus_in_a_gres(gres, gpus):
-    assert gpus_in(gres) == gpus
+    assert gpus_in_gres(gres) == gpus
     assert Ask("a", "", {"gres": gres, "nodes": 2}).gpus == 2 * sum(number for _, number in gpus)
 
 

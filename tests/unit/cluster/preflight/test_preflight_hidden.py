@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.cluster.preflight.asked_plan import Ask
-from gpufeed.cluster.preflight.gres import COUNTED
+from gpufeed.cluster.preflight.sbatch_options import GPUS_COUNTED_BY
 
 
 def ask(extra: object, **resources) -> Ask:
@@ -62,7 +62,7 @@ def test_models_of_slurm_extra_count():
 
 
 @given(
-    st.sampled_from(sorted(COUNTED)),
+    st.sampled_from(sorted(GPUS_COUNTED_BY)),
     st.sampled_from(["", "H200:", "RTX_6000:"]),
     st.integers(1, 64),
     st.sampled_from([" ", "="]),
@@ -80,7 +80,8 @@ def test_a_request_is_found_however_it_is_written(option, model, number, between
 
 
 @given(
-    st.text() | st.lists(st.sampled_from([*COUNTED, "=", ":", ",", " ", "'", '"', "gpu", "9"])).map("".join)
+    st.text()
+    | st.lists(st.sampled_from([*GPUS_COUNTED_BY, "=", ":", ",", " ", "'", '"', "gpu", "9"])).map("".join)
 )
 def test_no_text_is_too_wild(extra):
     assert ask(extra).gpus >= 0

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpufeed.cluster.preflight import storage
 from gpufeed.cluster.preflight.asked_plan import Plan
 from gpufeed.cluster.preflight.login_node import Node
-from gpufeed.cluster.preflight.quota import Quota, quota_of, read_quota
 from gpufeed.cluster.preflight.site import Scratch, read_site
+from gpufeed.cluster.preflight.storage import Quota, quota_of, read_quota
 
 HEAD = """Disk quotas for usr 1000 (uid 1000):
      Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace

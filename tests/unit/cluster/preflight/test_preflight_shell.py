@@ -6,8 +6,8 @@ import pytest
 from preflight_fixtures import NODE, cpu_job, gpu_job
 
 from gpufeed.cluster.preflight import login_node as preflight_node
+from gpufeed.cluster.preflight.asked_extra import ADDED, shell
 from gpufeed.cluster.preflight.login_node import look
-from gpufeed.cluster.preflight.shell_variables import ADDED, shell
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from html import unescape
 import pytest
 import record_fixtures as made
 
-from gpufeed.core.equivalence_variants import variant
-from gpufeed.core.equivalence_verdict import Verdict
+from gpufeed.core.equivalence_verdict import Verdict, variant
 from gpufeed.report import load_records, publish
 from gpufeed.report.sections import equivalence_section
 

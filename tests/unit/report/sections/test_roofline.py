@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpufeed.benchmarks.kernels import kernel_benchmark
-from gpufeed.core import kernel_record
+from gpufeed.core import record
 from gpufeed.core.config import read_hyper
 from gpufeed.core.plan_kernels import DEFAULTS
 from gpufeed.models import vit_cost
@@ -55,7 +55,7 @@ def benchmark(folder, name="accelerated_vit", **changes):
     found = kernel_benchmark.measure_kernels(name, settings, "here", "cpu")
     found |= {"status": "done", "sentence": None, "environment": made.environment(), "ceilings": CEILINGS}
     path = folder / f"{name}.json"
-    kernel_record.write(found | changes, path)
+    record.write_kernels(found | changes, path)
     return path
 
 

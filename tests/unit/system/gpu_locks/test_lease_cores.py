@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lease_fixtures import made
 
 from gpufeed.system.cores import can_restrict
-from gpufeed.system.gpu_locks import core_shares, file_locks
-from gpufeed.system.gpu_locks.core_shares import name_of, split, take_share
+from gpufeed.system.gpu_locks import file_locks, taking
+from gpufeed.system.gpu_locks.taking import share_lock_name, split_cores, take_share
 
 ABOUT = {"pid": 1}
 ALLOWED = sorted(os.sched_getaffinity(0)) if can_restrict() else []
@@ -21,7 +21,7 @@ TWO = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs, and a system 
 def stays(lease_folder):
     """Puts this process back where it was."""
     yield
-    for task in core_shares.TASKS.iterdir():
+    for task in taking.TASKS.iterdir():
         os.sched_setaffinity(int(task.name), ALLOWED)
 
 
@@ -33,36 +33,36 @@ def node(monkeypatch, threads: int, packages: int = 1, far: bool = False, count:
         return cpu % physical if far else cpu // threads
 
     monkeypatch.setattr(
-        core_shares, "siblings", lambda cpu: frozenset(one for one in range(count) if core(one) == core(cpu))
+        taking, "siblings", lambda cpu: frozenset(one for one in range(count) if core(one) == core(cpu))
     )
-    monkeypatch.setattr(core_shares, "package", lambda cpu: core(cpu) * packages // physical)
+    monkeypatch.setattr(taking, "processor_of", lambda cpu: core(cpu) * packages // physical)
 
 
 def test_shares_are_of_whole_cores(monkeypatch):
     node(monkeypatch, threads=2)
-    assert split(range(16), 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    assert split_cores(range(16), 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
     node(monkeypatch, threads=2, far=True)
-    assert split(range(16), 4) == [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13], [6, 14, 7, 15]]
-    assert split(range(16), 3) == [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13]]
+    assert split_cores(range(16), 4) == [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13], [6, 14, 7, 15]]
+    assert split_cores(range(16), 3) == [[0, 8, 1, 9], [2, 10, 3, 11], [4, 12, 5, 13]]
 
 
 def test_a_core_is_divided_where_there_are_more_shares_than_cores(monkeypatch):
     node(monkeypatch, threads=2, count=4)
-    assert split(range(4), 3) == [[0], [1], [2]]
-    assert split(range(4), 5) == []
-    assert split(range(4), 0) == []
-    assert split([], 2) == []
+    assert split_cores(range(4), 3) == [[0], [1], [2]]
+    assert split_cores(range(4), 5) == []
+    assert split_cores(range(4), 0) == []
+    assert split_cores([], 2) == []
 
 
 def test_a_core_of_which_a_part_is_allowed_makes_no_share_larger(monkeypatch):
     node(monkeypatch, threads=2, count=8)
-    assert split([0, 1, 2, 4, 5, 6, 7], 3) == [[0, 1], [2, 4], [5, 6]]
+    assert split_cores([0, 1, 2, 4, 5, 6, 7], 3) == [[0, 1], [2, 4], [5, 6]]
 
 
 def test_a_share_stays_in_one_processor(monkeypatch):
-    monkeypatch.setattr(core_shares, "siblings", lambda cpu: frozenset([cpu]))
-    monkeypatch.setattr(core_shares, "package", lambda cpu: cpu % 2)  # as some makers count
-    assert split(range(8), 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    monkeypatch.setattr(taking, "siblings", lambda cpu: frozenset([cpu]))
+    monkeypatch.setattr(taking, "processor_of", lambda cpu: cpu % 2)  # as some makers count
+    assert split_cores(range(8), 2) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -76,7 +76,7 @@ def test_a_share_stays_in_one_processor(monkeypatch):
 def test_shares_are_apart_and_alike(threads, packages, far, allowed, shares):
     with pytest.MonkeyPatch.context() as monkeypatch:
         node(monkeypatch, threads, packages, far)
-        parts = split(allowed, shares)
+        parts = split_cores(allowed, shares)
     assert len(parts) == (shares if shares <= len(allowed) else 0)
     assert len({len(part) for part in parts}) <= 1
     taken = [cpu for part in parts for cpu in part]
@@ -86,12 +86,12 @@ def test_shares_are_apart_and_alike(threads, packages, far, allowed, shares):
 
 @TWO
 def test_a_process_and_what_it_starts_stay_on_its_share(stays):
-    _, last = split(ALLOWED, 2)
+    _, last = split_cores(ALLOWED, 2)
     held, cpus = take_share(1, 2, len(ALLOWED), near=last, about=ABOUT)  # that of the cores near its GPU
     assert cpus == sorted(last)
     assert os.sched_getaffinity(0) == set(last)
-    assert file_locks.holder(name_of(ALLOWED, 2, 1)) == ABOUT
-    assert file_locks.holder(name_of(ALLOWED, 2, 0)) is None
+    assert file_locks.holder(share_lock_name(ALLOWED, 2, 1)) == ABOUT
+    assert file_locks.holder(share_lock_name(ALLOWED, 2, 0)) is None
     for one in held:
         one.release()
 
@@ -120,14 +120,19 @@ def test_jobs_have_cores_of_their_own_and_no_more_than_they_have_reserved(lease_
 def test_a_job_with_several_gpus_has_as_many_shares(stays):
     held, cpus = take_share(2, 2, len(ALLOWED), near=(), about=ABOUT)
     assert len(held) == 2
-    assert cpus == sorted(cpu for part in split(ALLOWED, 2) for cpu in part)
+    assert cpus == sorted(cpu for part in split_cores(ALLOWED, 2) for cpu in part)
     for one in held:
         one.release()
 
 
 def test_shares_of_other_cpus_are_others(monkeypatch, tmp_path):
-    names = {name_of([0, 1], 2, 0), name_of([0, 1], 2, 1), name_of([2, 3], 2, 0), name_of([0, 1], 3, 0)}
+    names = {
+        share_lock_name([0, 1], 2, 0),
+        share_lock_name([0, 1], 2, 1),
+        share_lock_name([2, 3], 2, 0),
+        share_lock_name([0, 1], 3, 0),
+    }
     assert len(names) == 4
-    assert name_of([1, 0], 2, 0) in names
-    monkeypatch.setattr(core_shares, "BOOT", tmp_path / "none")
-    assert name_of([0, 1], 2, 0) not in names  # a node that does not tell which boot it is
+    assert share_lock_name([1, 0], 2, 0) in names
+    monkeypatch.setattr(taking, "BOOT", tmp_path / "none")
+    assert share_lock_name([0, 1], 2, 0) not in names  # a node that does not tell which boot it is

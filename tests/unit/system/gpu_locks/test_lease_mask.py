@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from lease_fixtures import parts, planted, uuid
 
-from gpufeed.system.gpu_locks.visible_gpus import visible
+from gpufeed.system.gpu_locks.gpu_listing import visible
 
 FOUR = planted(4)
 MIXED = planted(4, "ba")  # an accelerator is the second and the fourth

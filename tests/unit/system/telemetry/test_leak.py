@@ -6,14 +6,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.system.statistics import FEWEST_POINTS, MOST_POINTS, slope
 from gpufeed.system.telemetry.leak import FEWEST_EPOCHS, WHOLE_MIB, check, leak
-from gpufeed.system.telemetry.slope import FEWEST, MOST, slope
 
 NUMBERS = st.floats(-1e6, 1e6)
 LENGTHS = st.integers(FEWEST_EPOCHS, 60)
 
 
-@given(rate=NUMBERS, base=NUMBERS, n=st.integers(FEWEST, 50))
+@given(rate=NUMBERS, base=NUMBERS, n=st.integers(FEWEST_POINTS, 50))
 def test_the_slope_of_a_line_is_its_rate(rate, base, n):
     x = np.arange(n)
     assert slope(x, base + rate * x) == pytest.approx(rate, rel=1e-6, abs=1e-6)
@@ -26,7 +26,7 @@ def test_a_wild_point_does_not_bend_it(rate, n, wild, data):
     assert slope(range(n), y) == pytest.approx(rate, abs=1e-6)
 
 
-@given(st.lists(NUMBERS, min_size=FEWEST, max_size=30), st.floats(-1e3, 1e3), st.floats(-10, 10))
+@given(st.lists(NUMBERS, min_size=FEWEST_POINTS, max_size=30), st.floats(-1e3, 1e3), st.floats(-10, 10))
 def test_it_moves_with_the_values(values, shift, factor):
     x, y = range(len(values)), np.array(values)
     found = slope(x, y)
@@ -39,7 +39,7 @@ def test_it_moves_with_the_values(values, shift, factor):
 def test_few_points_have_none_and_many_are_thinned():
     assert slope([0, 1], [0, 1]) is None
     assert slope([2, 2, 2], [0, 1, 2]) is None
-    assert slope(range(10 * MOST), [3.0 * i for i in range(10 * MOST)]) == pytest.approx(3)
+    assert slope(range(10 * MOST_POINTS), [3.0 * i for i in range(10 * MOST_POINTS)]) == pytest.approx(3)
 
 
 @given(n=LENGTHS, rate=st.floats(2, 1e4), base=st.floats(0, 1e5), data=st.data())

@@ -18,10 +18,10 @@ import torch
 
 from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core import registry
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.core.repeats import is_disturbed
 from gpufeed.system.cores import can_restrict, on_cores
-from gpufeed.system.telemetry import gpu_readings, other_load, process_tree, watch
+from gpufeed.system.telemetry import gpu_readings, process_load, watch
 from gpufeed.system.telemetry.summary import summarise, together
 from gpufeed.system.telemetry.watch import Watch
 from gpufeed.training.input_residency import cached_share
@@ -41,7 +41,7 @@ def run(tmp_path, monkeypatch):
     def run(telemetry=True, least_s=0.0, **axes):
         told = {"telemetry": telemetry, "least_s": least_s}
         record, _ = measure(toys.toy_cell(**axes), 0, manifest, None, "login1", **told)
-        DOCUMENT.check(asdict(record), tmp_path)
+        RECORD.check(asdict(record), tmp_path)
         return record
 
     return run
@@ -80,7 +80,7 @@ def busy_process():
 
 @pytest.mark.alone
 def test_a_process_beside_it_marks_a_repeat(run):
-    if other_load.cores(0.0) is None:
+    if process_load.core_counters(0.0) is None:
         pytest.skip("this system does not tell how busy its cores are")
     with on_cores(2) as cores, busy_process():
         record = run(loader="SlowLoader", least_s=2.2)
@@ -124,40 +124,42 @@ needs_a_mask = pytest.mark.skipif(not can_restrict(), reason="needs a system wit
 )
 def test_what_others_use_is_what_was_busy_without_the_tree(tmp_path, busy_s, tree_share, ticks, expected):
     count = len(os.sched_getaffinity(0))
-    before = other_load.cores(7.0, stat(tmp_path, 50.0))
-    after = other_load.cores(7.0 + tree_share * count * 10, stat(tmp_path, 50.0 + busy_s, 110.0, **ticks))
-    found = other_load.share([(before, after)], 10.0)
+    before = process_load.core_counters(7.0, stat(tmp_path, 50.0))
+    after = process_load.core_counters(
+        7.0 + tree_share * count * 10, stat(tmp_path, 50.0 + busy_s, 110.0, **ticks)
+    )
+    found = process_load.others_share([(before, after)], 10.0)
     assert found == (None if expected is None else pytest.approx(expected, abs=0.001))
-    assert other_load.share([(before, before), (before, after)], 10.0) == found
-    assert other_load.share([(before, after), (None, after)], 10.0) is None
-    assert other_load.share([(before, after)], 1.9) is None  # too short to tell
-    assert other_load.share([], 10.0) is None
+    assert process_load.others_share([(before, before), (before, after)], 10.0) == found
+    assert process_load.others_share([(before, after), (None, after)], 10.0) is None
+    assert process_load.others_share([(before, after)], 1.9) is None  # too short to tell
+    assert process_load.others_share([], 10.0) is None
 
 
 @needs_a_mask
 def test_where_counters_are_hidden_nothing_is_said(tmp_path):
     mask = os.sched_getaffinity(0)
-    stood = other_load.cores(0.0, stat(tmp_path, 50.0))
-    assert other_load.share([(stood, stood)], 10.0) is None  # idle time passes, too
-    assert other_load.share([(stood, replace(stood, cpus=frozenset({4095})))], 10.0) is None
-    assert other_load.cores(0.0, stat(tmp_path, 1.0, cpus=sorted(mask)[1:])) is None  # renumbered
-    assert other_load.cores(0.0, tmp_path / "absent") is None
+    stood = process_load.core_counters(0.0, stat(tmp_path, 50.0))
+    assert process_load.others_share([(stood, stood)], 10.0) is None  # idle time passes, too
+    assert process_load.others_share([(stood, replace(stood, cpus=frozenset({4095})))], 10.0) is None
+    assert process_load.core_counters(0.0, stat(tmp_path, 1.0, cpus=sorted(mask)[1:])) is None  # renumbered
+    assert process_load.core_counters(0.0, tmp_path / "absent") is None
     for text in ("", "cpu 0 0 0\n", "".join(f"cpu{cpu} 1\n" for cpu in mask), "cpu0 x y z w\n"):
         (tmp_path / "stat").write_text(text)
-        assert other_load.cores(0.0, tmp_path / "stat") is None
+        assert process_load.core_counters(0.0, tmp_path / "stat") is None
 
 
 @needs_a_mask
 def test_children_that_end_within_the_time_are_no_others(tmp_path):
     def read(busy_s):
         busy_s, passed_s = busy_s / len(os.sched_getaffinity(0)), 50.0 + 10 * busy_s
-        return other_load.cores(
-            process_tree.used(process_tree.tree(os.getpid())).cpu_s, stat(tmp_path, busy_s, passed_s)
+        return process_load.core_counters(
+            process_load.used(process_load.tree(os.getpid())).cpu_s, stat(tmp_path, busy_s, passed_s)
         )
 
     before = read(1.0)
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
-    found = other_load.share(
+    found = process_load.others_share(
         [(before, read(2.5))], 5.0
     )  # 1.5 s of the machine, 0.5 s and a little of the child
     assert 0.5 < found * 5.0 * len(os.sched_getaffinity(0)) < 1.02
@@ -172,7 +174,9 @@ def watch_as_one_of_several(pipe) -> None:
 
 @needs_a_mask
 def test_a_rank_takes_the_others_for_its_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(watch, "cores", lambda tree_s: other_load.cores(tree_s, stat(tmp_path, 1.0)))
+    monkeypatch.setattr(
+        watch, "core_counters", lambda tree_s: process_load.core_counters(tree_s, stat(tmp_path, 1.0))
+    )
     spin(0.3)  # what the parent, and so any rank beside, has used
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=watch_as_one_of_several, args=(theirs,))
@@ -287,22 +291,22 @@ def spin_in_a_child(pipe) -> None:
 
 
 def test_children_count_while_they_live_and_after():
-    before = process_tree.used(process_tree.tree(os.getpid()))
-    level = process_tree.own_mib(process_tree.tree(os.getpid()))
+    before = process_load.used(process_load.tree(os.getpid()))
+    level = process_load.own_mib(process_load.tree(os.getpid()))
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=spin_in_a_child, args=(theirs,))
     child.start()
     ours.recv()
-    processes = process_tree.tree(os.getpid())
+    processes = process_load.tree(os.getpid())
     assert [process.pid for process in processes].index(child.pid) > 0
-    alive = process_tree.used(processes)
-    assert process_tree.own_mib(processes) > level + 30
-    assert process_tree.rss_mib(processes) >= process_tree.own_mib(processes)
+    alive = process_load.used(processes)
+    assert process_load.own_mib(processes) > level + 30
+    assert process_load.rss_mib(processes) >= process_load.own_mib(processes)
     ours.send("end")
     child.join()
-    after = process_tree.used(process_tree.tree(os.getpid()))
+    after = process_load.used(process_load.tree(os.getpid()))
     assert after.cpu_s >= alive.cpu_s - 0.05 >= before.cpu_s + 0.2
-    assert child.pid not in [process.pid for process in process_tree.tree(os.getpid())]
+    assert child.pid not in [process.pid for process in process_load.tree(os.getpid())]
 
 
 def test_grandchildren_belong_to_the_tree_however_it_is_found(monkeypatch):
@@ -310,9 +314,9 @@ def test_grandchildren_belong_to_the_tree_however_it_is_found(monkeypatch):
     child = context.Process(target=with_a_child, args=(theirs,))
     child.start()
     grandchild = ours.recv()
-    found = [process.pid for process in process_tree.tree(os.getpid())]
-    monkeypatch.setattr(process_tree, "has_children_files", lambda: False)
-    otherwise = [process.pid for process in process_tree.tree(os.getpid())]
+    found = [process.pid for process in process_load.tree(os.getpid())]
+    monkeypatch.setattr(process_load, "has_children_files", lambda: False)
+    otherwise = [process.pid for process in process_load.tree(os.getpid())]
     ours.send("end")
     child.join()
     for pids in (found, otherwise):
@@ -333,22 +337,22 @@ def with_a_child(pipe) -> None:
 
 def test_reads_are_counted(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 5 * 2**20)
-    before = process_tree.used(process_tree.tree(os.getpid()))
+    before = process_load.used(process_load.tree(os.getpid()))
     if before.read_bytes is None:
         pytest.skip("this system does not tell what a process reads")
     (tmp_path / "file").read_bytes()
-    after = process_tree.used(process_tree.tree(os.getpid()))
+    after = process_load.used(process_load.tree(os.getpid()))
     assert after.read_bytes - before.read_bytes >= 5 * 2**20
     assert after.storage_bytes >= before.storage_bytes
 
 
 def test_pages_of_mapped_files_are_no_memory_of_ours(tmp_path):
     (tmp_path / "file").write_bytes(b"x" * 40 * 2**20)
-    processes = process_tree.tree(os.getpid())[:1]
-    before = process_tree.own_mib(processes), process_tree.rss_mib(processes)
+    processes = process_load.tree(os.getpid())[:1]
+    before = process_load.own_mib(processes), process_load.rss_mib(processes)
     with open(tmp_path / "file", "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         assert sum(mapped[place] for place in range(0, len(mapped), 4096)) > 0
-        after = process_tree.own_mib(processes), process_tree.rss_mib(processes)
+        after = process_load.own_mib(processes), process_load.rss_mib(processes)
     assert after[1] - before[1] > 30
     assert after[0] - before[0] < 10
 
@@ -356,15 +360,15 @@ def test_pages_of_mapped_files_are_no_memory_of_ours(tmp_path):
 def test_processes_that_have_ended_are_left_out():
     child = multiprocessing.get_context("fork").Process(target=os.getpid)
     child.start()
-    process = process_tree.psutil.Process(child.pid)
+    process = process_load.psutil.Process(child.pid)
     child.join()
     assert (
-        process_tree.rss_mib([process])
-        == process_tree.own_mib([process])
-        == process_tree.used([process]).cpu_s
+        process_load.rss_mib([process])
+        == process_load.own_mib([process])
+        == process_load.used([process]).cpu_s
         == 0
     )
-    assert process_tree.children(child.pid) == []
+    assert process_load.children(child.pid) == []
 
 
 def test_a_file_just_written_is_in_the_page_cache(tmp_path):
@@ -425,7 +429,7 @@ def seen(energies=(None,) * 3, watts=None, events=("power_cap",)) -> watch.Seen:
             i,
             i > 0,
             False,
-            process_tree.Used(2.0 * i, None, None),
+            process_load.Used(2.0 * i, None, None),
             joules,
             500.0,
             None,
@@ -451,7 +455,7 @@ def test_energy_is_the_counters_difference_or_power_times_time():
 
 def test_counters_never_fall():
     dipped = seen()
-    dipped.readings[1] = replace(dipped.readings[1], used=process_tree.Used(-1.0, None, None))
+    dipped.readings[1] = replace(dipped.readings[1], used=process_load.Used(-1.0, None, None))
     dipped.readings.append(replace(dipped.readings[2], at_s=30.0, steps=15, images=300, epochs=3))
     assert summarise(dipped, 3).fields["host"]["cpu_s"] == 4.0
 

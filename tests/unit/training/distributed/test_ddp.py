@@ -14,7 +14,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.core.registry import MODELS
 from gpufeed.models.make import make
 from gpufeed.system import sigterm_handler
@@ -91,7 +91,7 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     )
     record, steps = measure(cell.asdict(), 0, images.root / "manifest.parquet", None, "login1", threads=2)
     assert record.status == "done", record.sentence
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     assert record.resolved["devices"] == 2
     assert [rank["gpu"] for rank in record.resolved["ranks"]] == [None, None]
     assert [epoch["images"] for epoch in record.epochs] == [23, 23]

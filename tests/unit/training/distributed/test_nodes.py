@@ -20,7 +20,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.system import gpu_locks, sigterm_handler
 from gpufeed.system.gpu_locks import taking
 from gpufeed.training import end_request
@@ -88,7 +88,7 @@ def test_a_cell_on_two_nodes_gives_one_record_that_names_both(images, tmp_path, 
     manifest = images.root / "manifest.parquet"
     record, steps = measure(cell.asdict(), 0, manifest, None, "login1", threads=1, scratch=tmp_path / "s")
     assert record.status == "done", record.sentence
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     assert record.resolved["ranks"] == [{"node": "n1", "gpu": None}, {"node": "n2", "gpu": None}]
     assert steps["images"].tolist() == [8, 8, 7]
 
@@ -185,7 +185,7 @@ def test_a_slurm_that_does_not_answer_is_an_error(job, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "")
     with pytest.raises(Skip):
         slurm_step.nodes_of_job(1)
-    monkeypatch.setattr(slurm_step, "said", lambda *words: None)
+    monkeypatch.setattr(slurm_step, "scontrol", lambda *words: None)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(GpufeedError, match="no answer of scontrol on the nodes of job 7"):
         slurm_step.nodes_of_job(1)

@@ -15,7 +15,7 @@ from gpufeed.benchmarks.end_to_end import COLUMNS, measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.training.engines.fastai import FastaiTrainer
 from gpufeed.training.engines.plain import PlainTrainer
 
@@ -197,7 +197,7 @@ def run(tmp_path, monkeypatch):
     def run(**axes):
         cell = toys.toy_cell(trainer="fastai", hyper=hyper, **axes)
         record, steps = measure(cell, 0, manifest, None, "login1")
-        DOCUMENT.check(asdict(record), tmp_path)
+        RECORD.check(asdict(record), tmp_path)
         assert list(steps.columns) == list(COLUMNS)
         return record, steps
 

@@ -15,7 +15,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.record import DOCUMENT
+from gpufeed.core.record import RECORD
 from gpufeed.training.engines import lightning
 from gpufeed.training.engines.lightning import LightningTrainer, progress_bar
 from gpufeed.training.engines.plain import PlainTrainer
@@ -126,7 +126,7 @@ def test_a_cell_gives_a_record(tmp_path, monkeypatch):
     options = {**read_hyper("trainer", "lightning"), **toys.OPTIONS, "evaluate": "epoch"}
     cell["hyper"] = {**cell["hyper"], "trainer": options}
     record, steps = measure(cell, 0, manifest, None, "login1")
-    DOCUMENT.check(asdict(record), tmp_path)
+    RECORD.check(asdict(record), tmp_path)
     assert record.status == "done", record.sentence
     assert len(steps) == 12
     told = [epoch["accuracy"] for epoch in record.epochs]

@@ -1,0 +1,179 @@
+"""What the process tree of a training holds and uses, and what all other processes use of its cores.
+
+Parents always come before their children. What a child has used goes over to its parent when it has ended and
+been waited for, so that whoever reads downwards may miss a child that ends meanwhile, but counts none twice.
+
+Other processes used what was busy of the cores, less what the tree has used. Busy is user, nice and system
+time. Interrupts belong to no process, and time that a hypervisor gave to other guests (steal) to none of this
+machine: neither counts. Source: proc(5), /proc/stat.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+MIB = 2**20
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Used:
+    """Counters of a process tree, children that have ended included; None where the system does not tell.
+
+    storage_bytes: read from storage, through page faults of mapped files too. read_bytes: asked for by calls
+    of read, wherever they came from. Source: proc(5), /proc/PID/io.
+    """
+
+    cpu_s: float
+    storage_bytes: int | None
+    read_bytes: int | None
+
+
+def tree(root: int) -> list[psutil.Process]:
+    """The process and its descendants, parents first; those that end meanwhile may be missing."""
+    if not has_children_files():
+        first = psutil.Process(root)
+        return [first, *first.children(recursive=True)]
+    found = [root]
+    for pid in found:  # which grows while it is walked
+        found += children(pid)
+    return list(each_answer(found, psutil.Process))
+
+
+@cache
+def has_children_files() -> bool:
+    """Whether Linux tells the children of a process: without it all processes of the node are looked at."""
+    return os.path.exists(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process. Source: proc(5), /proc/PID/task/TID/children."""
+    found: list[int] = []
+    with suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_bytes().split())
+    return found
+
+
+def each_answer(things: Iterable, ask: Callable[..., Answer]) -> Iterator[Answer]:
+    """The answers of all that are still there and may be asked."""
+    for thing in things:
+        with suppress(psutil.Error, OSError):
+            yield ask(thing)
+
+
+def rss_mib(processes: Iterable[psutil.Process]) -> float:
+    """Resident memory of the processes together, in MiB; what several of them share counts for each."""
+    return sum(each_answer(processes, lambda process: process.memory_info().rss)) / MIB
+
+
+def own_mib(processes: Iterable[psutil.Process]) -> float:
+    """Resident memory that no file backs (anonymous and shared), of the processes together, in MiB.
+
+    Pages of mapped files are left out: the kernel takes them back when it wants to. Where the system does not
+    tell them apart it is all resident memory.
+    """
+    return sum(each_answer(processes, own_bytes)) / MIB
+
+
+def own_bytes(process: psutil.Process) -> int:
+    """Source: proc(5), /proc/PID/status, RssAnon and RssShmem."""
+    with suppress(OSError, KeyError, ValueError):
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        values = {name: rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        return sum(int(values[name][0]) for name in ("RssAnon", "RssShmem")) * 1024
+    return process.memory_info().rss
+
+
+def used(processes: Iterable[psutil.Process]) -> Used:
+    """What they, and the children of theirs that have ended, have used so far."""
+    cpu_s, storage, read = 0.0, [], []
+    for process in processes:
+        with suppress(psutil.Error, OSError):
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            cpu_s += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+        with suppress(psutil.Error, OSError, AttributeError):  # not outside Linux
+            counted = process.io_counters()  # of ended children too: Linux adds them
+            storage.append(counted.read_bytes)
+            read.append(counted.read_chars)
+    return Used(cpu_s, sum(storage) if storage else None, sum(read) if read else None)
+
+
+STAT = Path("/proc/stat")
+USER, NICE, SYSTEM = 0, 1, 2  # fields of a line `cpuN`, after its name; guest time is in them
+BEFORE_GUEST = 8
+# Many kernels look only at ticks, such as 250 a second, at what runs. How busy a core was that was half busy
+# for 2 s is then known to 2 points of 100 (one standard deviation); several cores are known better.
+SHORTEST_S = 2.0
+# With idle time a core's counters pass one second a second. Less says that they are not this machine's.
+PASSED = 0.5
+CONTRADICTION = 0.05  # of the cores: by how much the process tree alone may exceed all that was busy
+
+
+@dataclass(frozen=True)
+class CoreCounters:
+    """Counters of the cores that this process may run on, in seconds of all of them together.
+
+    cpus: their ids. passed_s: with idle time. tree_s: what the process tree of the training has used.
+    """
+
+    cpus: frozenset[int]
+    busy_s: float
+    passed_s: float
+    tree_s: float
+
+
+def core_counters(tree_s: float, stat: Path = STAT) -> CoreCounters | None:
+    """Read the counters; None where the system hides them, and in a container with a /proc/stat of its own.
+
+    tree_s: as in Cores.
+    """
+    with suppress(OSError, ValueError, KeyError, AttributeError):  # no sched_getaffinity outside Linux
+        cpus = frozenset(os.sched_getaffinity(0))
+        if stat.stat().st_dev != stat.parent.stat().st_dev:  # mounted over the kernel's, as lxcfs does
+            return None
+        ticks = ticks_per_cpu(stat.read_text())
+        hertz = os.sysconf("SC_CLK_TCK")
+        busy = sum(ticks[cpu][field] for cpu in cpus for field in (USER, NICE, SYSTEM))
+        passed = sum(sum(ticks[cpu][:BEFORE_GUEST]) for cpu in cpus)
+        return CoreCounters(cpus, busy / hertz, passed / hertz, tree_s)
+    return None
+
+
+def ticks_per_cpu(text: str) -> dict[int, list[int]]:
+    """Return the ticks of each line `cpuN` of /proc/stat, by N."""
+    words = (line.split() for line in text.splitlines())
+    return {
+        int(name[3:]): [*map(int, ticks)]
+        for name, *ticks in words
+        if name.startswith("cpu") and name != "cpu" and len(ticks) > SYSTEM
+    }
+
+
+def others_share(
+    spans: Sequence[tuple[CoreCounters | None, CoreCounters | None]], seconds: float
+) -> float | None:
+    """Return the share of the cores, 0..1, that others used over these spans, which took so many seconds.
+
+    None where it is unknown: counters are missing, the cores changed, the time is too short, or the numbers
+    contradict each other (all zeros, or a process tree that used more than was busy).
+    """
+    known = [(a, b) for a, b in spans if a is not None and b is not None]
+    sets = {cpus for a, b in known for cpus in (a.cpus, b.cpus)}
+    if len(known) < len(spans) or len(sets) != 1 or seconds < SHORTEST_S:
+        return None
+    whole_s = seconds * len(sets.pop())
+    busy_s = sum(b.busy_s - a.busy_s for a, b in known)
+    others = (busy_s - sum(b.tree_s - a.tree_s for a, b in known)) / whole_s
+    if sum(b.passed_s - a.passed_s for a, b in known) < PASSED * whole_s or others < -CONTRADICTION:
+        return None
+    return min(1.0, max(0.0, others))

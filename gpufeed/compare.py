@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def one_against_one(asked: argparse.Namespace) -> int:
     """A against B: prints and writes what was found; returns the exit code."""
     from gpufeed.report import comparison, comparison_text  # pandas, for which --help need not wait
-    from gpufeed.report.comparison_sides import read_side
+    from gpufeed.report.comparison import read_side
 
     ours, base = (only(read_side(folder), asked.experiment, folder) for folder in asked.folders)
     found = comparison.compare(ours, base, tuple(asked.folders), asked.force)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpufeed.report.paired_repeats import other_cards, places
+from gpufeed.report.significance import other_cards, places
 from gpufeed.report.wording import listing
 
 POWER_TOLERANCE = 0.01  # limits are set, not measured: a larger step is another setting

@@ -7,7 +7,7 @@ from itables import options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 
 from gpufeed.report import tables, wording
-from gpufeed.report.telemetry_columns import TAKEN
+from gpufeed.report.tables import TAKEN
 
 # name in the page -> (column of the table of cells, decimals; None for what is no measured number)
 SHOWN = {

@@ -1,7 +1,7 @@
-"""Records and step tables from disk to DataFrames. What cannot be read becomes a row that says so."""
+"""Records, step tables and documents from disk. A record that cannot be read becomes a row that says so."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -238,3 +238,21 @@ def _fell_back(loading: dict | None) -> dict:
 def _first_line(error: object) -> str:
     lines = str(error).splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+def read_documents(
+    paths: Iterable[str | Path], experiment: str, read: Callable[[Path], dict]
+) -> tuple[dict[str, dict], list[dict]]:
+    """What could be read, by cell, and a trouble (status, who, sentence) for each that is damaged.
+
+    paths: <experiment>/<cell>.json of all experiments. read: raises GpufeedError for a damaged one.
+    """
+    found, troubles = {}, []
+    for path in map(Path, paths):
+        if path.parent.name != experiment:
+            continue
+        try:
+            found[path.stem] = read(path)
+        except GpufeedError as error:
+            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
+    return found, troubles

@@ -23,27 +23,23 @@ from gpufeed.report import (
     wording,
 )
 from gpufeed.report.sections import (
-    builds_section,
-    ceilings_section,
-    ceilings_words,
-    confusion_section,
-    dataset_notes,
-    decoding_section,
-    equivalence_section,
-    impact_figure,
-    impact_section,
-    inference_section,
-    kernel_section,
+    builds,
+    ceilings,
+    ceilings_verdict,
+    confusion,
+    decoding,
+    equivalence,
+    impact,
+    inference,
+    kernels,
     leaderboard,
-    learning_figure,
-    learning_section,
-    machines,
+    learning,
     phases,
+    provenance,
     roofline,
     run_lengths,
     scaling,
     side_by_side,
-    smaller_batches,
     timeline,
 )
 
@@ -78,7 +74,7 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
     steps, damaged_steps = load_records.read_steps(found.steps_paths)
     cells = tables.cells(table, steps)
     names = _shown_experiments(found, plan_info, table)
-    limits = ceilings_section.measured(found.ceilings, names)
+    limits = ceilings.measured(found.ceilings, names)
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
     # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
     alone = found.ceilings_alone
@@ -96,15 +92,15 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
         library=Markup(interactive.library()),
         scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
         reference=found.reference,
-        machines=machines.rows(everything),
+        machines=provenance.machine_rows(everything),
         counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
         alone=alone,
         missing=missing.told(part for part in found.missing if not (alone and part.kind == "records")),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
-        gates=equivalence_section.rows(found.gates, everything),
-        datasets=dataset_notes.rows(table),
+        gates=equivalence.rows(found.gates, everything),
+        datasets=provenance.dataset_rows(table),
         sections=[_section(name, plan_info, found, table, cells, steps) for name in names],
-        words_of_ceilings=ceilings_words.definitions() if found.ceilings else {},
+        words_of_ceilings=ceilings_verdict.definitions() if found.ceilings else {},
         damaged_steps=damaged_steps,
         stale=[str(path) for path in found.stale],
         newest=wording.minute(everything["finished_at"].dropna().max())
@@ -138,7 +134,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     plan = plan_info["experiments"][name]
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
-    ours = ceilings_section.joined(ours, found.ceilings, name)
+    ours = ceilings.joined(ours, found.ceilings, name)
     lengths_ = run_lengths.section(own_records)
     answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
     impact_ = _impact(name, ours, plan.get("impact"))
@@ -159,21 +155,21 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "impact": impact_,
         "scaling": scaling.section(ours),
         "roofline": roofline.section(found.kernels, ours, own_records),
-        "ceilings": ceilings_section.section(found.ceilings, name, plan.get("ceilings", [])),
+        "ceilings": ceilings.section(found.ceilings, name, plan.get("ceilings", [])),
         "lengths": lengths_,
         "board": leaderboard.board(ours, own_records),
-        "downloads": downloads.links(name, ceilings_section.whole(ours)),
+        "downloads": downloads.links(name, ceilings.whole(ours)),
         "phases": phases.section(ours, own_records),
         "pictures": _pictures(name, ours, own_records, steps),
         "batches": _batch_tables(own_records, steps),
         "side_by_side": side_by_side.section(own_records, steps, plan.get("side_by_side", {}), name),
         "not_compared": side_by_side.NOTHING if plan.get("side_by_side") else "",
-        "builds": builds_section.table(found.builds, name, plan.get("builds", [])),
-        "kernels": kernel_section.section(found.kernels, name, plan.get("kernels")),
-        "models": confusion_section.section(found.evaluations, name, plan.get("models", [])),
-        "inference": inference_section.section(found.inferences, name, plan.get("inference", [])),
-        "sweep": decoding_section.section(found.sweeps, name, plan.get("sweep", [])),
-        "smaller_batches": smaller_batches.lines(own_records),
+        "builds": builds.table(found.builds, name, plan.get("builds", [])),
+        "kernels": kernels.section(found.kernels, name, plan.get("kernels")),
+        "models": confusion.section(found.evaluations, name, plan.get("models", [])),
+        "inference": inference.section(found.inferences, name, plan.get("inference", [])),
+        "sweep": decoding.section(found.sweeps, name, plan.get("sweep", [])),
+        "smaller_batches": provenance.smaller_batches(own_records),
         "troubles": _troubles(own_records),
         "left_out": [left for left in plan_info["left_out"] if left["experiment"] == name],
         "missing": _missing(name, found),
@@ -220,9 +216,9 @@ def _pictures(
         drawn["timeline"] = [timeline.draw(two)]
     if figures.has_sweep(cells):
         drawn["workers"] = [figures.workers(cells)]
-    drawn["learning"] = learning_figure.draw(cells, epochs)
+    drawn["learning"] = learning.draw(cells, epochs)
     found = {"throughput": verdicts.disturbance(cells), "breakdown": verdicts.shared_cores(cells)}
-    found["learning"] = learning_section.difference(cells, epochs)
+    found["learning"] = learning.difference(cells, epochs)
     pictures = []
     for kind, sheets in drawn.items():
         for number, figure in enumerate(sheets):
@@ -236,10 +232,10 @@ def _pictures(
 
 def _impact(name: str, cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
     """The impact table with its figure; None if the experiment has none."""
-    found = impact_section.section(cells, plan)
+    found = impact.section(cells, plan)
     drawn = [machine for machine in found["machines"] if machine["rows"]] if found else []
     if drawn:
-        svg = style.to_svg(impact_figure.factors(drawn))
+        svg = style.to_svg(impact.factors(drawn))
         caption = CAPTIONS["impact"]
         found["pictures"] = [Picture(Markup(style.inline_svg(svg, f"{name}-impact", caption)), caption)]
     return found

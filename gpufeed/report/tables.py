@@ -9,12 +9,77 @@ import pandas as pd
 
 from gpufeed.core.cells import without_later
 from gpufeed.core.registry import LOADERS
+from gpufeed.core.repeats import is_disturbed
 from gpufeed.report import wording
 from gpufeed.report.load_records import PHASES, STEP_COLUMNS, timed
-from gpufeed.report.sections.epoch_starts import EPOCH_MEASURES, epoch_starts
 from gpufeed.report.significance import standing
-from gpufeed.report.telemetry_columns import TAKEN, accompanied, disturbed, taken
 from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
+
+EPOCH_MEASURES = ["epoch_start_share", "within_epoch_images_per_s", "epoch_batches"]
+
+
+def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFrame:
+    """One row a repeat (columns: path and EPOCH_MEASURES), over its steps after warm-up.
+
+    epoch_start_share: share of the wait that falls on the first step of an epoch; NaN if no epoch starts
+    after warm-up or nothing waits. within_epoch_images_per_s: the rate without these steps.
+    epoch_batches: steps of its longest epoch. steps: as `records.read_steps` makes it; None for none.
+    """
+    if steps is None or steps.empty:
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in ["path", *EPOCH_MEASURES]})
+    rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
+    by_epoch = rows.groupby(["path", "epoch"])["step"]
+    rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))
+    measures = [{"path": path, **_epoch_measures(ours)} for path, ours in rows.groupby("path", sort=False)]
+    return pd.DataFrame(measures, columns=["path", *EPOCH_MEASURES])
+
+
+def _epoch_measures(rows: pd.DataFrame) -> dict[str, float]:
+    timed = rows[rows["step"] >= rows["warmup_steps"]]
+    starts, within = timed[timed["starts"]], timed[~timed["starts"]]
+    wait, seconds = timed["wait_ms"].sum(), within["total_ms"].sum() / 1e3
+    return {
+        "epoch_start_share": starts["wait_ms"].sum() / wait if len(starts) and wait > 0 else float("nan"),
+        "within_epoch_images_per_s": within["images"].sum() / seconds if seconds > 0 else float("nan"),
+        "epoch_batches": rows["length"].max(),
+    }
+
+
+TAKEN = {"j_per_1000_images": "gpu", "cpu_s_per_1000_images": "host"}  # measure -> its part of the telemetry
+
+
+def taken(records: pd.DataFrame) -> dict[str, list[float]]:
+    """The columns of TAKEN, a value a repeat: joules of the GPU and CPU seconds of the process tree.
+
+    NaN where a record has no telemetry, as those of older versions, or no such number.
+    """
+    return {
+        name: [_telemetry_number(told, part, name) for told in records["telemetry"]]
+        for name, part in TAKEN.items()
+    }
+
+
+def accompanied(records: pd.DataFrame) -> list[bool]:
+    """Whether another process had a context on the GPU during each repeat; False where it is unknown."""
+    return [_other_processes(told) > 0 for told in records["telemetry"]]
+
+
+def disturbed(records: pd.DataFrame) -> list[bool]:
+    """Whether other processes used the cores while a repeat was measured; False where it is unknown."""
+    return [is_disturbed(told) for told in records["telemetry"]]
+
+
+def _other_processes(telemetry: object) -> float:
+    gpu = telemetry.get("gpu") if isinstance(telemetry, dict) else None
+    seen = (gpu or {}).get("other_processes")
+    return seen["max"] if seen else 0
+
+
+def _telemetry_number(telemetry: object, part: str, name: str) -> float:
+    told = telemetry.get(part) if isinstance(telemetry, dict) else None
+    value = told.get(name) if told else None
+    return float("nan") if value is None else float(value)
+
 
 # Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
 # the smaller one fitted into memory.

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.report import publish, publish_decoding
-from gpufeed.report.sections import ceilings_section, confusion_section, inference_section
+from gpufeed.report import publish
+from gpufeed.report.sections import ceilings, confusion, decoding, inference
 
 REFERENCE = Path("results/reference")
 # page -> the config that its command names, its experiments, and the repeats of which all are there
@@ -47,16 +47,16 @@ def parts(node: Path) -> None:
             publish.side_by_side(sorted((node / "records" / name).glob("*/*.json")), pair, table, *both)
         if (folder / "ceilings.csv").exists():
             found = sorted((node / "ceilings" / name).glob("*.json"))
-            ceilings_section.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")
+            ceilings.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")
         if (folder / "decoders.csv").exists():
             found = sorted((node / "sweeps" / name).glob("*.json"))
-            publish_decoding.tabulate(found, folder / "decoders.csv")
-            publish_decoding.plot(found, drawn / "crossover.svg", drawn / "decoding.svg")
+            decoding.tabulate(found, folder / "decoders.csv")
+            decoding.plot(found, drawn / "crossover.svg", drawn / "decoding.svg")
         if (folder / "inference.csv").exists():
             found = sorted((node / "inference" / name).glob("*.json"))
-            inference_section.publish(found, folder / "inference.csv", drawn / "inference.svg")
+            inference.publish(found, folder / "inference.csv", drawn / "inference.svg")
     for evaluation in sorted(node.glob("models/*/*/evaluation.json")):
-        confusion_section.plot(evaluation, evaluation.with_name("confusion.svg"))
+        confusion.plot(evaluation, evaluation.with_name("confusion.svg"))
 
 
 def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repeats: int) -> None:

@@ -5,15 +5,15 @@ from gpufeed.core.record import read_ceilings
 from gpufeed.report.comparison import compare
 from gpufeed.report.load_records import read_records, read_steps
 from gpufeed.report.publish import report, tabulate
-from gpufeed.report.publish_decoding import tabulate as tabulate_decoders
-from gpufeed.report.sections.builds_section import table as build_table
+from gpufeed.report.sections.builds import table as build_table
 from gpufeed.report.sections.ceilings_rows import groups as ceilings_groups
 from gpufeed.report.sections.ceilings_rows import limits as ceilings_limits
 from gpufeed.report.sections.ceilings_rows import parts as ceilings_parts
 from gpufeed.report.sections.ceilings_rows import table as ceilings_table
-from gpufeed.report.sections.equivalence_section import rows as gate_rows
+from gpufeed.report.sections.decoding import tabulate as tabulate_decoders
+from gpufeed.report.sections.equivalence import rows as gate_rows
 from gpufeed.report.sections.inference_rows import table as inference_table
-from gpufeed.report.sections.kernel_section import section as kernel_section
+from gpufeed.report.sections.kernels import section as kernel_section
 from gpufeed.report.sections.side_by_side import TOTALS, means, saved
 
 __all__ = [

@@ -22,7 +22,7 @@ from gpufeed.datasets.packed import ARCHIVE, SIDECAR
 from gpufeed.datasets.prepare import prepare
 from gpufeed.datasets.unpacked import files_at
 from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
-from gpufeed.report.sections import confusion_section
+from gpufeed.report.sections import confusion
 from gpufeed.stores.decoded_cache import open_cache
 from gpufeed.stores.ffcv_store import open_beton
 from gpufeed.stores.shards_store import open_shards
@@ -111,7 +111,7 @@ CASES = {
         lambda own: spoilt(own / "0.json", b'{"schema_version": 99}'),
         lambda file, own: Record.read(file),
     ),
-    "an evaluation": (evaluation, lambda file, own: confusion_section.read(file)),
+    "an evaluation": (evaluation, lambda file, own: confusion.read(file)),
     "a cell by hand": (lambda own: spoilt(own / "cell.yaml"), lambda file, own: compose.read_cell(file)),
     "a model": (lambda own: spoilt(own / "model.pt"), lambda file, own: model_file.load(file)),
     "another file of torch": (

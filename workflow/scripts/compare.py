@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.publish_comparison import write_comparison
+    from gpufeed.report.comparison_text import write_comparison
 
     given, out = job.input, job.output
     write_comparison(given.records, given.baseline, job.params.names, out.table, out.markdown)

@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.ceilings_section import publish
+    from gpufeed.report.sections.ceilings import publish
 
     publish(job.input, job.output.table, job.output.figure)
 

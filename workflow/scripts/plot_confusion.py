@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.confusion_section import plot
+    from gpufeed.report.sections.confusion import plot
 
     plot(job.input[0], job.output.confusion)
 

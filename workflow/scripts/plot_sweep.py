@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.publish_decoding import plot
+    from gpufeed.report.sections.decoding import plot
 
     plot(job.input, job.output.crossover, job.output.decoding)
 

@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.publish_decoding import tabulate
+    from gpufeed.report.sections.decoding import tabulate
 
     tabulate(job.input, job.output.decoders)
 

@@ -1,13 +1,17 @@
-"""What holds a cell back, in a sentence with its evidence. Pure functions on the document of its ceilings."""
+"""What holds a cell back, in a sentence with its evidence, and what the words of verdicts mean.
+
+Pure functions on the document of a cell's ceilings.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core.plan_ceilings import DECODE, FETCH
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import wording
-from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, MATTERS
+from gpufeed.system.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCENT, MATTERS
 
 COMPUTE, INPUT, START, BALANCED, OPEN = (
     "compute-bound",
@@ -244,3 +248,77 @@ def points_of(share: float) -> str:
 def times(factor: float) -> str:
     """`1.9x`; two decimals where one would read as nothing."""
     return f"{factor:.1f}x" if factor >= 1.2 else f"{factor:.2f}x"
+
+
+ALIKE, BELOW = "not told apart from end to end", "below end to end"
+
+
+def input_mark(found: Mapping) -> str:
+    """ALIKE or BELOW, by the 95 % intervals of the two rates; empty where the input alone is faster.
+
+    Without an interval a rate has its range. BELOW cannot be of a machine that stays as it is: no training is
+    faster than its input.
+    """
+    (alone_low, alone_high), (low, high) = (rate_range(found, side) for side in ("input_only", END))
+    if alone_low > high:
+        return ""
+    return BELOW if alone_high < low else ALIKE
+
+
+def input_sentence(found: Mapping) -> str:
+    """What the mark says, with both rates in images/s; empty without a mark."""
+    marked = input_mark(found)
+    if not marked:
+        return ""
+    alone, both = (rate_words(found, side) for side in ("input_only", END))
+    bound = of(found).kind in (INPUT, START)
+    limit = "the limit" if bound else "a limit as well"
+    if marked == BELOW:
+        return (
+            f"The input alone, {alone}, lies below {both} end to end: it is {limit}, and one of the two was "
+            "disturbed."
+        )
+    return f"The input alone is {limit}: its {alone} are not told apart from {both} end to end."
+
+
+def rate_range(found: Mapping, side: str) -> tuple[float, float]:
+    of = found["images_per_s"][side]
+    return (of["min"], of["max"]) if of["ci95_low"] is None else (of["ci95_low"], of["ci95_high"])
+
+
+def rate_words(found: Mapping, side: str) -> str:
+    ends = " to ".join(map(wording.count, rate_range(found, side)))
+    return f"{wording.count(found['images_per_s'][side]['median'])} images/s ({ends})"
+
+
+def definitions() -> dict[str, str]:
+    """word -> definition."""
+    fed, lost, half = (f"{share * 100:.3g}" for share in (FED, LOST, HALF))
+    grown, noted = (f"{share * 100:.1f} points" for share in (GROWN, NOTED))
+    return {
+        "AU": "Compute-only over end-to-end time: the share of a steady epoch that remains where one batch "
+        "on the device is trained on again and again. Both are measured by turns in one process, pair by "
+        "pair; given are the median over the pairs and its 95 % interval. What AU lacks to 100 % is wait "
+        "and growth.",
+        "Wait": "The gaps between training steps on the compute stream, less those that compute only has "
+        "too, as a share of the end-to-end time. What a loader queues on that stream itself lies in the "
+        "gaps.",
+        "Growth": "By how much the steps themselves take longer beside the loader, as a share of the "
+        f"end-to-end time. Verdicts tell it from {grown} on.",
+        "Points": "Hundredths of the end-to-end time of an epoch. Those of a stage are what its removal can "
+        "save at most: they need not add up to the wait, and have their part of the epochs' first batches "
+        f"in them. Verdicts leave a stage, and the first batches, below {noted} untold.",
+        COMPUTE: f"AU's 95 % interval lies at {fed} % or above: without any input training "
+        f"would be at most {MATTERS} times as fast.",
+        BALANCED: f"AU's interval lies between {lost} and {fed} %.",
+        INPUT: f"AU's interval lies below {lost} %. The stage with most points is named if "
+        f"it is shown to take time and has {half} % of the wait. Where growth is larger than wait, the steps "
+        "themselves are named.",
+        START: "The same, and the first batches of the epochs have more than "
+        f"{half} % of the wait, by the lower end of their interval.",
+        OPEN: f"AU's interval holds {lost} or {fed} %, or there are fewer than "
+        f"{ENOUGH_FOR_INTERVAL} pairs and so no interval.",
+        BUSY: f"AU's median lies more than {FEW_PERCENT * 100:.0f} % above 100 %, or the upper end of its "
+        f"interval more than {FAR * 100:.0f} %. Training cannot be faster than its compute alone: something "
+        "else ran on the machine, and no verdict follows.",
+    }

@@ -1,12 +1,15 @@
-"""Measurements of models in use, row by row: what each is compared with, and the table as CSV has it."""
+"""Models in use, row by row: rates, the table of the CSV, and whether 8 bits pay, in sentences."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from gpufeed.core import record
+from gpufeed.report import wording
+from gpufeed.system.statistics import MATTERS
 
 EIGHT_BIT = ("int8", "fp8")  # precisions of the arithmetic that no eager row has
 COLUMNS = ("backend", "precision", "status", "sentence", "note", "bytes", "images", "top1")
@@ -85,3 +88,144 @@ def flat(row: Mapping, sizes: Iterable[int], eager: Mapping | None) -> dict[str,
         values |= {f"images_per_s_{batch}_{end}": own and own[end] for end in ("median", "min", "max")}
         values[f"times_eager_{batch}"] = own["median"] / other["median"] if own and other else None
     return values
+
+
+WORDS = {"int8": "INT8", "fp8": "FP8"}
+NEAR = 0.005  # of the accuracy: half a point
+MOST_NAMED = 2  # rows that the fastest is not told apart from
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a row is at one thing. value: more is better; low, high: how far it may be away."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    said: str
+
+
+def sentences(found: Mapping) -> list[str]:
+    """All that one measurement says of 8 bits: speed by batch, latency, accuracy; a sentence each."""
+    rows, said = done(found), []
+    for precision in EIGHT_BIT:
+        if not any(kind == precision for _, kind in rows):
+            if any(row["precision"] == precision for row in found["rows"]):
+                said.append(f"No {WORDS[precision]} route ran to its end here: see the reasons below.")
+            continue
+        for batch in batches(found):
+            said.append(verdict(rows, precision, f"batch {batch}", lambda row, n=batch: throughput(row, n)))
+        said.append(verdict(rows, precision, "one image", latency))
+        said += accuracies(rows, precision)
+    return [sentence for sentence in said if sentence]
+
+
+def headline(found: Mapping) -> str:
+    """The fastest row at the largest batch and with one image, and which others it is not told apart from.
+
+    The factor over eager fp32 stands only where it is ahead of that by more than MATTERS. Empty without rows.
+    """
+    rows, largest = done(found), max(batches(found), default=0)
+    ways = [(f"At batch {largest}", lambda row: throughput(row, largest)), ("With one image", latency)]
+    said = []
+    for where, speed in ways:
+        best = fastest(rows, speed, lambda kind: True)
+        if best is not None:
+            eager = speed(rows[("eager", "fp32")]) if ("eager", "fp32") in rows else None
+            times = ""
+            if eager and ahead(best, eager):
+                times = f", {wording.ratio(best.value / eager.value)} the speed of eager fp32"
+            said.append(f"{where} {best.name} {standing(best, speeds(rows, speed))}: {best.said}{times}.")
+    return " ".join(said)
+
+
+def standing(best: Speed, all_: list[Speed]) -> str:
+    """How the row with the highest median stands to the others."""
+    near = [other.name for other in all_ if other != best and not ahead(best, other)]
+    if not near:
+        return "is fastest"
+    names = wording.listing(near) if len(near) <= MOST_NAMED else f"{len(near)} others"
+    return f"has the highest median, not distinguishable from {names}"
+
+
+def verdict(rows: Mapping, precision: str, where: str, speed: Callable[[Mapping], Speed | None]) -> str:
+    """The fastest row of this precision against the fastest of more than 8 bits; empty without both."""
+    ours = fastest(rows, speed, lambda kind: kind == precision)
+    others = fastest(rows, speed, lambda kind: kind not in EIGHT_BIT)
+    if ours is None or others is None:
+        return ""
+    if ahead(ours, others):
+        answer = "pays"
+    elif ahead(others, ours):
+        answer = "does not pay"
+    else:
+        answer = "is not shown to pay or to cost"
+    factor = wording.ratio(ours.value / others.value)
+    return (
+        f"At {where} {WORDS[precision]} {answer}: its fastest route, {ours.name}, has {ours.said}, {factor} "
+        f"the speed of the fastest without, {others.name} ({others.said})."
+    )
+
+
+def ahead(one: Speed, other: Speed) -> bool:
+    """Whether all of one's range lies beyond MATTERS above the other's: one process each, so no interval."""
+    return one.low > MATTERS * other.high
+
+
+def fastest(rows: Mapping, speed: Callable, wanted: Callable[[str], bool]) -> Speed | None:
+    """The fastest of the rows whose precision is wanted."""
+    chosen = {key: row for key, row in rows.items() if wanted(key[1])}
+    return max(speeds(chosen, speed), key=lambda found: found.value, default=None)
+
+
+def speeds(rows: Mapping, speed: Callable) -> list[Speed]:
+    """Of the rows that have one."""
+    return [found for row in rows.values() if (found := speed(row))]
+
+
+def throughput(row: Mapping, batch: int) -> Speed | None:
+    """Images a second, with the range of the rounds."""
+    found = rate(row, batch)
+    if found is None:
+        return None
+    said = f"{wording.count(found['median'])} images/s"
+    return Speed(row_name(row), found["median"], found["min"], found["max"], said)
+
+
+def latency(row: Mapping) -> Speed | None:
+    """Calls a second with one image; of the spread the slow tenth is known, which counts on both sides."""
+    if row["latency"] is None:
+        return None
+    times = row["latency"]["host_ms"]
+    spread = times["p90"] - times["median"]
+    fast = max(times["median"] - spread, times["median"] / 2)
+    said = f"{times['median']:.3g} ms"
+    return Speed(row_name(row), 1 / times["median"], 1 / times["p90"], 1 / fast, said)
+
+
+def row_name(row: Mapping) -> str:
+    """What a row is called in a sentence."""
+    return row["backend"] if row["precision"] in EIGHT_BIT else f"{row['backend']} {row['precision']}"
+
+
+def accuracies(rows: Mapping, precision: str) -> list[str]:
+    """How far the accuracy of each row of this precision is from bf16, or else fp32."""
+    said = []
+    for (_, kind), row in rows.items():
+        reference = "bf16" if row["over_bf16"] is not None else "fp32"
+        difference = row[f"over_{reference}"]
+        if kind != precision or difference is None:
+            continue
+        near = "within" if abs(difference) <= NEAR else "more than"
+        said.append(
+            f"The accuracy of {row_name(row)} is {points(difference)} points from eager {reference} "
+            f"({near} {NEAR * 100:g} points) on {row['images']:,} images, of which "
+            f"{wording.percent(row['agreement'])} get the class that eager fp32 gives."
+        )
+    return said
+
+
+def points(difference: float) -> str:
+    """A difference of shares in points, with its sign: +0.12."""
+    return f"{difference * 100:+.2f}"

@@ -44,7 +44,7 @@ def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
     settings = found["settings"]
     return {
         "sentences": sentences(done, settings),
-        "claims": kernel_claims.claims(done, TITLES),
+        "claims": kernel_claims.augment_claims(done, TITLES),
         "pictures": [],
         "tables": [table(done, settings, n) for n in settings["batch_size"]],
     }

@@ -1,10 +1,10 @@
-"""What the augments' kernels are held to, judged on one kernel benchmark.
+"""What kernels are held to, judged on one kernel benchmark: those of the augments, and of the activation.
 
 Medians, with the range that the quartiles of the launches allow: a claim holds or fails only where that
 whole range lies on one side of its line.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufeed.core.plan_kernels import STEPS
@@ -18,7 +18,7 @@ TIMES_LIBRARIES = 3.0
 WITHIN = 0.20  # of the ratio of the bytes
 LIBRARIES = {"torchvision": "torchvision v2", "kornia": "Kornia"}
 
-Rows = Mapping[tuple[str, str, int, int], Mapping]  # done rows by (work, implementation, batch, size)
+AugmentRows = Mapping[tuple[str, str, int, int], Mapping]  # done rows by (work, implementation, batch, size)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Measured:
         return f"{say(self.value)} ({say(self.low)} to {say(self.high)})"
 
 
-def claims(done: Rows, titles: Mapping[str, str]) -> list[Claim]:
+def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
     """All claims, in the order of the table. done: rows that have times; titles: works in words."""
     found = [
         share(done, "chain", work, CHAIN_SHARE, f"chain, {titles[work]}") for work in ("normalise", *STEPS)
@@ -61,7 +61,7 @@ def claims(done: Rows, titles: Mapping[str, str]) -> list[Claim]:
     return found
 
 
-def share(done: Rows, by: str, work: str, line: float, title: str) -> Claim:
+def share(done: AugmentRows, by: str, work: str, line: float, title: str) -> Claim:
     """A kernel's share of the speed of a copy of the bytes that it moves itself."""
     row = done.get((work, by, BATCH, SIZE))
     found = row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
@@ -69,7 +69,7 @@ def share(done: Rows, by: str, work: str, line: float, title: str) -> Claim:
     return judged(claim, f"at least {line:.0%} of copy", found, line, float("inf"), "{:.0%}".format)
 
 
-def lead_by_bytes(done: Rows) -> Claim:
+def lead_by_bytes(done: AugmentRows) -> Claim:
     """Whether the one kernel leads the chain by what it saves in bytes."""
     lead = slower(done, "chain", "ms", BATCH, SIZE)
     claim = f"fused over the chain, batch {BATCH} of {SIZE} px"
@@ -81,7 +81,7 @@ def lead_by_bytes(done: Rows) -> Claim:
     return judged(claim, line, lead, ratio * (1 - WITHIN), ratio * (1 + WITHIN), "{:.1f} times".format)
 
 
-def slower(done: Rows, by: str, clock: str, n: int, size: int) -> Measured | None:
+def slower(done: AugmentRows, by: str, clock: str, n: int, size: int) -> Measured | None:
     """How many times as long as `fused` another takes for one_pass; None if one of them has no time.
 
     clock: `ms`, on the device, or `call_ms`, of which only one number is known.
@@ -109,3 +109,59 @@ def judged(
     else:
         answer = FAILS if found.high < low or found.low > high else OPEN
     return Claim(claim, line, found.told(say), answer)
+
+
+WORKS = {
+    "bias_gelu_forward": "bias and GELU, forward",
+    "bias_gelu_backward": "bias and GELU, backward with the bias's gradient",
+    "linear_gelu": "linear and GELU, forward",
+    "mlp": "MLP block (linear, bias, GELU, linear), forward and backward",
+}
+WHO = {
+    "extension": "extension",
+    "epilogue": "cuBLASLt epilogue",
+    "compiled": "torch.compile",
+    "eager": "eager",
+    "gelu_alone": "F.gelu without bias",
+}
+
+ActivationRows = Mapping[
+    tuple[str, str, str, int], Mapping
+]  # done rows by (work, form, implementation, columns)
+
+
+def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
+    """A claim a line and width; a line of several numbers gives one for each."""
+    found = []
+    for line in lines:
+        for width in columns:
+            found += activation_claims_at(done, line, width)
+    return found
+
+
+def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:
+    """The claims of one line at one width."""
+    work, form, who = line["work"], line["form"], line.get("implementation", "extension")
+    row, found = done.get((work, form, who, width)), []
+    name = f"{WHO[who]}, {WORKS[work]}, {form}, {width} columns"
+    if "share" in line:
+        share = row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
+        yardstick = row["yardstick"] if row else "copy or triad"
+        said = f"at least {line['share']:.0%} of {yardstick}"
+        found.append(judged(name, said, share, line["share"], float("inf"), "{:.0%}".format))
+    for other, times in line.get("times", {}).items():
+        lead = faster(row, done.get((work, form, other, width)))
+        said = f"at least {times:g} times as fast as {WHO[other]}"
+        found.append(judged(name, said, lead, times, float("inf"), "{:.2f} times".format))
+    return found
+
+
+def faster(row: Mapping | None, other: Mapping | None) -> Measured | None:
+    """How many times as long as a row another takes; None if one of them has no time."""
+    if not row or not other:
+        return None
+    return Measured(
+        other["ms_median"] / row["ms_median"],
+        other["ms_q1"] / row["ms_q3"],
+        other["ms_q3"] / row["ms_q1"],
+    )

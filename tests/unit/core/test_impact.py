@@ -15,7 +15,7 @@ from gpufeed.core.config import check
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.report import claims, load_records, publish, style, tables
-from gpufeed.report.sections import impact_figure, impact_section
+from gpufeed.report.sections import impact
 
 CONFIG = {
     "run": ["e"],
@@ -131,7 +131,7 @@ def cell(augment="torch", **axes):
 
 def found_in(paths, config=CONFIG):
     table = tables.cells(load_records.read_records(paths))
-    return impact_section.section(table, asdict(impact_of(config)))
+    return impact.section(table, asdict(impact_of(config)))
 
 
 def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):
@@ -269,7 +269,7 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
     paths = made.write_speeds(tmp_path, cell(), [1000, 1100])
     paths += made.write_speeds(tmp_path, cell("fused"), [2000, 2200])
     (machine,) = found_in(paths)["machines"]
-    svg = style.to_svg(impact_figure.factors([machine]))
+    svg = style.to_svg(impact.factors([machine]))
     assert "2.00x range above" in svg
     assert "one kernel" in svg
     ids = [cell().id, cell("fused").id]
@@ -293,7 +293,7 @@ def test_the_figure_has_every_factor_and_the_page_table_context_and_goal(tmp_pat
 
 @pytest.mark.parametrize(("low", "high"), [(0.8, 1.2), (0.97, 1.02), (0.6, 1.9), (0.3, 4), (0.9, 60)])
 def test_the_scale_of_the_figure_can_be_read(low, high):
-    found = impact_figure.ticks(low, high)
+    found = impact.ticks(low, high)
     assert 2 <= len(found) <= 8
     assert low <= min(found) < max(found) <= high
     assert 1 in found
@@ -302,7 +302,7 @@ def test_the_scale_of_the_figure_can_be_read(low, high):
 def test_long_names_of_changes_keep_out_of_each_other_in_the_figure():
     row = {"factor": 1.05, "low": 1.04, "high": 1.06, "verdict": "faster"}
     long = "a kernel with a rather long name of its own, " * 3
-    figure = impact_figure.factors([{"title": "here", "rows": [{"change": long} | row] * 4}])
+    figure = impact.factors([{"title": "here", "rows": [{"change": long} | row] * 4}])
     figure.draw_without_rendering()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     assert all(above.y0 >= below.y1 for above, below in pairwise(boxes))

@@ -31,7 +31,7 @@ from gpufeed.decoders.decode_counts import Tally, together
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.strips import StripsLoader
 from gpufeed.report import interactive, load_records, tables, verdicts
-from gpufeed.report.sections import equivalence_section
+from gpufeed.report.sections import equivalence
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_reader import StripReader
 from gpufeed.training import cell_training
@@ -276,7 +276,7 @@ def test_the_gates_table_says_who_decoded(tmp_path):
     paths = [tmp_path / f"gate/files/simplejpeg/b{size}.json" for size in (4, 20)]
     for path, size in zip(paths, (4, 20), strict=True):
         verdict_of(task_for(manifest, cache, "simplejpeg", batch_size=size)).write(path)
-    (row,) = equivalence_section.judged(paths)
+    (row,) = equivalence.judged(paths)
     assert row.decoder.endswith("; of 120 images 18 by pillow")
     assert row.decoder.startswith("simplejpeg")
     assert SETTINGS["batch_size"] == 5

@@ -8,10 +8,9 @@ import record_fixtures as made
 from gpufeed.report import figures, load_records, publish, style, tables
 from gpufeed.report.sections import (
     ceilings_figure,
-    inference_figure,
-    kernel_figure,
-    learning_figure,
-    learning_section,
+    inference,
+    kernel_activation,
+    learning,
     speed_utilization_figure,
 )
 
@@ -102,7 +101,7 @@ def test_a_setting_that_differs_between_loaders_alone_has_no_panel(tmp_path):
 def test_learning_draws_epochs_and_accuracy(tmp_path):
     paths = made.write_speeds(tmp_path, made.cell("resident", epochs=3), [100, 110], epochs=3, top1=0.81)
     table = load_records.read_records(paths)
-    said = text_of(learning_figure.draw(tables.cells(table), load_records.read_epochs(table))[0])
+    said = text_of(learning.draw(tables.cells(table), load_records.read_epochs(table))[0])
     assert "top-1 81 %" in said
 
 
@@ -120,7 +119,7 @@ def learners(tmp_path, count, losses):
 
 
 def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tmp_path):
-    curves, final = learning_figure.draw(*learners(tmp_path, 14, [(1.0, 1.5)]))[0].axes
+    curves, final = learning.draw(*learners(tmp_path, 14, [(1.0, 1.5)]))[0].axes
     looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in curves.lines}
     assert len(looks) == len(curves.lines) == 14
     points = [container.lines[0] for container in final.containers]
@@ -137,7 +136,7 @@ def test_no_two_learning_curves_look_the_same_and_each_final_loss_has_its_row(tm
     ],
 )
 def test_the_difference_of_the_final_losses_is_stated(tmp_path, losses, words):
-    said = learning_section.difference(*learners(tmp_path, len(losses), losses))
+    said = learning.difference(*learners(tmp_path, len(losses), losses))
     for part in words:
         assert part in said
 
@@ -155,8 +154,8 @@ def test_lines_differ_in_a_grey_print_too():
     [
         [hatch for _, _, hatch in figures.PARTS.values()],
         [hatch for _, hatch, _ in ceilings_figure.LOOKS.values()],
-        [hatch for _, hatch in kernel_figure.LOOKS.values()],
-        inference_figure.HATCHES,
+        [hatch for _, hatch in kernel_activation.LOOKS.values()],
+        inference.HATCHES,
     ],
 )
 def test_bars_differ_in_their_hatches(hatches):

@@ -13,7 +13,7 @@ from test_gate_report import write as write_verdict
 from gpufeed.core.folders import records_below
 from gpufeed.report import find_results, missing, publish
 from gpufeed.report.load_records import read_records
-from gpufeed.report.sections import equivalence_section
+from gpufeed.report.sections import equivalence
 
 OURS = "gpu_decoding"
 GATE = "synthetic_224/overlap/b128-w0-pinned-s0"
@@ -117,7 +117,7 @@ def test_results_that_are_no_longer_planned_are_named_and_not_shown(tmp_path):
     assert "pays" not in before.split("All cells")[0]
     assert "It was wrong then." not in text
     assert "Building the cache" not in text
-    (row,) = equivalence_section.rows(found.gates, read_records(found.paths))
+    (row,) = equivalence.rows(found.gates, read_records(found.paths))
     assert row.status == "passed"
     for path in found.stale:
         assert str(path) in after

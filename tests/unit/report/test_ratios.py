@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from record_fixtures import beside, cell, record, write
 
 from gpufeed.report.load_records import read_records
-from gpufeed.report.paired_repeats import pairs, ratio
+from gpufeed.report.significance import paired_repeats, ratio_of_repeats
 from gpufeed.system.statistics import (
     ENOUGH_FOR_INTERVAL,
     FASTER,
@@ -146,12 +146,12 @@ def test_the_blocks_of_one_run_pair_whatever_the_order_within(tmp_path):
         for repeat, block in enumerate(order)
         for position, loader in enumerate(block)
     ]
-    found = pairs(*read(tmp_path, *run))
+    found = paired_repeats(*read(tmp_path, *run))
     assert found["place"].unique().tolist() == ["GPU-1"]
     assert found[["repeat", "rate", "other"]].to_numpy().tolist() == [
         [repeat, 150 + repeat, 100 + repeat] for repeat in range(6)
     ]
-    assert ratio(*read(tmp_path, *run)).paired
+    assert ratio_of_repeats(*read(tmp_path, *run)).paired
 
 
 def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
@@ -166,8 +166,10 @@ def test_a_second_measurement_stands_in_the_block_of_the_first(tmp_path):
     paths = write(tmp_path, *run[:4], slow, *run[5:]) + write(tmp_path, later, name="{}-again")
     table = read_records(paths)
     sides = [table[table["loader"] == name] for name in ("resident", "overlap")]
-    assert pairs(*sides).set_index("repeat")["rate"].to_dict() == dict.fromkeys(range(6), 100) | {2: 200}
-    assert ratio(*sides).paired
+    assert paired_repeats(*sides).set_index("repeat")["rate"].to_dict() == dict.fromkeys(range(6), 100) | {
+        2: 200
+    }
+    assert ratio_of_repeats(*sides).paired
     assert sides[0].set_index("repeat")["measured_again"].to_dict() == {n: n == 2 for n in range(6)}
 
 
@@ -181,17 +183,17 @@ def test_a_second_record_beside_a_quiet_first_is_not_spoken_of(tmp_path):
 def test_two_runs_one_after_the_other_do_not_pair(tmp_path):
     first = [at(repeat, "resident", repeat, 150 + repeat) for repeat in range(6)]
     second = [at(60 + repeat, "overlap", repeat, 100 + repeat) for repeat in range(6)]
-    assert pairs(*read(tmp_path, *first, *second)).empty
-    found = ratio(*read(tmp_path, *first, *second))
+    assert paired_repeats(*read(tmp_path, *first, *second)).empty
+    found = ratio_of_repeats(*read(tmp_path, *first, *second))
     assert (found.paired, found.n, difference(found)) == (False, 6, FASTER)
 
 
 def test_repeats_of_other_gpus_do_not_pair(tmp_path):
     run = [at(0, "resident", 0, 150), at(1, "overlap", 0, 100), at(2, "resident", 1, 150)]
     other = at(3, "overlap", 1, 100, uuid="GPU-2")
-    assert pairs(*read(tmp_path / "a", *run, other)).empty  # one block is no order
+    assert paired_repeats(*read(tmp_path / "a", *run, other)).empty  # one block is no order
     same = at(3, "overlap", 1, 100)
-    assert len(pairs(*read(tmp_path / "b", *run, same))) == 2
+    assert len(paired_repeats(*read(tmp_path / "b", *run, same))) == 2
 
 
 def test_without_a_uuid_the_node_is_the_place(tmp_path):
@@ -200,6 +202,6 @@ def test_without_a_uuid_the_node_is_the_place(tmp_path):
         for repeat in range(2)
         for second in range(2)
     ]
-    assert pairs(*read(tmp_path / "a", *run)).empty
+    assert paired_repeats(*read(tmp_path / "a", *run)).empty
     one = [replace(r, environment=r.environment | {"node": "node-a"}) for r in run]
-    assert pairs(*read(tmp_path / "b", *one))["place"].unique().tolist() == ["node-a"]
+    assert paired_repeats(*read(tmp_path / "b", *one))["place"].unique().tolist() == ["node-a"]

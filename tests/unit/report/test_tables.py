@@ -9,9 +9,9 @@ import sweep_fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.report import find_results, load_records, paired_repeats, publish, tables
-from gpufeed.report.sections import ceilings_rows, decoding_tables, machines
-from gpufeed.report.sections.epoch_starts import epoch_starts
+from gpufeed.report import find_results, load_records, publish, significance, tables
+from gpufeed.report.sections import ceilings_rows, decoding_tables, provenance
+from gpufeed.report.tables import epoch_starts
 
 
 def table_of(paths) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, tol
     one = made.record(made.cell("resident"))
     paths = made.write(tmp_path, replace(one, environment=one.environment | told))
     assert table_of(paths)["commit"].tolist() == [said]
-    (machine,) = machines.rows(load_records.read_records(paths))
+    (machine,) = provenance.machine_rows(load_records.read_records(paths))
     assert machine["facts"]["commit"] == said
     ceilings = {"environment": one.environment | told}
     assert ceilings_rows.origin(ceilings)[1] == said
@@ -68,11 +68,11 @@ def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
         one = made.record(made.cell("resident"), number, gpu=None)
         paths += made.write(tmp_path, replace(one, environment=one.environment | {"machine": machine}))
     table = load_records.read_records(paths)
-    assert paired_repeats.places(table[:2])[0].tolist() == ["0123abcd", "4567cdef"]
-    assert paired_repeats.places(table)[0].tolist() == ["node-a"] * 3  # one does not tell its machine
-    assert paired_repeats.one_place(table[:1], table[2:])
-    assert not paired_repeats.one_place(table[:1], table[1:2])
-    told = [machine["facts"]["machine"] for machine in machines.rows(table)]
+    assert significance.places(table[:2])[0].tolist() == ["0123abcd", "4567cdef"]
+    assert significance.places(table)[0].tolist() == ["node-a"] * 3  # one does not tell its machine
+    assert significance.one_place(table[:1], table[2:])
+    assert not significance.one_place(table[:1], table[1:2])
+    told = [machine["facts"]["machine"] for machine in provenance.machine_rows(table)]
     assert told == ["0123abcd", "4567cdef", "unknown"]
     assert table_of(paths)["repeats"].iloc[0]["machine"].dropna().tolist() == list(hosts[:2])
     points = decoding_tables.read_sweeps(sweep_fixtures.write_sweeps(tmp_path)[:2])[0]

@@ -28,7 +28,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.report import publish, tables
 from gpufeed.report.load_records import read_records
-from gpufeed.report.sections import smaller_batches
+from gpufeed.report.sections import provenance
 from gpufeed.training.cell_training import read_cell, train
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.runtime_context import Place, Stores
@@ -297,10 +297,10 @@ def test_two_batches_never_share_a_row(tmp_path):
     assert found["batch_size"].tolist() == [256, 512]
     assert found["n_repeats"].tolist() == [2, 1]
     assert found["images_per_s"].tolist() == [pytest.approx(100.5), 50.0]
-    assert smaller_batches.lines(records) == [
+    assert provenance.smaller_batches(records) == [
         f"{of.id} ran out of memory at 512 images a step and was measured with 256 (2 repeats)"
     ]
-    assert smaller_batches.lines(records[records["batch_size"] == 512]) == []
+    assert provenance.smaller_batches(records[records["batch_size"] == 512]) == []
 
 
 def test_the_page_says_so(tmp_path):

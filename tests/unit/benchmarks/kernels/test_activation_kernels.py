@@ -21,7 +21,8 @@ from gpufeed.core.plan_kernels import ACTIVATION_WORKS, check_lines, lines, sett
 from gpufeed.report import style
 from gpufeed.report.find_results import Found
 from gpufeed.report.page import page
-from gpufeed.report.sections import kernel_activation, kernel_figure, kernel_lines, kernel_section
+from gpufeed.report.sections import kernel_activation, kernel_claims
+from gpufeed.report.sections import kernels as kernel_section
 
 CPU = torch.device("cpu")
 CASE = Case(70, 64, torch.float32, CPU)
@@ -258,7 +259,9 @@ def judged(ms: float, spread: float = 0.01) -> list[tuple[str, str]]:
     """(measured, answer) of the line SHARE where the extension takes `ms` and compiled 1.5 ms."""
     made = rows({("bias_gelu_forward", "tanh", "extension", 32): ms}, spread)
     made += rows({("bias_gelu_forward", "tanh", "compiled", 32): 1.5}, spread)
-    return [(claim.measured, claim.answer) for claim in kernel_lines.claims(done(made), [SHARE], [32])]
+    return [
+        (claim.measured, claim.answer) for claim in kernel_claims.activation_claims(done(made), [SHARE], [32])
+    ]
 
 
 def test_a_line_is_judged_by_the_quartiles():
@@ -272,7 +275,7 @@ def test_a_line_is_judged_by_the_quartiles():
 
 def test_a_line_is_judged_at_every_width_and_says_what_is_missing():
     made = done(rows({("bias_gelu_forward", "tanh", "extension", 32): 0.5}))
-    found = kernel_lines.claims(made, [SHARE], [32, 64])
+    found = kernel_claims.activation_claims(made, [SHARE], [32, 64])
     assert [claim.answer for claim in found] == ["holds", "not measured", "not measured", "not measured"]
     assert found[0].claim == "extension, bias and GELU, forward, tanh, 32 columns"
     assert found[0].line == "at least 90% of copy"
@@ -319,7 +322,7 @@ def test_any_set_of_rows_can_be_shown(found):
 
 
 def test_the_figure_has_a_panel_for_each_work_and_form_with_every_value():
-    figure = kernel_figure.draw(done(whole()), SETTINGS)
+    figure = kernel_activation.draw(done(whole()), SETTINGS)
     panels = [axis for axis in figure.axes if axis.get_visible()]
     assert len(panels) == len(ALL)
     first = panels[0]  # bias_gelu_forward, tanh

@@ -17,7 +17,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS, settings
 from gpufeed.report.find_results import Found, Part
 from gpufeed.report.page import page
-from gpufeed.report.sections import kernel_claims, kernel_section
+from gpufeed.report.sections import kernel_claims, kernels
 from gpufeed.report.sections.kernel_augment import TITLES
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
     assert "measured on a CUDA GPU" in found["sentence"]
     record.write_kernels(found, tmp_path / "e.json")
     assert record.read_kernels(tmp_path / "e.json") == found
-    shown = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)
+    shown = kernels.section([tmp_path / "e.json"], "e", PLANNED)
     assert shown["troubles"] == [("skipped", found["sentence"])]
     assert not shown["machines"]
 
@@ -159,7 +159,7 @@ def test_the_report_tells_what_one_pass_is_worth(tmp_path):
     record.write_kernels(
         benchmark(rows({"fused": 1.0, "chain": 8.0, "torchvision": 20.0})), tmp_path / "e.json"
     )
-    (machine,) = kernel_section.section([tmp_path / "e.json"], "e", PLANNED)["machines"]
+    (machine,) = kernels.section([tmp_path / "e.json"], "e", PLANNED)["machines"]
     assert machine["sentences"] == [
         "8 px, batch 4: all in one pass takes 1 ms, 50% of the speed of a copy of as many bytes; the chain "
         "of kernels moves 7.4 times the bytes and takes 8.0 times as long; torchvision 20.0 times. "
@@ -187,7 +187,9 @@ def claims_of(**by: dict) -> dict[str, tuple[str, str]]:
         implementation, _, work = name.partition("_of_")
         done[work or "one_pass", implementation, 4096, 64] = row
         done[work or "one_pass", implementation, 128, 64] = row
-    return {claim.claim: (claim.measured, claim.answer) for claim in kernel_claims.claims(done, TITLES)}
+    return {
+        claim.claim: (claim.measured, claim.answer) for claim in kernel_claims.augment_claims(done, TITLES)
+    }
 
 
 @pytest.mark.parametrize(
@@ -230,14 +232,14 @@ def test_every_kernel_of_the_chain_and_both_libraries_have_a_claim_and_a_line():
 
 
 def test_what_was_not_measured_there_is_not_judged():
-    found = kernel_claims.claims({("one_pass", "fused", 512, 64): timed(1.0)}, TITLES)
+    found = kernel_claims.augment_claims({("one_pass", "fused", 512, 64): timed(1.0)}, TITLES)
     assert {claim.answer for claim in found} == {"not measured", ""}
     assert {claim.measured for claim in found} == {"not measured"}
 
 
 def test_an_experiment_without_kernels_has_no_section(tmp_path):
-    assert kernel_section.section([tmp_path / "other.json"], "e", None) is None
-    assert kernel_section.section([], "e", PLANNED)["missing"]
+    assert kernels.section([tmp_path / "other.json"], "e", None) is None
+    assert kernels.section([], "e", PLANNED)["missing"]
 
 
 def test_settings_have_defaults():

@@ -9,7 +9,7 @@ import record_fixtures as made
 
 from gpufeed.benchmarks.store_builds import BuildTimes
 from gpufeed.report import load_records, publish
-from gpufeed.report.sections import builds_section, dataset_notes
+from gpufeed.report.sections import builds, provenance
 
 SENTENCE = "Decoder nvimgcodec needs <a GPU> & this node has none."
 
@@ -86,7 +86,7 @@ def results(tmp_path):
 
 def test_rows_by_size_then_speed(results):
     folder, _ = results
-    table = builds_section.table(sorted(folder.glob("builds/*/*.json")), "pipelining")
+    table = builds.table(sorted(folder.glob("builds/*/*.json")), "pipelining")
     shown = [(row.images, row.decoder, row.cores, row.seconds, row.n, row.buffers) for row in table.rows]
     repeated = "50,000 (repeats of 20,000 real files)"
     assert shown == [
@@ -100,7 +100,7 @@ def test_rows_by_size_then_speed(results):
         ("nvimgcodec", "skipped"),
         ("pillow-all", "damaged"),
     ]
-    assert builds_section.table(sorted(folder.glob("builds/*/*.json")), "hybrid_gpu") is None
+    assert builds.table(sorted(folder.glob("builds/*/*.json")), "hybrid_gpu") is None
 
 
 @pytest.mark.parametrize(("mib", "word"), [(1500, "less than"), (3000, "within"), (5000, "more than")])
@@ -108,17 +108,17 @@ def test_memory_against_the_guide(mib, word):
     made_of = times(
         "dali_gpu", "all", one(1000, 1000, [0.5], 10.0), one(50_000, 20_000, [5.0], mib), gpu=made.H200
     )
-    sentence = builds_section.memory([builds_section.row(made_of, built) for built in made_of.builds])
+    sentence = builds.memory([builds.row(made_of, built) for built in made_of.builds])
     assert (
         f"{mib:,} MiB (by dali_gpu 9.1, of a set of 50,000 (repeats of 20,000 real files)): {word} the 2"
         in sentence
     )
-    assert builds_section.memory([]) == ""
+    assert builds.memory([]) == ""
 
 
 def test_the_newest_record_tells_of_a_dataset(results):
     folder, _ = results
-    (row,) = dataset_notes.rows(load_records.read_records(sorted(folder.glob("records/*/*/*.json"))))
+    (row,) = provenance.dataset_rows(load_records.read_records(sorted(folder.glob("records/*/*/*.json"))))
     assert (row.dataset, row.samples, row.quarantined, row.unnamed) == ("synthetic_224", 990, 3, 2)
     assert row.caches == ["dali_gpu 9.1"]
 

@@ -4,8 +4,7 @@ import copy
 
 import ceilings_fixtures as made
 
-from gpufeed.report.sections.ceilings_answer import headline, mixed
-from gpufeed.report.sections.ceilings_rows import named, origin
+from gpufeed.report.sections.ceilings_rows import headline, mixed_origins, named, origin
 
 
 def measured(wait_s, compute_s=1.0, jitter=0.0, commit=None, count=8):
@@ -70,8 +69,8 @@ def test_graphs_that_the_device_decided_on_are_called_what_they_came_to():
 
 def test_rows_of_several_gpus_or_versions_say_so():
     one = ("a, 4 workers", measured(0.1))
-    assert mixed([one, ("b", measured(0.2))]) == ""
+    assert mixed_origins([one, ("b", measured(0.2))]) == ""
     place = origin(one[1])[0]
-    told = mixed([one, ("b", measured(0.2, commit="f" * 40)), ("c", measured(0.3))])
+    told = mixed_origins([one, ("b", measured(0.2, commit="f" * 40)), ("c", measured(0.3))])
     assert "of several GPUs or versions" in told
     assert f" on {place}: a, 4 workers; c. fffffffff on {place}: b." in told

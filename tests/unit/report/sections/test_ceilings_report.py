@@ -25,13 +25,7 @@ from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import read_ceilings
 from gpufeed.report import publish, style
-from gpufeed.report.sections import (
-    ceilings_rows,
-    ceilings_section,
-    ceilings_verdict,
-    ceilings_words,
-    speed_utilization_figure,
-)
+from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict, speed_utilization_figure
 
 
 def several():
@@ -64,7 +58,7 @@ def test_parts_of_the_bar_add_up_to_the_epoch():
 
 def test_the_table_and_the_figure(tmp_path):
     paths = [made.write(tmp_path, found) for found in several()]
-    ceilings_section.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
+    ceilings.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
     with (tmp_path / "t.csv").open(newline="") as file:
         slow, fed, skipped = csv.DictReader(file)
     assert (slow["verdict"], slow["stage"], fed["verdict"]) == ("input-bound", "decode", "compute-bound")
@@ -87,7 +81,7 @@ def test_the_table_and_the_figure(tmp_path):
     ):
         assert text in words
     assert "first batch" not in words
-    ceilings_section.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
+    ceilings.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
 
 
@@ -253,7 +247,7 @@ def test_the_words_have_the_limits_that_verdicts_go_by(tmp_path, monkeypatch):
     ):
         assert told in words, told
     monkeypatch.setattr(ceilings_verdict, "LOST", 0.8)
-    assert "lies between 80 and 97.1 %" in str(ceilings_words.definitions())
+    assert "lies between 80 and 97.1 %" in str(ceilings_verdict.definitions())
 
 
 def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
@@ -278,11 +272,11 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
 
 def test_a_stage_that_is_not_shown_takes_no_time():
     found = several()[0]["stages"]["decode"] | {"shown": False}
-    assert ceilings_section.stage("decode", found) == (
+    assert ceilings.stage("decode", found) == (
         "decode: not shown to take any time (in the median of 6 rounds 1.25 s an epoch of the loader alone)"
     )
     found["seconds"] = found["seconds"] | {"median": -0.1}
-    assert ceilings_section.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
+    assert ceilings.stage("decode", found).endswith("(in the median of 6 rounds below zero)")
 
 
 @pytest.mark.parametrize(
@@ -303,11 +297,11 @@ def test_a_stage_that_is_not_shown_takes_no_time():
 def test_rounds_that_disagree_settle_nothing_and_are_said_to(seconds, said):
     found = difference([1 + one for one in seconds], [1.0] * 6, 1000, 1.5, 1.0)
     assert not found["shown"]
-    assert ceilings_section.stage("fetch", found) == said
+    assert ceilings.stage("fetch", found) == said
 
 
 def test_nothing_asked_for_is_no_part(tmp_path):
-    assert ceilings_section.section([], "limits", []) is None
+    assert ceilings.section([], "limits", []) is None
 
 
 # --- the config

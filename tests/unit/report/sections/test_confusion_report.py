@@ -12,7 +12,7 @@ from trained_fixtures import evaluation, unfinished, write_evaluation
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish, style
-from gpufeed.report.sections import confusion_figure, confusion_section
+from gpufeed.report.sections import confusion
 
 BY_HAND = np.array([[8, 2, 0], [1, 4, 5], [0, 0, 1]])  # red, green, blue
 
@@ -25,7 +25,7 @@ def random_matrix(classes, images=50):
 
 
 def test_sentences_by_hand():
-    first, second, third = confusion_section.sentences(evaluation(BY_HAND))
+    first, second, third = confusion.sentences(evaluation(BY_HAND))
     assert first == "13 of the 21 images of split test get their own class (62 %), loss 0.75."
     assert second == "Recognised best is blue (100 % of its images), least green (40 %)."
     assert third == (
@@ -35,13 +35,13 @@ def test_sentences_by_hand():
 
 
 def test_a_model_that_is_always_right_confuses_nothing():
-    said = confusion_section.sentences(evaluation(np.diag([3, 4, 5])))
+    said = confusion.sentences(evaluation(np.diag([3, 4, 5])))
     assert said[1:] == ["No class is taken for another one."]
     assert "100 %" in said[0]
 
 
 def test_a_class_without_images_is_in_no_sentence():
-    said = " ".join(confusion_section.sentences(evaluation(np.array([[3, 1, 0], [0, 0, 0], [2, 0, 2]]))))
+    said = " ".join(confusion.sentences(evaluation(np.array([[3, 1, 0], [0, 0, 0], [2, 0, 2]]))))
     assert "least blue" in said
     assert "best is red" in said
 
@@ -55,7 +55,7 @@ matrices = st.integers(1, 6).flatmap(
 def test_the_confused_pairs_are_all_that_is_off_the_diagonal(rows):
     matrix = np.array(rows)
     names = [f"class {i}" for i in range(len(matrix))]
-    pairs = confusion_section.confused(matrix, names)
+    pairs = confusion.confused(matrix, names)
     assert sum(pair.count for pair in pairs) == matrix.sum() - matrix.trace()
     assert [pair.count for pair in pairs] == sorted((pair.count for pair in pairs), reverse=True)
     for pair in pairs:
@@ -70,7 +70,7 @@ def texts(svg):
 
 
 def test_a_small_matrix_shows_names_and_counts():
-    said = texts(style.to_svg(confusion_section.draw(evaluation(BY_HAND))))
+    said = texts(style.to_svg(confusion.draw(evaluation(BY_HAND))))
     assert said.count("red") == said.count("green") == said.count("blue") == 2
     for count in ("8", "2", "4", "5"):
         assert count in said
@@ -83,7 +83,7 @@ def test_a_small_matrix_shows_names_and_counts():
 )
 def test_what_is_written_grows_no_denser_than_can_be_read(classes, names, counts):
     labels = [f"n{10_000_000 + i}" for i in range(classes)]
-    figure = confusion_section.draw(evaluation(random_matrix(classes), labels))
+    figure = confusion.draw(evaluation(random_matrix(classes), labels))
     figure.canvas.draw()
     axis = figure.axes[0]
     assert bool(axis.texts) == counts
@@ -94,14 +94,14 @@ def test_what_is_written_grows_no_denser_than_can_be_read(classes, names, counts
     places = sorted(label.get_window_extent().y0 for label in ticks if label.get_window_extent().height)
     assert min(np.diff(places)) >= size * figure.dpi / 72  # no label touches the next one
     svg = style.to_svg(figure)
-    assert svg == style.to_svg(confusion_section.draw(evaluation(random_matrix(classes), labels)))
+    assert svg == style.to_svg(confusion.draw(evaluation(random_matrix(classes), labels)))
     assert len(svg) < 200_000
 
 
 def test_counts_stand_out_on_every_colour():
     for share in np.linspace(0, 1, 101):
-        background = confusion_figure.COLOURS(confusion_figure.NORM(share))[:3]
-        assert confusion_figure.contrast(background, confusion_figure.ink(background)) >= 4.5
+        background = confusion.COLOURS(confusion.NORM(share))[:3]
+        assert confusion.contrast(background, confusion.ink(background)) >= 4.5
 
 
 def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
@@ -127,14 +127,14 @@ def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
 
 
 def test_an_experiment_without_models_has_no_such_section(tmp_path):
-    assert confusion_section.section([], "pipelining", []) is None
+    assert confusion.section([], "pipelining", []) is None
     path = write_evaluation(tmp_path, evaluation(BY_HAND))
-    assert confusion_section.section([path], "another", []) is None
+    assert confusion.section([path], "another", []) is None
 
 
 def test_a_figure_of_nothing_says_why(tmp_path):
     path = write_evaluation(tmp_path, unfinished("failed", "Found evaluation loss nan."))
-    confusion_section.plot(path, tmp_path / "confusion.svg")
+    confusion.plot(path, tmp_path / "confusion.svg")
     assert "evaluation loss nan" in (tmp_path / "confusion.svg").read_text()
 
 
@@ -142,7 +142,7 @@ def test_a_figure_of_nothing_says_why(tmp_path):
 def test_a_matrix_that_is_not_that_of_its_classes_is_damage(tmp_path, matrix):
     path = write_evaluation(tmp_path, evaluation(BY_HAND, confusion=matrix))
     with pytest.raises(GpufeedError, match="rows for 3 classes"):
-        confusion_section.read(path)
+        confusion.read(path)
 
 
 def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(tmp_path):
@@ -166,7 +166,7 @@ def test_predictions_beside_an_evaluation_are_shown_and_their_text_is_only_text(
 def test_damaged_predictions_are_told_and_stop_no_report(tmp_path, text):
     path = write_evaluation(tmp_path, evaluation(BY_HAND))
     path.with_name("predictions.csv").write_text(text)
-    found = confusion_section.section([path], path.parent.parent.name, [])
+    found = confusion.section([path], path.parent.parent.name, [])
     assert found["models"] == []
     assert [trouble["status"] for trouble in found["troubles"]] == ["damaged"]
     assert "predictions.csv" in found["troubles"][0]["sentence"]

@@ -8,7 +8,7 @@ import record_fixtures as made
 
 from gpufeed.core.equivalence_verdict import Verdict, variant
 from gpufeed.report import load_records, publish
-from gpufeed.report.sections import equivalence_section
+from gpufeed.report.sections import equivalence
 
 SETTINGS = {
     "batch_size": 128,
@@ -83,7 +83,7 @@ def test_a_row_for_each_loader_with_a_record(results):
     folder, _ = results
     paths = sorted(folder.glob("records/*/*/*.json"))
     verdicts = sorted(folder.glob("gate/*/*/*.json"))
-    found = {row.loader: row for row in equivalence_section.rows(verdicts, load_records.read_records(paths))}
+    found = {row.loader: row for row in equivalence.rows(verdicts, load_records.read_records(paths))}
     assert {loader: row.status for loader, row in found.items()} == {
         "dataloader_sync": "passed",
         "overlap": "failed",
@@ -122,7 +122,7 @@ def test_a_damaged_verdict_is_a_row_that_says_so(results):
     folder, plan = results
     path = folder / "gate/synthetic_224/resident/b64-w0-pinned-s0.json"
     path.write_text(path.read_text()[:50])
-    whole, damaged = equivalence_section.judged(sorted(path.parent.glob("*.json")))
+    whole, damaged = equivalence.judged(sorted(path.parent.glob("*.json")))
     assert (whole.status, whole.largest, damaged.status) == ("passed", "13", "damaged")
     assert "no readable verdict" in damaged.troubles[0][1]
     publish.report(folder, ["pipelining"], plan, folder / "report.html")
@@ -137,5 +137,5 @@ def test_published_verdicts_are_shown_with_published_records(results, tmp_path_f
     write(other / "reference/b", "overlap", gpu=None)
     found = publish.report(other, ["pipelining"], plan, other / "report.html")
     assert found.reference
-    shown = equivalence_section.rows(found.gates, load_records.read_records(found.paths))
+    shown = equivalence.rows(found.gates, load_records.read_records(found.paths))
     assert [row.machine for row in shown] == [made.H200, made.CPU]

@@ -18,7 +18,7 @@ from gpufeed.core import plan_inference
 from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish, wording
-from gpufeed.report.sections import inference_figure, inference_rows, inference_section, inference_verdicts
+from gpufeed.report.sections import inference, inference_rows
 
 
 def measured(int8=1200.0, host_ms=0.5, **changes):
@@ -59,12 +59,12 @@ def measured(int8=1200.0, host_ms=0.5, **changes):
     ],
 )
 def test_the_headline_calls_fastest_only_what_keeps_apart_by_three_percent(rate, said):
-    assert said in inference_verdicts.headline(measured(int8=float(rate)))
+    assert said in inference_rows.headline(measured(int8=float(rate)))
 
 
 def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat():
     near = made.measurement(made.row("eager", "fp32", 500, 2.0), made.row("compiled", "fp32", 510, 0.25))
-    said = inference_verdicts.headline(near)
+    said = inference_rows.headline(near)
     assert (
         "At batch 1024 compiled fp32 has the highest median, not distinguishable from eager fp32: 1,020 "
         in said
@@ -75,7 +75,7 @@ def test_the_headline_has_no_factor_over_what_the_fastest_is_not_shown_to_beat()
 
 
 def test_sentences_by_hand():
-    said = inference_verdicts.sentences(measured())
+    said = inference_rows.sentences(measured())
     assert said == [
         "At batch 256 INT8 pays: its fastest route, torchao_int8, has 1,200 images/s, 1.20x the speed of the "
         "fastest without, compiled_graphs bf16 (1,000 images/s).",
@@ -94,7 +94,7 @@ def test_sentences_by_hand():
 )
 def test_ranges_that_meet_show_nothing(rate, answer):
     """980 to 1,020 without: 0.98 and 1.02 of the rate must lie beyond, by more than 1.03."""
-    assert answer in inference_verdicts.sentences(measured(int8=rate))[0]
+    assert answer in inference_rows.sentences(measured(int8=rate))[0]
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,18 @@ def test_a_factor_is_never_rounded_to_nothing(factor, said):
 def test_an_accuracy_further_away_is_said_to_be():
     found = measured()
     found["rows"][3] |= {"over_bf16": -0.0051}
-    assert "-0.51 points from eager bf16 (more than 0.5 points)" in inference_verdicts.sentences(found)[-1]
+    assert "-0.51 points from eager bf16 (more than 0.5 points)" in inference_rows.sentences(found)[-1]
     for row in found["rows"]:
         row["over_bf16"] = None  # as on a GPU without bf16
-    assert "-0.30 points from eager fp32" in inference_verdicts.sentences(found)[-1]
+    assert "-0.30 points from eager fp32" in inference_rows.sentences(found)[-1]
 
 
 def test_without_a_route_that_ran_that_is_the_sentence():
     found = measured()
     del found["rows"][3]
-    (said,) = inference_verdicts.sentences(found)
+    (said,) = inference_rows.sentences(found)
     assert said == "No INT8 route ran to its end here: see the reasons below."
-    assert inference_verdicts.sentences(made.measurement(made.row("eager", "fp32"))) == []
+    assert inference_rows.sentences(made.measurement(made.row("eager", "fp32"))) == []
 
 
 def test_rates_are_divided_by_eager_of_the_same_precision():
@@ -170,7 +170,7 @@ def stopped(**changes):
 
 def test_nothing_measured_is_a_sentence_in_the_figure(tmp_path):
     path = made.write(tmp_path, stopped())
-    inference_section.publish([path], tmp_path / "t.csv", tmp_path / "f.svg")
+    inference.publish([path], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
 
@@ -208,7 +208,7 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
 def test_numbers_beside_the_axes_do_not_lie_on_each_other():
     slow, fast = made.row("eager", "fp32", 100_000, 1.3), made.row("compiled", "bf16", 350_000, 0.171)
     for rows in ([slow, fast], [slow]):
-        figure = inference_figure.draw([made.measurement(*rows)])
+        figure = inference.draw([made.measurement(*rows)])
         FigureCanvasAgg(figure).draw()
         for axis in figure.axes:
             left, right = axis.get_xlim()

@@ -13,7 +13,7 @@ from image_fixtures import write_cache, write_dataset
 
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import downloads, load_records, loader_call, tables, verdicts
-from gpufeed.report.sections import ceilings_rows, ceilings_section, leaderboard
+from gpufeed.report.sections import ceilings, ceilings_rows, leaderboard
 
 COMMON = {"augment": "cpu", "batch_size": 32}
 
@@ -132,7 +132,7 @@ def with_ceilings(tmp_path, experiment="limits"):
     slow = made.cell("dataloader_sync", experiment, model="vit_tiny")
     paths = made.write_speeds(tmp_path, of, [300, 310]) + made.write_speeds(tmp_path, slow, [100, 110])
     cells, table = read(paths)
-    return ceilings_section.joined(cells, [ceilings_fixtures.write(tmp_path, found)], experiment), table
+    return ceilings.joined(cells, [ceilings_fixtures.write(tmp_path, found)], experiment), table
 
 
 def test_measured_ceilings_stand_in_the_board_and_in_the_answer(tmp_path):
@@ -156,7 +156,7 @@ def test_ceilings_of_another_machine_are_not_joined(tmp_path):
     found["environment"] = made.environment("NVIDIA L4")
     of = made.cell("overlap", "limits", model="vit_tiny")
     cells, _ = read(made.write_speeds(tmp_path, of, [300, 310]))
-    joined = ceilings_section.joined(cells, [ceilings_fixtures.write(tmp_path, found)], "limits")
+    joined = ceilings.joined(cells, [ceilings_fixtures.write(tmp_path, found)], "limits")
     assert joined["au"].isna().all()
     assert verdicts.fed(joined) == ""
 
@@ -164,8 +164,7 @@ def test_ceilings_of_another_machine_are_not_joined(tmp_path):
 def test_the_downloads_hold_the_whole_table(tmp_path):
     cells, _ = with_ceilings(tmp_path)
     found = {
-        link.name: link.href.split(";base64,")
-        for link in downloads.links("limits", ceilings_section.whole(cells))
+        link.name: link.href.split(";base64,") for link in downloads.links("limits", ceilings.whole(cells))
     }
     kinds = {name: kind for name, (kind, _) in found.items()}
     assert kinds == {"limits.csv": "data:text/csv", "limits.parquet": "data:application/vnd.apache.parquet"}

@@ -9,7 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpufeed.report import load_records, style, tables
-from gpufeed.report.sections import learning_figure, learning_section
+from gpufeed.report.sections import learning
 
 FORMS = ("gelu", "bias_gelu")
 VIT = "trainer.optimiser=adamw"
@@ -63,11 +63,11 @@ def test_activations_are_of_one_task_and_other_overrides_are_not(tmp_path):
         hyper={"model": {"activation": "gelu"}},
     )  # fmt: skip
     cells, epochs = read(paths + write(tmp_path, wide, [1.0]))
-    merged, other = learning_section.tasks(cells)
+    merged, other = learning.tasks(cells)
     assert sorted(merged["activation"]) == ["bias_gelu", "gelu"]
     assert set(merged["variant"]) == {""}  # the task is named without what varies in it
     assert list(other["variant"]) == ["model.heads=6; model.activation=gelu"]
-    assert len(learning_figure.learners(cells, epochs)) == 2
+    assert len(learning.learners(cells, epochs)) == 2
 
 
 def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look(tmp_path):
@@ -75,7 +75,7 @@ def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look
     for form in FORMS:
         for loader in ("resident", "host_cache", "overlap"):
             paths += write(tmp_path, of(form, loader), [1.0, 1.2], top1=[0.1, 0.2, 0.3])
-    (figure,) = learning_figure.draw(*read(paths))
+    (figure,) = learning.draw(*read(paths))
     train, final, loss, accuracy = figure.axes
     looks = [(line.get_color(), line.get_marker(), line.get_linestyle()) for line in train.lines]
     assert len(set(looks)) == 6
@@ -92,10 +92,10 @@ def test_curves_of_an_activation_share_a_colour_and_every_curve_has_its_own_look
 
 def test_held_out_panels_are_there_only_where_two_epochs_were_asked_about(tmp_path):
     cells, epochs = read(write(tmp_path, of("gelu"), [1.0], top1=[0.5]))
-    assert len(learning_figure.draw(cells, epochs)[0].axes) == 2
+    assert len(learning.draw(cells, epochs)[0].axes) == 2
     asked = read(write(tmp_path / "asked", of("gelu"), [1.0], top1=[0.3, 0.5]))
-    assert len(learning_figure.draw(*asked)[0].axes) == 4
-    assert "top-1 on held-out images" in text_of(learning_figure.draw(*asked)[0])
+    assert len(learning.draw(*asked)[0].axes) == 4
+    assert "top-1 on held-out images" in text_of(learning.draw(*asked)[0])
 
 
 def test_what_is_too_high_for_a_sheet_of_paper_goes_on_in_another_figure(tmp_path):
@@ -103,23 +103,23 @@ def test_what_is_too_high_for_a_sheet_of_paper_goes_on_in_another_figure(tmp_pat
     for number in range(6):
         cell = of("gelu", batch_size=32 + number)
         paths += write(tmp_path, cell, [1.0], top1=[0.1, 0.2, 0.3])
-    sheets = learning_figure.draw(*read(paths))
+    sheets = learning.draw(*read(paths))
     assert sum(len(sheet.axes) for sheet in sheets) == 6 * 4  # no task is in two pieces or left out
     assert len(sheets) > 1
-    assert all(sheet.get_figheight() <= learning_figure.SHEET_IN for sheet in sheets)
-    assert learning_figure.draw(*read(write(tmp_path, of("gelu", epochs=1), [1.0]))) == []
+    assert all(sheet.get_figheight() <= learning.SHEET_IN for sheet in sheets)
+    assert learning.draw(*read(write(tmp_path, of("gelu", epochs=1), [1.0]))) == []
 
 
 def test_long_curves_have_few_markers_at_places_of_their_own(tmp_path):
     paths = [path for form in FORMS for path in write(tmp_path, of(form, epochs=90), [1.0])]
-    (figure,) = learning_figure.draw(*read(paths))
+    (figure,) = learning.draw(*read(paths))
     (one, step), (other, _) = (line.get_markevery() for line in figure.axes[0].lines)
     assert 90 / step < 15
     assert one % step != other % step
 
 
 def test_the_band_is_the_range_of_the_repeats(tmp_path):
-    axis = learning_figure.draw(*read(write(tmp_path, of("gelu"), [1.0, 1.5, 3.0])))[0].axes[0]
+    axis = learning.draw(*read(write(tmp_path, of("gelu"), [1.0, 1.5, 3.0])))[0].axes[0]
     (band,) = axis.collections
     ends = [point[1] for point in band.get_paths()[0].vertices if point[0] == 3]
     assert (min(ends), max(ends)) == (1.0, 3.0)
@@ -139,7 +139,7 @@ def test_the_band_is_the_range_of_the_repeats(tmp_path):
 )
 def test_two_activations_are_held_against_two_seeds(tmp_path, other, words, verdict):
     paths = write(tmp_path, of("gelu"), [1.0, 1.5]) + write(tmp_path, of("bias_gelu"), other)
-    said = learning_section.difference(*read(paths))
+    said = learning.difference(*read(paths))
     assert words in " ".join(said.split())
     assert said.endswith(verdict)
 
@@ -149,15 +149,15 @@ def test_the_worst_pipeline_speaks_for_a_pair(tmp_path):
     for loader, loss in {"resident": 1.01, "overlap": 1.7}.items():
         paths += write(tmp_path, of("bias_gelu", loader), [1.0, 1.2])
         paths += write(tmp_path, of("gelu", loader), [loss, 1.2])
-    said = learning_section.between_activations(*read(paths))
+    said = learning.between_activations(*read(paths))
     assert "bias_gelu and gelu 0.7 (0.5)" in said
 
 
 def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tmp_path):
     paths = write(tmp_path, of("gelu"), [1.0, 1.5]) + write(tmp_path, of("bias_gelu", "overlap"), [1.0, 2.0])
-    assert learning_section.between_activations(*read(paths)) == ""
+    assert learning.between_activations(*read(paths)) == ""
     one = write(tmp_path / "one", of("gelu"), [1.0]) + write(tmp_path / "one", of("bias_gelu"), [2.0])
-    assert learning_section.between_activations(*read(one)) == ""
+    assert learning.between_activations(*read(one)) == ""
 
 
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
@@ -176,8 +176,8 @@ def test_any_records_can_be_shown(tmp_path_factory, found):
     for (form, loader), (final, top1) in found.items():
         paths += write(folder, of(form, loader), final, top1=top1 or None)
     cells, epochs = read(paths)
-    assert all("NaN" not in style.to_svg(figure) for figure in learning_figure.draw(cells, epochs))
-    assert "nan" not in learning_section.difference(cells, epochs)
+    assert all("NaN" not in style.to_svg(figure) for figure in learning.draw(cells, epochs))
+    assert "nan" not in learning.difference(cells, epochs)
 
 
 def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):
@@ -187,6 +187,6 @@ def test_what_a_repeat_learnt_that_was_taken_up_again_counts(tmp_path):
         one.epochs[-1]["train_loss"] = loss
         paths += made.write(tmp_path, made.resumed(one, 200))
     cells, epochs = read(paths)
-    (figure,) = learning_figure.draw(cells, epochs)
+    (figure,) = learning.draw(cells, epochs)
     assert "top-1 50 %" in text_of(figure)
-    assert "with the same seed, is 0.25" in learning_section.difference(cells, epochs)
+    assert "with the same seed, is 0.25" in learning.difference(cells, epochs)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.core import record
-from gpufeed.report import publish, publish_decoding, style
-from gpufeed.report.sections import decoding_figures, decoding_tables
+from gpufeed.report import publish, style
+from gpufeed.report.sections import decoding, decoding_tables
+from gpufeed.report.sections import decoding as publish_decoding
 
 DECODERS = [*swept.DECODERS]
 
@@ -91,10 +92,10 @@ def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
 def test_few_sweeps_are_drawn_too(tmp_path, gpu):
     paths = swept.write_sweeps(tmp_path, gpu, ["simplejpeg", "torchvision_cuda"], counts=(2,))
     points, _ = decoding_tables.read_sweeps(paths)
-    assert decoding_figures.draw_crossover(points).axes
-    nothing = decoding_figures.draw_crossover(points[points["decoder"] == "none"])
+    assert decoding.draw_crossover(points).axes
+    nothing = decoding.draw_crossover(points[points["decoder"] == "none"])
     assert "Nothing to draw" in nothing.texts[0].get_text()
-    nothing = decoding_figures.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
+    nothing = decoding.draw_decoding(points[points["main"] & (points["cache"] == "warm")])
     assert "Nothing to draw" in nothing.texts[0].get_text()
 
 
@@ -201,7 +202,7 @@ def test_every_machine_is_drawn(tmp_path):
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_names_beside_the_axis_keep_their_order_and_distance(places):
     places = np.sort(places)
-    moved = decoding_figures.spread(places, 0.05)
+    moved = decoding.spread(places, 0.05)
     assert (np.diff(moved) >= 0.05 - 1e-9).all()
     if (np.diff(places) >= 0.05).all():
         assert moved == pytest.approx(places)

@@ -12,15 +12,8 @@ from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, loader_call, style, wording
 from gpufeed.report.comparison_text import piped
-from gpufeed.report.experiment_documents import documents
-from gpufeed.report.load_records import machine_of
-from gpufeed.report.sections import (
-    ceilings_answer,
-    ceilings_figure,
-    ceilings_input,
-    ceilings_verdict,
-    speed_utilization_figure,
-)
+from gpufeed.report.load_records import machine_of, read_documents
+from gpufeed.report.sections import ceilings_figure, ceilings_rows, ceilings_verdict, speed_utilization_figure
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, table
 from gpufeed.report.tables import CELL_COLUMNS
 
@@ -30,7 +23,7 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
     """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
-    read, _ = documents(paths, experiment, record.read_ceilings)
+    read, _ = read_documents(paths, experiment, record.read_ceilings)
     found = limits(read.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
@@ -43,7 +36,9 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
     read = [
-        found for name in experiments for found in documents(paths, name, record.read_ceilings)[0].values()
+        found
+        for name in experiments
+        for found in read_documents(paths, name, record.read_ceilings)[0].values()
     ]
     rows = [
         {
@@ -63,7 +58,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    read, troubles = documents(paths, experiment, record.read_ceilings)
+    read, troubles = read_documents(paths, experiment, record.read_ceilings)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -96,8 +91,8 @@ def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
         "title": title,
         "how": how(rows),
         "rows": lines,
-        "headline": ceilings_answer.headline(rows),
-        "mixed": ceilings_answer.mixed(rows),
+        "headline": ceilings_rows.headline(rows),
+        "mixed": ceilings_rows.mixed_origins(rows),
         "markdown": markdown(lines),
         "calls": calls(rows),
     }
@@ -146,13 +141,13 @@ def line(name: str, found: Mapping) -> dict:
     return {
         "name": name,
         "kind": kind,
-        "evidence": f"{evidence[:1].upper()}{evidence[1:]} {ceilings_input.sentence(found)}".rstrip(),
+        "evidence": f"{evidence[:1].upper()}{evidence[1:]} {ceilings_verdict.input_sentence(found)}".rstrip(),
         "au": wording.tenths(shares["au"]["median"]),
         "au_interval": _interval(shares["au"]),
         "wait": wording.tenths(max(0.0, shares["wait"]["median"])),
         "growth": wording.tenths(max(0.0, shares["growth"]["median"])),
         "rates": [wording.count(found["images_per_s"][side]["median"]) for side in SIDES],
-        "input": ceilings_input.mark(found),
+        "input": ceilings_verdict.input_mark(found),
         "stages": [stage(name, found["stages"][name]) for name in (DECODE, TRANSFER, FETCH)],
         "start": start(found["start_up"]),
     }

@@ -3,14 +3,125 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.core import record
 from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
-from gpufeed.report.experiment_documents import documents
-from gpufeed.report.sections import inference_figure, inference_verdicts
+from gpufeed.report.load_records import read_documents
+from gpufeed.report.sections import inference_rows
 from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, table, title
+
+ROW_IN, HEAD_IN = 0.34, 1.0
+GROUP = 0.8  # of the distance of two rows is bars
+EDGE = 1.5  # from the first point to the edge, for the number above it
+HATCHES = ("", "//", "..", "\\\\")
+NOTHING = "Nothing to draw: no backend of any model has been measured."
+CAPTION = (
+    "Images per second of batches, and milliseconds of single calls with one image on the host's clock until "
+    "the device is done, by backend and precision; images lie on the device. Bars are medians over the "
+    "rounds, whiskers reach from the slowest to the fastest; points are medians of the calls, whiskers reach "
+    "to the slowest hundredth."
+)
+
+
+def draw(measurements: Sequence[Mapping]) -> Figure:
+    """Panels of the measurements that have a row that is done."""
+    drawn = [found for found in measurements if done(found)]
+    if not drawn:
+        return style.sentence_figure(NOTHING)
+    heights = [HEAD_IN + ROW_IN * len(done(found)) for found in drawn]
+    sizes = sorted({batch for found in drawn for batch in batches(found)})
+    with style.look():
+        figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
+        axes = figure.subplots(
+            len(drawn), 2, squeeze=False, gridspec_kw={"height_ratios": heights, "width_ratios": (3, 2)}
+        )
+        for (left, right), found in zip(axes, drawn, strict=True):
+            _throughput(left, found, sizes)
+            _latency(right, found)
+            left.set_title(style.title(f"{title(found)}; {machine(found)}"))
+        handles = [
+            Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=f"batch {batch}")
+            for number, batch in enumerate(sizes)
+        ]
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
+    return figure
+
+
+def _colour(number: int) -> str:
+    return style.LINE_COLOURS[number % len(style.LINE_COLOURS)]
+
+
+def _hatch(number: int) -> str:
+    return HATCHES[number % len(HATCHES)]
+
+
+def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
+    rows, wide = done(found), GROUP / len(sizes)
+    for number, batch in enumerate(sizes):
+        have = [(at, rate(row, batch)) for at, row in enumerate(rows.values()) if rate(row, batch)]
+        if not have:
+            continue
+        y = np.array([at for at, _ in have]) + (number - (len(sizes) - 1) / 2) * wide
+        middle, low, high = (np.array([found[end] for _, found in have]) for end in ("median", "min", "max"))
+        axis.barh(
+            y,
+            middle,
+            height=wide,
+            color=_colour(number),
+            hatch=_hatch(number),
+            edgecolor="white",
+            lw=0,
+            zorder=2,
+        )
+        axis.errorbar(
+            middle,
+            y,
+            xerr=[middle - low, high - middle],
+            fmt="none",
+            ecolor="black",
+            capsize=2,
+            lw=1,
+            zorder=3,
+        )
+    _rows(axis, [f"{backend} {precision}" for backend, precision in rows])
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
+    axis.set_xlabel("images per second")
+
+
+def _latency(axis: Axes, found: Mapping) -> None:
+    rows = list(done(found).values())
+    times = [row["latency"]["host_ms"] for row in rows]
+    middle, high = (np.array([found[end] for found in times]) for end in ("median", "p99"))
+    reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
+    axis.errorbar(
+        middle, range(len(rows)), xerr=reach, fmt="o", color=style.VERMILION, ecolor="black", capsize=2, lw=1
+    )
+    for at, value in enumerate(middle):
+        axis.annotate(
+            f"{value:.3g}", (value, at), (0, 4), textcoords="offset points", ha="center", fontsize=7
+        )
+    axis.set_xscale("log")
+    axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
+    style.plain_ticks(axis.xaxis)
+    axis.set_xlabel("milliseconds for one image")
+    _rows(axis, [""] * len(rows))
+
+
+def _rows(axis: Axes, names: Sequence[str]) -> None:
+    """One line a row from the top down, with these names."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.tick_params(axis="y", length=0)
+    axis.grid(axis="x", color="#E4E4E4", zorder=0)
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
@@ -19,7 +130,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    read, troubles = documents(paths, experiment, record.read_inference)
+    read, troubles = read_documents(paths, experiment, record.read_inference)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -30,8 +141,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     pictures = []
     finished = [found for found in measurements if done(found)]
     for number, found in enumerate(finished):  # a figure each: all in one would not fit a sheet of paper
-        svg = style.to_svg(inference_figure.draw([found]))
-        caption = f"The same of {title(found)}." if number else inference_figure.CAPTION
+        svg = style.to_svg(draw([found]))
+        caption = f"The same of {title(found)}." if number else CAPTION
         inline = style.inline_svg(svg, f"{experiment}-inference-{number}", caption)
         pictures.append({"svg": Markup(inline), "caption": caption})
     missing = [cell for cell in planned if cell not in there]
@@ -60,8 +171,8 @@ def model(found: Mapping) -> dict:
     settings, images = found["settings"], max((row["images"] for row in rows.values()), default=0)
     return {
         "title": f"{title(found)}; {machine(found)}",
-        "headline": inference_verdicts.headline(found),
-        "sentences": inference_verdicts.sentences(found),
+        "headline": inference_rows.headline(found),
+        "sentences": inference_rows.sentences(found),
         "batches": batches(found),
         "how": (
             f"Accuracy: all {images:,} images of split {found['split']}. Latency: single calls, each waited "
@@ -87,7 +198,7 @@ def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]
         "layers": f"{row['layers']['layers']} of {row['layers']['of']} layers" if row["layers"] else "",
         "top1": f"{row['top1'] * 100:.2f} %",
         "differences": [
-            f"{inference_verdicts.points(value)} to {name}"
+            f"{inference_rows.points(value)} to {name}"
             for name, value in differences.items()
             if value is not None
         ],
@@ -115,6 +226,4 @@ def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str 
     """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
     paths = list(paths)
     write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
-    write_whole(
-        out_figure, style.to_svg(inference_figure.draw([record.read_inference(path) for path in paths]))
-    )
+    write_whole(out_figure, style.to_svg(draw([record.read_inference(path) for path in paths])))

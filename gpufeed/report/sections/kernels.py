@@ -29,7 +29,9 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
         family = family_of(found)
         if found["sentence"]:
             troubles.append((found["status"], found["sentence"]))
-        troubles += sorted({(row["status"], told(row, family)) for row in found["rows"] if row["sentence"]})
+        troubles += sorted(
+            {(row["status"], trouble(row, family)) for row in found["rows"] if row["sentence"]}
+        )
         if any(row["status"] == "done" for row in found["rows"]):
             prefix = f"{experiment}-kernels-{len(machines)}"
             shown = family.shown(found, (plan or {}).get("lines", []), prefix)
@@ -49,7 +51,7 @@ def title(found: dict) -> str:
     return f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}"
 
 
-def told(row: dict, family) -> str:
+def trouble(row: dict, family) -> str:
     """The sentence of a row that has no time, with its name."""
     work = "" if row["status"] == "skipped" else f", {family.work_of(row)}{family.at(row)}"
     return f"{row['implementation']}{work}: {row['sentence']}"

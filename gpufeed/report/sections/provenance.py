@@ -1,11 +1,14 @@
-"""The machines and the software that the measurements of a page were made with."""
+"""What the measurements of a page were made with: machines, software, datasets, and smaller batches."""
+
+from dataclasses import dataclass
 
 import pandas as pd
 
 from gpufeed.report import wording
+from gpufeed.report.wording import plural
 
 
-def rows(table: pd.DataFrame) -> list[dict]:
+def machine_rows(table: pd.DataFrame) -> list[dict]:
     """What the readable measurements were made on, one entry a combination.
 
     table: the columns of `records.machine_of`, and status and warmup, a row a record or document of ceilings.
@@ -59,3 +62,54 @@ def _software(rows: pd.DataFrame) -> dict[str, str]:
         if isinstance(one, dict)
     }
     return {"packages": "; ".join(sorted(told))} if told else {}
+
+
+@dataclass(frozen=True)
+class DatasetRow:
+    """One dataset, by the newest record that tells of it. caches: decoders that built any, with version.
+
+    filesystems: on which what the loaders read lay, in records that tell.
+    """
+
+    dataset: str
+    samples: int
+    quarantined: int
+    examples: list[dict]
+    caches: list[str]
+    filesystems: list[str]
+
+    @property
+    def unnamed(self) -> int:
+        """Quarantined files that the record does not name."""
+        return self.quarantined - len(self.examples)
+
+
+def dataset_rows(records: pd.DataFrame) -> list[DatasetRow]:
+    """One row a dataset with a finished record that tells of it, in the order of the records."""
+    told = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
+    found = []
+    for dataset, ours in told.groupby("dataset", sort=False):
+        newest = ours.loc[ours["finished_at"].sort_values(kind="stable").index[-1], "facts"]
+        found.append(
+            DatasetRow(
+                dataset=dataset,
+                samples=newest["samples"],
+                quarantined=newest["quarantined"],
+                examples=newest["examples"],
+                caches=sorted({facts["cache"] for facts in ours["facts"] if facts["cache"]}),
+                filesystems=sorted({kind for facts in ours["facts"] if (kind := facts.get("filesystem"))}),
+            )
+        )
+    return found
+
+
+def smaller_batches(own_records: pd.DataFrame) -> list[str]:
+    """A sentence for each such cell and batch of one experiment, as `records.read_records` makes them."""
+    done = own_records[own_records["status"] == "done"]
+    smaller = done[done["batch_size"] < done["batch_size_asked"]]
+    found = smaller.groupby(["cell_id", "batch_size_asked", "batch_size"], sort=True).size()
+    return [
+        f"{cell} ran out of memory at {plural(asked, 'image')} a step and was measured with {fitted} "
+        f"({plural(count, 'repeat')})"
+        for (cell, asked, fitted), count in found.items()
+    ]

@@ -34,10 +34,9 @@ from gpufeed.training.cell_training import (
     settle_process,
     train,
 )
-from gpufeed.training.checkpoints import Checkpoints
+from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.engines.base import TrainResult
-from gpufeed.training.epochs import entry_of
-from gpufeed.training.resume import over, resumable
+from gpufeed.training.recorder import epoch_entry
 from gpufeed.training.runtime_context import Place, Stores
 
 COLUMNS = {"experiment": "string", "cell_id": "string", "repeat": "int64", **STEP_COLUMNS}
@@ -213,7 +212,7 @@ def epochs_as_planned(cell: Cell, result: TrainResult) -> list[dict]:
     if cell.steps is None:
         return result.epochs[: cell.epochs]
     of_epoch = itertools.groupby(result.steps[: cell.steps], key=lambda row: row["epoch"])
-    return [entry_of(epoch, list(rows)) for epoch, rows in of_epoch]
+    return [epoch_entry(epoch, list(rows)) for epoch, rows in of_epoch]
 
 
 def accuracy_of(cell: Cell, trained: Trained, precision: str) -> tuple[dict | None, float | None]:
@@ -273,5 +272,5 @@ def for_job(job: Any) -> Record:
             steps.to_parquet(partial, index=False)
         job.keep(record, job.output.record, what=f"{record.cell_id} repeat {record.repeat}")
     if checkpoints is not None:
-        over(checkpoints, record.status)
+        remove_if_done(checkpoints, record.status)
     return record

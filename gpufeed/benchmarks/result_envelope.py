@@ -1,4 +1,4 @@
-"""How a measurement that needs no cell went: done, skipped by what the node lacks, or failed, and why."""
+"""What the documents of several benchmarks share: status and reason, and the fields that they begin with."""
 
 import logging
 from collections.abc import Callable
@@ -6,8 +6,13 @@ from typing import Any
 
 import torch
 
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
 from gpufeed.core.errors import Skip, one_line
+from gpufeed.core.record import MODEL_VERSION
 from gpufeed.system.devices import resolve_device
+from gpufeed.system.environment import environment
+from gpufeed.training.runtime_context import Place
 
 log = logging.getLogger("gpufeed")
 
@@ -30,3 +35,28 @@ def outcome(
     except Exception as error:
         log.exception("%s failed", what)
         return on, {"status": "failed", "sentence": one_line(error)}
+
+
+def heading(
+    cell: Cell,
+    place: Place,
+    started_at: str,
+    status: str,
+    sentence: str | None,
+    planned_on: str,
+    attempt: int,
+) -> dict[str, Any]:
+    """Of work that ends now. started_at: as gpufeed.core.document.now gave it."""
+    return {
+        "schema_version": MODEL_VERSION,
+        "experiment": cell.experiment,
+        "cell_id": cell.id,
+        "attempt": attempt,
+        "status": status,
+        "sentence": sentence,
+        "planned_on": planned_on,
+        "started_at": started_at,
+        "finished_at": now(),
+        "cell": cell.asdict(),
+        "environment": environment(place.device),
+    }

@@ -25,7 +25,7 @@ def decide(records: Iterable[str | Path], within: float) -> dict[str, Any]:
         if record.throughput is not None:
             of_cell = rates.setdefault(record.cell_id, {})
             of_cell.setdefault(machine(record), []).append(record.throughput["images_per_s"])
-    cells = {cell: told(max(found.values(), key=len), within) for cell, found in sorted(rates.items())}
+    cells = {cell: interval_of(max(found.values(), key=len), within) for cell, found in sorted(rates.items())}
     return {"more": not all(cell["narrow"] for cell in cells.values()), "within": within, "cells": cells}
 
 
@@ -38,7 +38,7 @@ def machine(record: Record) -> tuple[str, str, str, int]:
     return hardware, environment["stack"], environment["versions"].get("torch", "unknown"), batch_size
 
 
-def told(rates: list[float], within: float) -> dict[str, Any]:
+def interval_of(rates: list[float], within: float) -> dict[str, Any]:
     """One cell's median and interval, and whether both ends are within that share of the median."""
     found = summarise(rates)
     n, median = found["n"], found["median"]

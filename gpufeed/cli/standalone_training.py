@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import learned
 from gpufeed.core import compose
@@ -22,8 +22,7 @@ from gpufeed.core.retry_policy import planning_node
 from gpufeed.tracking.epoch_tracking import track_training
 from gpufeed.training.cell_training import Trained, is_judged, judge, settle_process, train
 from gpufeed.training.checkpoints import CHECKPOINT, CHECKPOINT_STEPS, Checkpoints
-from gpufeed.training.distributed.one_task import check_one_task
-from gpufeed.training.distributed.slurm_step import nodes_of_job
+from gpufeed.training.distributed.rank_commands import check_one_task, nodes_of_job
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
 from gpufeed.training.runtime_context import Place
 

@@ -157,16 +157,22 @@ TRAINERS = {
 
 TORCH_PRECISIONS = ("fp32", "fp16", "bf16")
 BACKENDS = {
-    "eager": BackendEntry("gpufeed.benchmarks.inference.backends.eager:prepare", TORCH_PRECISIONS),
-    "compiled": BackendEntry("gpufeed.benchmarks.inference.backends.compiled:prepare", TORCH_PRECISIONS),
-    "cuda_graphs": BackendEntry("gpufeed.benchmarks.inference.backends.graphs:prepare", TORCH_PRECISIONS),
+    "eager": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_eager", TORCH_PRECISIONS
+    ),
+    "compiled": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_compiled", TORCH_PRECISIONS
+    ),
+    "cuda_graphs": BackendEntry(
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_graph", TORCH_PRECISIONS
+    ),
     "compiled_graphs": BackendEntry(
-        "gpufeed.benchmarks.inference.backends.graphs:prepare_compiled", TORCH_PRECISIONS
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_compiled_graph", TORCH_PRECISIONS
     ),
     "autotuned_graphs": BackendEntry(
-        "gpufeed.benchmarks.inference.backends.graphs:prepare_autotuned", TORCH_PRECISIONS[1:]
+        "gpufeed.benchmarks.inference.backends.torch_backends:prepare_autotuned_graph", TORCH_PRECISIONS[1:]
     ),
-    "export": BackendEntry("gpufeed.benchmarks.inference.backends.program:prepare", ("fp32",)),
+    "export": BackendEntry("gpufeed.benchmarks.inference.backends.torch_backends:prepare_program", ("fp32",)),
     "onnxruntime": BackendEntry("gpufeed.benchmarks.inference.backends.onnx_runtime:prepare", ("fp32",)),
     "onnxruntime_int8": BackendEntry(
         "gpufeed.benchmarks.inference.backends.onnx_runtime:prepare_int8", ("int8",)

@@ -35,20 +35,26 @@ from gpufeed.system.telemetry.watch import Watch
 from gpufeed.system.timing import synchronise, warmup
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.launch_ranks import spread
-from gpufeed.training.distributed.process_group import check_world, node_of_rank, place_in_group
+from gpufeed.training.distributed.process_group import (
+    check_world,
+    gathered,
+    node_of_rank,
+    place_in_group,
+    steps_in_epoch,
+)
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.training.engines.base import Trainer, TrainResult
 from gpufeed.training.evaluate import Answers, answers
-from gpufeed.training.input_residency import cached_share, files_of
-from gpufeed.training.ranks import gathered, steps_in_epoch
 from gpufeed.training.runtime_context import (
     Place,
     Stores,
     example_batch,
+    input_files,
     load_request,
     make_augment,
     make_model,
     make_trainer,
+    page_cached_share,
     reads_files,
 )
 from gpufeed.training.smaller_batch import fitting
@@ -281,7 +287,9 @@ def made_ready(
     require(model, place.device, place.precision)
     if rank:  # after the weights, which are the same everywhere: dropout is not
         torch.manual_seed(seed + RANKS_APART * rank)
-    watch = Watch(place.device, cached_share(files_of(request)), world_size > 1) if telemetry else None
+    watch = (
+        Watch(place.device, page_cached_share(input_files(request)), world_size > 1) if telemetry else None
+    )
     opening = time.perf_counter()
     with fetch("loader", cell.loader)(request) as loader:
         open_s = time.perf_counter() - opening

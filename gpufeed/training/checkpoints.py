@@ -1,12 +1,12 @@
-"""A training that is killed goes on where it was: its state on disk, every so many steps.
+"""Resume a training that was killed: its state is on disk, every so many steps.
 
 What is resumed: the weights, the optimiser, the gradient scaler, the next batch of every rank's loader,
 the random numbers of host and device, the rows and epochs so far. The weights become those of an undisturbed
-training, bit by bit; with three ranks or more up to rounding, since DDP lays out its gradients, and thereby
-the order of their sums, anew after its first step. Its times are then of several processes: no timing.
+training, bit by bit; with three ranks or more up to rounding, since DDP changes the layout of its gradients,
+and the order of their sums, after its first step. Its times are then of several processes: no timing.
 
-A training heeds SIGTERM: it writes its state after the step that it is at, and ends. In several processes
-that is after a step on which all agree (training/end_request.py).
+At SIGTERM a training writes its state after the current step, and ends. In several processes that is after
+a step on which all agree.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -33,7 +33,7 @@ CHECKPOINT = "checkpoint.pt"
 CHECKPOINT_STEPS = 200  # from one to the next by default: seconds to minutes of training
 FORMAT = "gpufeed checkpoint 1"
 KEY = "gpufeed"  # of our part in the file, beside a trainer's own
-START_ANEW = "resume from the folder of another run, or leave resume out to train from the start"
+START_AGAIN = "resume from the folder of another run, or leave resume out to train from the start"
 
 
 class Training(Protocol):
@@ -156,7 +156,7 @@ def load(path: Path) -> dict[str, Any]:
         error = "without our part"
     except Exception as raised:  # by what the bytes look like: UnpicklingError, RuntimeError, KeyError ...
         error = type(raised).__name__
-    raise GpufeedError(f"{path} is no checkpoint ({error})", "a whole file of this gpufeed", START_ANEW)
+    raise GpufeedError(f"{path} is no checkpoint ({error})", "a whole file of this gpufeed", START_AGAIN)
 
 
 def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def check_stamp(path: Path, found: object, expected: dict[str, Any]) -> None:
         raise GpufeedError(
             f"{path} is of another training ({', '.join(other)})",
             "one of the same data, model, device and versions",
-            START_ANEW,
+            START_AGAIN,
         )
 
 
@@ -197,3 +197,24 @@ def set_random_state(state: dict[str, torch.Tensor], device: torch.device) -> No
     torch.set_rng_state(state["cpu"])
     if "cuda" in state:
         torch.cuda.set_rng_state(state["cuda"], device)
+
+
+@contextmanager
+def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
+    """Within it the job trains and writes what it makes; `over` then removes its checkpoints.
+
+    folder: of these checkpoints; below none of the job's outputs, which Snakemake deletes before it starts
+    a job again. owner: what training it is, in any words, the digest of its code among them. Where the
+    training is asked to end, Slurm is asked to start the job again.
+    """
+    checkpoints = Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
+    with sigterm_handler.requeue_when_ended():
+        yield checkpoints
+
+
+def remove_if_done(checkpoints: Checkpoints, status: str) -> None:
+    """Removes the checkpoints of a training that is `done`; one that was skipped or failed is tried again."""
+    if status == "done":
+        checkpoints.remove()
+        with suppress(OSError):  # it may hold what was made
+            checkpoints.folder.rmdir()

@@ -22,8 +22,8 @@ from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.system.devices import resolve_device
+from gpufeed.training.distributed.process_group import steps_in_epoch
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
-from gpufeed.training.ranks import steps_in_epoch
 from gpufeed.training.runtime_context import Stores, load_request, make_augment
 
 PICTURE = tuple[torch.Tensor, torch.Tensor]

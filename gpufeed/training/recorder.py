@@ -1,12 +1,13 @@
-"""What a run was so far: marks that are not read yet, the rows of the present epoch, and all epochs before.
+"""Rows and epoch entries of a training, and the end of its measurement, the same for every trainer.
 
-Trainers tell it of each batch and each step. It waits for the device only where it is asked to read: at the
-end of an epoch, and before a checkpoint.
+A measured run continues until its steady state is long enough; its model stays that of the planned run.
+Short runs differ by what happens to fall into them: a second of steady state is no measurement of a loader.
 """
 
 import logging
 import math
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,14 +15,124 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch
-from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
+from gpufeed.system.timing import Mark, Span, StepMarks, synchronise, throughput, warmup
 from gpufeed.training.batch_printing import LOGGER
+from gpufeed.training.distributed.process_group import gathered, images_in_step, steps_in_epoch, summed
 from gpufeed.training.engines.base import TrainJob, TrainResult
-from gpufeed.training.epochs import check_images, check_losses, entry_of, log_epoch
-from gpufeed.training.minimum_duration import Longer
-from gpufeed.training.ranks import images_in_step, steps_in_epoch, summed
 
 log = logging.getLogger("gpufeed")
+
+
+def summarise_epoch(
+    epoch: int, marks: Sequence[StepMarks], losses: Sequence[torch.Tensor]
+) -> tuple[dict, list[dict]]:
+    """The entry of an epoch in the record and its rows; call after the device has passed its end.
+
+    losses: 0-dimensional, one a step. Raises GpufeedError at the first one that is not finite.
+    """
+    values = torch.stack(list(losses)).float().tolist()
+    rows = [mark.row(loss) for mark, loss in zip(marks, values, strict=True)]
+    check_losses(rows)
+    return epoch_entry(epoch, rows), rows
+
+
+def epoch_entry(epoch: int, rows: Sequence[Mapping]) -> dict:
+    """The entry of an epoch in the record, from all of its rows: their totals follow one on another."""
+    images, epoch_s = sum(row["images"] for row in rows), sum(row["total_ms"] for row in rows) / 1e3
+    return {
+        "epoch": epoch,
+        "steps": len(rows),
+        "images": images,
+        "epoch_s": epoch_s,
+        "images_per_s": images / epoch_s,
+        "train_loss": sum(row["loss"] * row["images"] for row in rows) / images,
+        "accuracy": None,
+    }
+
+
+def log_epoch(entry: dict) -> None:
+    log.info(
+        "epoch %d: %d steps, %.2f s, %.0f images/s, loss %.4f",
+        *(entry[key] for key in ("epoch", "steps", "epoch_s", "images_per_s", "train_loss")),
+    )
+
+
+def check_images(job: TrainJob, epoch: int, images: int, run_is_over: bool) -> None:
+    """Raises GpufeedError if an epoch lost or repeated samples of this rank.
+
+    images: how many came. run_is_over: a run of `steps` may end before its epoch does.
+    """
+    expected = job.loader.share
+    cut_short = job.steps is not None and run_is_over
+    if images == expected or (cut_short and 0 < images < expected):
+        return
+    raise GpufeedError(
+        f"{images} images from {type(job.loader).__name__} in epoch {epoch}",
+        f"{expected}, each sample once",
+        "choose another loader and report this one",
+    )
+
+
+def check_losses(rows: list[dict]) -> None:
+    """Raises GpufeedError at the first loss that is not finite."""
+    for row in rows:
+        if not math.isfinite(row["loss"]):
+            raise GpufeedError(
+                f"training loss {row['loss']} at step {row['step']} (epoch {row['epoch']})",
+                "a finite loss",
+                "lower trainer.learning_rate, or choose precision bf16 or fp32",
+            )
+
+
+class MinimumDuration:
+    """Asked at the end of a run whether it goes on; `planned` tells whether it has not gone on yet.
+
+    Further steps train at the schedule's last rate, and the model gets its weights back after them. These lie
+    in the host's memory meanwhile, so that the peak of the device's is that of the run as planned.
+    """
+
+    def __init__(self, job: TrainJob, least_s: float):
+        """least_s: seconds that the steps after warm-up take together at least; 0 for a run as planned."""
+        self.job, self.least_s = job, least_s
+        self.kept: dict[str, torch.Tensor] | None = None
+
+    @property
+    def planned(self) -> bool:
+        return self.kept is None
+
+    def steps(self, rows: Sequence[Mapping], epochs: Sequence[Mapping]) -> int:
+        """How many steps are still to be made; 0 if it has been long enough. Every rank must ask.
+
+        rows: of all steps so far. epochs: their entries, or {"steps": ...} of one that is not over. Whole
+        epochs, but for a run of `steps`, which may end anywhere.
+        """
+        if not self.least_s:
+            return 0
+        in_epoch = steps_in_epoch(self.job.loader)
+        left_out = warmup(epochs, in_epoch)["steps"]
+        steady_s = min(gathered(throughput(rows[left_out:])["seconds"], self.job.loader.request.world_size))
+        if steady_s >= self.least_s:
+            return 0
+        if self.planned:
+            self._keep()
+        missing = (self.least_s - steady_s) * (len(rows) - left_out) / max(steady_s, 1e-6)
+        # never more than ten times as long at once: a first guess from a few steps may be far off
+        missing = max(1, min(math.ceil(missing), 10 * len(rows)))
+        return missing if self.job.steps is not None else math.ceil(missing / in_epoch) * in_epoch
+
+    def _keep(self) -> None:
+        self.kept = {
+            name: tensor.to("cpu", copy=True) for name, tensor in self.job.model.state_dict().items()
+        }
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Gives the model the weights of the run as planned, in place: a graph reads these tensors."""
+        if self.kept is not None:
+            for name, tensor in self.job.model.state_dict().items():
+                tensor.copy_(self.kept[name])
+
+
 batches_log = logging.getLogger(LOGGER)
 
 
@@ -39,7 +150,7 @@ class Recorder:
     def __init__(self, job: TrainJob, least_s: float = 0.0):
         """least_s: as in Trainer.run; `total` grows where the run is shorter."""
         self.job, self.total, self.in_epoch = job, job.total_steps(), steps_in_epoch(job.loader)
-        self.longer = Longer(job, least_s)
+        self.longer = MinimumDuration(job, least_s)
         # mps has no events here: its steps can be timed only by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
         self.rows: list[dict] = []  # of the epochs that are over
@@ -149,7 +260,7 @@ class Recorder:
         """
         self.settle()
         check_images(self.job, self.epoch, self.own_images, self.step == self.total)
-        entry = entry_of(self.epoch, self.read)
+        entry = epoch_entry(self.epoch, self.read)
         self.rows += self.read
         self.epochs.append(entry)
         self.read, self.own_images = [], 0

@@ -126,7 +126,7 @@ class JobResources:
         """Return what a training asks for, beside cores and `gpu`.
 
         On several nodes the job is one process on the first, which starts one on each by srun
-        (gpufeed/training/distributed/slurm_step.py). Slurm's executor leaves that to a job of MPI, which it
+        (gpufeed/training/distributed/rank_commands.py). Slurm's executor leaves that to a job of MPI, which it
         puts into no step of its own: one with as many tasks as nodes, and none for a GPU.
         """
         several = {

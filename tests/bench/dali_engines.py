@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.synthetic import Options, encode, grating
 from gpufeed.decoders.dali_gpu import DaliGpuDecoder
@@ -118,11 +118,11 @@ class Loader:
         self.loader.open()
         if not self.loader.reads:
             raise SystemExit("DALI's reader does not take these files: nothing is measured")
-        self.epoch_s = drain(self.loader, lead_in=False).seconds
+        self.epoch_s = drain_epoch(self.loader, lead_in=False).seconds
 
     def run(self, seconds: float) -> float:
         epochs = max(1, round(seconds / self.epoch_s))
-        found = drain(self.loader, epochs)
+        found = drain_epoch(self.loader, epochs)
         self.epoch_s = found.seconds / epochs
         check({self.loader.decoder, *self.loader.tally.fell_back})
         return epochs * self.loader.share / found.seconds

@@ -22,7 +22,7 @@ from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import DALIGenericIterator, LastBatchPolicy
 from resident_jpeg import manifest_of
 
-from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliLoader
@@ -87,7 +87,7 @@ def main() -> None:
             request = LoadRequest(manifest, "train", batch_size, device, threads=given.threads)
             with load("loader", name)(request) as loader:
                 works = {
-                    "ours": lambda loader=loader: drain(loader, lead_in=False),
+                    "ours": lambda loader=loader: drain_epoch(loader, lead_in=False),
                     "own": own_reader(loader),
                 }
                 for number, (reader, work) in product(range(given.repeats + 1), works.items()):

@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from own_jpeg import read_source
 
-from gpufeed.benchmarks.ceilings.input_only import drain
+from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.file_header import read_header
 from gpufeed.loaders import resident_jpeg
@@ -65,7 +65,7 @@ def main() -> None:
         loaders[-1].open()
     for number in range(given.repeats + 1):
         for setting, loader in zip(settings, loaders, strict=True):
-            rate = loader.share / drain(loader).seconds
+            rate = loader.share / drain_epoch(loader).seconds
             if number:  # the first warms up
                 found.setdefault(setting, []).append(rate)
     for loader in loaders:

@@ -12,7 +12,7 @@ from torch import distributed
 
 from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
-from gpufeed.training.end_request import EVERY, Asked
+from gpufeed.training.engines.lightning import ASK_EVERY, EndRequest
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 
@@ -31,17 +31,17 @@ def group():
 
 
 def test_the_answer_comes_a_few_steps_later_and_asking_waits_for_nothing(group, monkeypatch):
-    asked = Asked(torch.device("cuda", 0), world_size=2)
-    assert not any(asked.after(step) for step in range(1, 2 * EVERY))
+    asked = EndRequest(torch.device("cuda", 0), world_size=2)
+    assert not any(asked.after(step) for step in range(1, 2 * ASK_EVERY))
     torch.cuda.synchronize()
     monkeypatch.setattr(sigterm_handler._notice, "given", True)
     torch.cuda._sleep(10**9)  # about half a second of work before the question
     behind = torch.cuda.Event()
     behind.record()
-    assert not asked.after(2 * EVERY)
+    assert not asked.after(2 * ASK_EVERY)
     assert not behind.query()
-    assert not any(asked.after(step) for step in range(2 * EVERY + 1, 3 * EVERY))
-    assert asked.after(3 * EVERY)
+    assert not any(asked.after(step) for step in range(2 * ASK_EVERY + 1, 3 * ASK_EVERY))
+    assert asked.after(3 * ASK_EVERY)
     assert behind.query()
 
 
@@ -57,6 +57,6 @@ def test_two_gpus_keep_the_state_of_one_step_and_go_on(tmp_path):
     assert starter.wait(timeout=60) == sigterm_handler.STATUS
     assert not psutil.wait_procs(family, timeout=60)[1]
     step = load(manifest.root / "kept" / CHECKPOINT)[KEY]["step"]
-    assert step == 2 * EVERY
+    assert step == 2 * ASK_EVERY
     resumed = ddp_fixtures.spread_training(str(manifest.root), device="cuda")
     assert [len(rank) for rank in resumed["seen"]] == [12 - step] * 2

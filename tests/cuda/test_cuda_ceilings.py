@@ -11,9 +11,8 @@ from test_cuda_trainer import DeviceLoader, StrictLoader, losses, need, trainer
 
 from gpufeed.benchmarks.ceilings import stages
 from gpufeed.benchmarks.ceilings.ceiling_benchmark import measure_ceilings
-from gpufeed.benchmarks.ceilings.input_only import drain, example
-from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
-from gpufeed.benchmarks.ceilings.segments import Bench
+from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
+from gpufeed.benchmarks.ceilings.stages import drain_epoch, example_batch
 from gpufeed.core import registry
 from gpufeed.core.errors import Skip
 from gpufeed.core.record import CEILINGS
@@ -55,7 +54,7 @@ class ThrottledCopies(SyncLoader):
             yield batch
 
 
-class StrictReplayed(Replayed):
+class StrictReplayed(ReplayedBatch):
     """Inside an epoch any wait for the device raises."""
 
     def epoch_batches(self, done):
@@ -138,7 +137,7 @@ def test_every_segment_begins_with_the_same_weights(tmp_path, precision, graphs)
     need(precision)
     made_trainer = trainer(tmp_path, precision=precision, cuda_graphs=graphs)
     bench = Bench(made_trainer)
-    alone = Replayed(made_trainer.job.loader.request, example(made_trainer.job.loader))
+    alone = ReplayedBatch(made_trainer.job.loader.request, example_batch(made_trainer.job.loader))
     first, second = (losses(bench.train(alone, 3)) for _ in range(2))
     assert first[0] == pytest.approx(second[0], rel=1e-4)
     assert second == pytest.approx(first, rel=5e-2, abs=1e-2)
@@ -150,7 +149,7 @@ def test_nothing_waits_inside_a_segment(tmp_path, graphs):
     prepared = trainer(tmp_path, loader=StrictLoader, cuda_graphs=graphs)
     loader = prepared.job.loader
     with DeviceLoader(loader.request) as free:
-        batch = example(free)
+        batch = example_batch(free)
     bench = Bench(prepared)
     segment = bench.segment(loader, 2)
     assert segment.seconds == pytest.approx(segment.wait_s + segment.step_s)
@@ -167,7 +166,7 @@ def test_the_sentinel_does_notice_a_wait(tmp_path):
     prepared = trainer(tmp_path, augment=waiting)
     loader = prepared.job.loader
     with pytest.raises(RuntimeError, match="synchroniz"):
-        Bench(prepared).segment(StrictReplayed(loader.request, example(loader)), 1)
+        Bench(prepared).segment(StrictReplayed(loader.request, example_batch(loader)), 1)
 
 
 @pytest.mark.alone
@@ -186,7 +185,7 @@ def test_a_loader_alone_is_timed_until_its_batches_are_on_the_device(tmp_path):
     end.record()
     torch.cuda.synchronize()
     with Queued(asked) as loader:
-        found = drain(loader, 2)
+        found = drain_epoch(loader, 2)
     assert found.seconds > 2 * 5 * 0.9 * start.elapsed_time(end) / 1e3
     assert len(found.first_batch_s) == 2
 

@@ -7,10 +7,9 @@ import torch
 from test_inference_backends import PAIRS, TOLERANCES, hooked
 
 from gpufeed.benchmarks.inference import export, exported_files, quantise
-from gpufeed.benchmarks.inference.backend import Setting
+from gpufeed.benchmarks.inference.backend import Setting, in_type
 from gpufeed.benchmarks.inference.exported_files import EXPORTED, NAMES, Files
 from gpufeed.benchmarks.inference.inference_benchmark import measure_inference
-from gpufeed.benchmarks.inference.inference_precision import in_type
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import Cell

@@ -7,8 +7,7 @@ from gpufeed import native
 from gpufeed.benchmarks.kernels import activation_work, kernel_benchmark
 from gpufeed.benchmarks.kernels.activation_work import ACTIVATION_IMPLEMENTATIONS, Case
 from gpufeed.benchmarks.kernels.augment_work import MAKERS, Batch
-from gpufeed.benchmarks.kernels.kernel_clock import Clock, Yardsticks, copy_of, triad_of
-from gpufeed.benchmarks.kernels.kernel_task import NotDone
+from gpufeed.benchmarks.kernels.kernel_clock import Clock, NotDone, Yardsticks, copy_of, triad_of
 from gpufeed.core import record
 from gpufeed.core.errors import Skip
 from gpufeed.core.plan_kernels import ACTIVATION_WORKS, STEPS, WORKS

@@ -5,8 +5,7 @@ import pytest
 import torch
 from hostile_fixtures import available
 
-from gpufeed.benchmarks.decoding.decoder_benchmark import DeviceMemory, measure_decoder
-from gpufeed.benchmarks.decoding.strip_points import StripsBulk
+from gpufeed.benchmarks.decoding.decoder_benchmark import DeviceMemory, StripsBulk, measure_decoder
 from gpufeed.core.plan_decoding import DEFAULTS
 from gpufeed.core.record import write_decoding
 from gpufeed.core.registry import DECODERS, load

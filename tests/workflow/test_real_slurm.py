@@ -19,7 +19,7 @@ from workflow_fixtures import ROOT, SHORT, wait_until
 from gpufeed.core.record import Record
 from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
-from gpufeed.training.end_request import EVERY
+from gpufeed.training.engines.lightning import ASK_EVERY
 
 pytestmark = [
     pytest.mark.slurm,
@@ -301,7 +301,7 @@ def test_a_training_on_two_nodes_that_is_asked_to_end_keeps_its_state(slurm, tmp
     said = (tmp_path / "said.txt").read_text()
     status = run("sacct", "-X", "-n", "-P", "-j", job, "-o", "exitcode").strip()
     assert status == f"{sigterm_handler.STATUS - 128}:0", said  # as sacct shows a status above 128
-    assert load(folder / "kept" / CHECKPOINT)[KEY]["step"] == 2 * EVERY
+    assert load(folder / "kept" / CHECKPOINT)[KEY]["step"] == 2 * ASK_EVERY
     assert not any(psutil.pid_exists(int(path.read_text())) for path in told)
 
 

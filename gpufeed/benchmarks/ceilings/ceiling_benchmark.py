@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from gpufeed.benchmarks.ceilings.input_only import example
-from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
-from gpufeed.benchmarks.ceilings.segments import Bench
+from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.shares import ALONE, END, rates, shares, summary
-from gpufeed.benchmarks.ceilings.stages import COLD_ROUNDS, ROUNDS, cold_runs, input_runs, stages
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.ceilings.stages import (
+    COLD_ROUNDS,
+    ROUNDS,
+    cold_runs,
+    example_batch,
+    input_runs,
+    stages,
+)
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
@@ -21,8 +26,7 @@ from gpufeed.core.plan_ceilings import refused
 from gpufeed.core.record import CEILINGS_VERSION, write_ceilings
 from gpufeed.system.page_cache import read_in
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
-from gpufeed.training.input_residency import cached_share
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import Place, Stores, page_cached_share
 from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
@@ -85,14 +89,14 @@ def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     loader, bench = ready.loader, Bench(ready.trainer)
     first = bench.train(loader, 1)  # as the cell would begin: workers start, the page cache is as it is
     read_in(loader.files())
-    alone = Replayed(ready.request, example(loader))
+    alone = ReplayedBatch(ready.request, example_batch(loader))
     bench.segment(alone, 1)
     images, batches = loader.share, len(loader)
     epochs = epochs_of_a_segment(bench.segment(loader, 1).seconds, settings)
     log.info("segments of %d epochs, each of %d images in %d batches", epochs, images, batches)
     pairs = bench.pairs(loader, alone, epochs, settings["pairs"])
     files = loader.files()
-    cached = cached_share([Path(file) for file in files]) if files else None
+    cached = page_cached_share([Path(file) for file in files]) if files else None
     seconds, firsts, reasons = input_runs(loader, ready.request, epochs, settings["rounds"])
     cold = cold_runs(loader, lambda: bench.segment(loader, 1, lead_in=False).seconds, settings["cold_rounds"])
     of_sides = rates(pairs, images * epochs)

@@ -1,4 +1,4 @@
-"""Segments: epochs through one prepared training step, and pairs of them, with the loader and without."""
+"""Segments of training on an open loader, and on one batch that is replayed: the compute-only ceiling."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,10 +8,25 @@ from itertools import groupby
 from statistics import median
 from typing import Any
 
-from gpufeed.loaders.base import Loader
+from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.replay import repeated
 from gpufeed.training.engines.base import TrainResult
 from gpufeed.training.engines.plain import PlainTrainer
 from gpufeed.training.step import Snapshot
+
+
+class ReplayedBatch(Loader):
+    """Yields the batch as often as an epoch has batches, the last time cut to the size of the last one."""
+
+    def __init__(self, request: LoadRequest, batch: Batch):
+        """batch: a clone of the first batch of an epoch."""
+        super().__init__(request)
+        self.batch = batch
+
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        size = self.request.batch_size
+        return repeated(self.batch, self.share - done * size, size)
+
 
 log = logging.getLogger("gpufeed")
 

@@ -1,21 +1,89 @@
-"""The wait, split by difference runs: the loader alone, whole and without one stage of its work."""
+"""The input alone: a loader without a model, and the stages of its work by themselves."""
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from gpufeed.benchmarks.ceilings.input_only import drain
 from gpufeed.benchmarks.ceilings.shares import summary
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
-from gpufeed.loaders.base import Loader, LoadRequest, NoStage
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, NoStage
 from gpufeed.loaders.samples import Samples
 from gpufeed.system.page_cache import Refused, make_cold
+from gpufeed.system.timing import synchronise
+
+BEHIND = 2  # batches by which the device may be behind, as behind a training loop
+
+
+@dataclass(frozen=True)
+class Drained:
+    """Epochs of a loader alone, on the host's clock.
+
+    seconds: of all, each from the first request until its last batch is on the device; the end of workers
+    that serve one epoch only is not in it, as it is in none of the trainer's epochs. first_batch_s: each
+    epoch's first batch.
+    """
+
+    seconds: float
+    first_batch_s: list[float]
+
+
+def example_batch(loader: Loader) -> Batch:
+    """A copy of the first batch of an epoch, of which the rest comes too: no epoch is left half done."""
+    found = None
+    with closing(iter(loader)) as source:
+        for batch in source:
+            found = batch.clone() if found is None else found
+    return found
+
+
+def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Drained:
+    """Whole epochs of an open loader; raises GpufeedError where one loses or repeats images.
+
+    lead_in: as in Bench.segment.
+    """
+    seconds, firsts = 0.0, []
+    for number in range(-int(lead_in and loader.keeps_on), epochs):
+        batches, images, expected, reached = 0, 0, loader.share, deque()
+        last = len(loader)
+        synchronise(loader.request.device)
+        begin = time.perf_counter()
+        with closing(iter(loader)) as source:
+            for batch in source:
+                _wait_behind(reached, loader.request.device)
+                batches, images = batches + 1, images + len(batch.images)  # gathered, if they were not yet
+                if batches == 1 and number >= 0:
+                    firsts.append(time.perf_counter() - begin)
+                if batches == last and number >= 0:
+                    synchronise(loader.request.device)  # sync point: all batches are there
+                    seconds += time.perf_counter() - begin
+        if images != expected:
+            raise GpufeedError(
+                f"{images} images from {type(loader).__name__} alone",
+                f"{expected}, each sample once",
+                "choose another loader and report this one",
+            )
+    return Drained(seconds, firsts)
+
+
+def _wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:
+    """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device."""
+    if device.type != "cuda":
+        return
+    event = torch.cuda.Event()
+    event.record(torch.cuda.current_stream(device))
+    reached.append(event)
+    if len(reached) > BEHIND:
+        reached.popleft().synchronize()
+
 
 ROUNDS = COLD_ROUNDS = 6  # the fewest that have an interval
 # Pixels that stand in for decoding: more than caches of CPUs hold, so that taking them costs what it should.
@@ -51,7 +119,7 @@ def input_runs(
         for stage, make in ways.items():
             try:
                 variant = stack.enter_context(make())
-                drain(variant)  # its workers start, its memory is allocated
+                drain_epoch(variant)  # its workers start, its memory is allocated
                 loaders[stage] = variant
             except (NoStage, Skip) as reason:
                 reasons[stage] = str(reason)
@@ -61,7 +129,7 @@ def input_runs(
         firsts: list[float] = []
         for number in range(rounds):
             for name in list(loaders) if number % 2 == 0 else list(loaders)[::-1]:
-                found = drain(loaders[name], epochs)
+                found = drain_epoch(loaders[name], epochs)
                 seconds[name].append(found.seconds / epochs)
                 firsts += found.first_batch_s if name == "input_only" else []
             log.info("input only, round %d: %s", number + 1, {name: s[-1] for name, s in seconds.items()})
@@ -89,9 +157,11 @@ def cold_runs(loader: Loader, end_to_end: Callable[[], float], rounds: int) -> C
             return "An epoch reads no file."
         try:
             make_cold(files)
-            cold.append(drain(loader, lead_in=False).seconds)
+            cold.append(drain_epoch(loader, lead_in=False).seconds)
             loader.files()  # what was made ahead of the epoch goes, as before the cold one
-            warm.append(drain(loader, lead_in=False).seconds)  # of the files that the one before has read
+            warm.append(
+                drain_epoch(loader, lead_in=False).seconds
+            )  # of the files that the one before has read
             make_cold(loader.files())
             whole.append(end_to_end())
             told = number + 1, cold[-1], warm[-1], whole[-1]

@@ -1,11 +1,12 @@
-"""One decoder over all points of a sweep, in one process: from files in the page cache to device tensors."""
+"""Decoders alone: every decoder by cores and batch sizes, over the files of a dataset or over its strips."""
 
 import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpufeed.benchmarks.decoding.strip_points import StripsBulk
 from gpufeed.benchmarks.result_envelope import outcome
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip, one_line
@@ -22,11 +22,78 @@ from gpufeed.core.record import DECODING_VERSION, write_decoding
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
+from gpufeed.stores.strips_reader import StripReader
+from gpufeed.stores.strips_store import open_strips
 from gpufeed.system.cores import can_restrict, on_cores, physical_cores
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.host_memory import keep_freed_blocks
 from gpufeed.system.page_cache import Refused, make_cold, read_in
 from gpufeed.system.timing import synchronise
+
+STRIPS_SPLIT = "train"
+
+
+class StripsBulk(Bulk):
+    """All strips of a dataset, and its files that fit into no strip.
+
+    These files count as fallen back, and so does a strip that the backend refuses.
+    """
+
+    def __init__(self, cores: int, device: torch.device, backend: str | None = None):
+        """backend: of gpufeed.stores.strip_backends; None: the best for the device."""
+        super().__init__(device)
+        self.cores, self.backend, self.reader = cores, backend, None
+
+    def open(self, files: Files) -> None:
+        if files.manifest is None or files.strips is None:
+            raise GpufeedError("files without strips", "the manifest and strips.bin", "build the strips")
+        self.close()
+        self.files = files
+        verify_strips_once(files.manifest, files.strips)
+        self.manifest = Manifest.read(files.manifest)
+        self.reader = StripReader(
+            self.manifest, files.strips, self.device, self.cores, self.backend, verify=False
+        )
+        units = self.reader.units(STRIPS_SPLIT)
+        self.left_over = [id for unit in units if unit.strip is None for id in unit.ids.tolist()]
+        self.groups: list[list] = [[]]  # units of one call, at most files.batch_size images
+        for unit in units:
+            held = sum(len(other.ids) for other in self.groups[-1])
+            if held and held + len(unit.ids) > files.batch_size:
+                self.groups.append([])
+            self.groups[-1].append(unit)
+
+    def reads(self) -> list[str]:
+        paths = self.manifest.paths()
+        return [str(self.files.strips), *(str(paths[id]) for id in self.left_over)]
+
+    def let_go(self) -> None:
+        self.reader.let_go()
+
+    def run(self, images: int) -> Iterator[torch.Tensor]:
+        done = number = 0
+        while done < images:
+            group = self.groups[number % len(self.groups)]
+            before = sum(self.reader.tally.fell_back.values())
+            _, batch = self.reader.read(group)
+            self.fell_back += sum(self.reader.tally.fell_back.values()) - before
+            done, number = done + len(batch), number + 1
+            yield batch
+
+    def version(self) -> str:
+        return self.reader.backend.version() if self.reader else "strips"
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+
+@cache  # once a process, which is once a sweep; an error is not kept
+def verify_strips_once(manifest: Path, strips: Path) -> None:
+    """Raises GpufeedError unless every byte of the strip set is what its sidecar says."""
+    open_strips(strips, Manifest.read(manifest), verify=True)
+
 
 READ_BY_DALI = ("dali_cpu", "dali_gpu")
 log = logging.getLogger("gpufeed")

@@ -30,7 +30,7 @@ from gpufeed.benchmarks.inference.exported_files import (
     row,
     troubles,
 )
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip

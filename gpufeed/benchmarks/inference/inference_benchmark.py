@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from gpufeed.benchmarks.inference import call_clock
+from gpufeed.benchmarks.inference import inference_row
 from gpufeed.benchmarks.inference.backend import Setting
 from gpufeed.benchmarks.inference.calibration_images import first, for_evaluation, opened, requested
 from gpufeed.benchmarks.inference.exported_files import Files, find, troubles
-from gpufeed.benchmarks.inference.inference_row import Row, told
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.inference.inference_row import Row, row_fields
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.evaluation import check_classes
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
@@ -57,7 +57,7 @@ def measure_inference(
         lambda: measured(cell_, Path(model), files, Path(manifest), stores, settings, place),
     )
     about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
-    told_settings = {**settings, "warmup": call_clock.WARMUP}
+    told_settings = {**settings, "warmup": inference_row.WARMUP}
     return about | NOTHING | {"schema_version": INFERENCE_VERSION, "settings": told_settings} | (found or {})
 
 
@@ -104,7 +104,7 @@ def measured(
         },
         "resolved": {"device": place.device.type, "threads": torch.get_num_threads()},
         "split": request.split,
-        "rows": [told(row, labels, others) for row in rows],
+        "rows": [row_fields(row, labels, others) for row in rows],
     }
 
 
@@ -163,13 +163,13 @@ def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str
                 continue
             try:
                 if single:
-                    host, device = call_clock.latencies(
+                    host, device = inference_row.latencies(
                         row.ready.run, images, -(-settings["calls"] // rounds)
                     )
                     row.host_ms += host
                     row.device_ms = None if device is None else [*(row.device_ms or []), *device]
                 else:
-                    rate = call_clock.images_per_s(row.ready.run, images, settings["seconds"])
+                    rate = inference_row.images_per_s(row.ready.run, images, settings["seconds"])
                     row.rates.setdefault(batch, []).append(rate)
             except Exception as error:
                 row.stop(error, batch)

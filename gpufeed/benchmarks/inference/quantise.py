@@ -27,7 +27,7 @@ from gpufeed.benchmarks.inference.exported_files import (
     row,
     troubles,
 )
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.datasets.manifest import Manifest

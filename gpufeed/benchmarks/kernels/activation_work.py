@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 
 from gpufeed.augment.amounts import DTYPES
-from gpufeed.benchmarks.kernels.kernel_task import NotDone, Run, Task
+from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Run, Task
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import ACTIVATION_IMPLEMENTATIONS, ACTIVATION_WORKS, YARDSTICKS
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gpufeed.augment import amounts
-from gpufeed.benchmarks.kernels.kernel_task import NotDone, Run, Task
+from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Run, Task
 from gpufeed.core.errors import Skip
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS
 

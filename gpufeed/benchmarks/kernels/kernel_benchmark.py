@@ -10,9 +10,15 @@ import torch
 
 from gpufeed.augment.amounts import DTYPES
 from gpufeed.benchmarks.kernels import activation_work, augment_work
-from gpufeed.benchmarks.kernels.device_ceilings import ceilings
-from gpufeed.benchmarks.kernels.kernel_clock import FLUSH_MIB, WARMUP, Clock, Yardsticks
-from gpufeed.benchmarks.kernels.kernel_task import NotDone, Task
+from gpufeed.benchmarks.kernels.kernel_clock import (
+    FLUSH_MIB,
+    WARMUP,
+    Clock,
+    NotDone,
+    Task,
+    Yardsticks,
+    device_ceilings,
+)
 from gpufeed.benchmarks.result_envelope import outcome
 from gpufeed.core.document import now
 from gpufeed.core.errors import Skip, one_line
@@ -66,7 +72,7 @@ def work(settings: dict, device: torch.device, extension: str | Path | None = No
     clock = Clock(device, settings["launches"])
     yardsticks = Yardsticks(device, clock)
     return {
-        "ceilings": ceilings(device, clock, yardsticks, DTYPES[settings["dtype"]]),
+        "ceilings": device_ceilings(device, clock, yardsticks, DTYPES[settings["dtype"]]),
         "rows": list(rows(settings, device, clock, yardsticks)),
     }
 

@@ -1,10 +1,40 @@
-"""How long work takes on the device: events around each launch, with its data out of the L2 cache."""
+"""One row of the kernel benchmark as a task, the clock of its work, and the ceilings of the device.
+
+Events are around each launch, with its data out of the L2 cache. The ceilings are the rates of a large
+matrix product and of a large copy.
+"""
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+
+Run = Callable[[], object]
+
+
+class NotDone(Exception):
+    """This implementation has no such work: it gets no row."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """names: what tells the row from others, such as work and implementation. make: sets the work up.
+
+    facts: what else the row says before it is measured. bytes: read and written, None where they say nothing;
+    yardstick: what moves as many bytes at full speed (gpufeed.benchmarks.kernels.kernel_clock.YARDSTICKS).
+    amounts: rate -> how much of it one run does, so that over milliseconds it gives the rate's unit.
+    """
+
+    names: Mapping[str, Any]
+    make: Callable[[], Run]
+    facts: Mapping[str, Any]
+    bytes: int | None = None
+    yardstick: str | None = None
+    amounts: Mapping[str, float | None] = field(default_factory=dict)
+
 
 FLUSH_MIB = 256  # written between launches: several times the L2 cache of any GPU so far (H200: 60 MB)
 SPIN_CYCLES = 2_000_000  # about 1 ms, the least for which the device is kept busy while the host queues work
@@ -33,7 +63,7 @@ class Clock:
             queued_s, whole_s = self._seconds(run)
         # work of many kernels takes the host longer to queue than the device to do: nothing may be seen of it
         spin = max(SPIN_CYCLES, int(min(2 * queued_s, MOST_SPIN_S) * HZ))
-        return self._time(run, number(self.launches, whole_s), spin)
+        return self._time(run, launches_in_time(self.launches, whole_s), spin)
 
     def _seconds(self, run: Callable[[], object]) -> tuple[float, float]:
         """(until the work was queued, until it was done), in seconds."""
@@ -62,7 +92,7 @@ class Clock:
         whole_s = self._seconds(run)[1]
         if whole_s > MOST_SECONDS:
             return whole_s * 1e3
-        calls = number(CALLS, whole_s)
+        calls = launches_in_time(CALLS, whole_s)
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -71,7 +101,7 @@ class Clock:
         return (time.perf_counter() - start) * 1e3 / calls
 
 
-def number(most: int, each_s: float) -> int:
+def launches_in_time(most: int, each_s: float) -> int:
     """How many launches of so many seconds."""
     return max(FEWEST, min(most, int(MOST_SECONDS / max(each_s, 1e-6))))
 
@@ -107,3 +137,24 @@ class Yardsticks:
             times = self.clock.device_ms(YARDSTICKS[name](size, self.device))
             self.known[name, size] = statistics.median(times)
         return self.known[name, size]
+
+
+SIDE = 8192  # of the square matrices: 128 MiB each in half precision, which fills any GPU
+COPIED = 2**30  # bytes read and written
+
+
+def device_ceilings(device: torch.device, clock: Clock, yardsticks: Yardsticks, dtype: torch.dtype) -> dict:
+    """The field `ceilings` of a kernel benchmark: medians, of random values in `dtype`."""
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (
+        torch.randn(SIDE, SIDE, dtype=torch.float32, device=device, generator=generator).to(dtype)
+        for _ in range(2)
+    )
+    out = torch.empty_like(a)
+    product_ms = statistics.median(clock.device_ms(lambda: torch.mm(a, b, out=out)))
+    return {
+        "side": SIDE,
+        "tflop_per_s": 2 * SIDE**3 / product_ms / 1e9,
+        "copied_bytes": COPIED,
+        "gb_per_s": COPIED / yardsticks.ms("copy", COPIED) / 1e6,
+    }

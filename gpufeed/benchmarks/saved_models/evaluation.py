@@ -1,13 +1,13 @@
-"""A kept model on the evaluation split of its dataset."""
+"""A saved model on the evaluation split of its dataset: accuracy, and counts of predicted classes."""
 
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from gpufeed.benchmarks.result_heading import heading
-from gpufeed.benchmarks.saved_models import confusion_counts
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
@@ -17,6 +17,32 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.system.devices import apply_precision
 from gpufeed.training.cell_training import guarded, judge, read_cell, settle_process
 from gpufeed.training.runtime_context import Place, Stores, load_request, make_augment
+
+
+def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """int64 (classes, classes): images of true class [row] that were predicted to be of class [column].
+
+    labels, predicted: int64 (n,), each in 0..classes-1.
+    """
+    pairs = labels * classes + predicted
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
+
+
+def recall_by_class(matrix: np.ndarray) -> list[float | None]:
+    """By class, the share of its images that were predicted to be of it; None for a class without images."""
+    return shares(matrix.diagonal(), matrix.sum(axis=1))
+
+
+def precision_by_class(matrix: np.ndarray) -> list[float | None]:
+    """By class, the share of those predicted to be of it that are; None for one that was never predicted."""
+    return shares(matrix.diagonal(), matrix.sum(axis=0))
+
+
+def shares(parts: np.ndarray, wholes: np.ndarray) -> list[float | None]:
+    """parts / wholes as Python numbers, None where the whole is 0."""
+    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
+    return [part / whole if whole else None for part, whole in pairs]
+
 
 MOST_CLASSES = 1000  # the matrix of so many has a million entries
 
@@ -64,7 +90,7 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
     if cell.channels_last:  # as in training, so that the same kernels run
         net.to(memory_format=torch.channels_last)
     answers = judge(cell, net, request, place.precision)
-    matrix = confusion_counts.confusion_matrix(answers.labels, answers.predicted, len(saved.classes))
+    matrix = confusion_matrix(answers.labels, answers.predicted, len(saved.classes))
     accuracy = answers.accuracy()
     return {
         "trained": {
@@ -78,8 +104,8 @@ def judged(cell: Cell, model: Path, manifest: Path, stores: Stores, place: Place
         **{key: accuracy[key] for key in ("split", "correct", "top1", "loss")},
         "classes": saved.classes,
         "confusion": matrix.tolist(),
-        "recall": confusion_counts.recall(matrix),
-        "precision": confusion_counts.precision(matrix),
+        "recall": recall_by_class(matrix),
+        "precision": precision_by_class(matrix),
     }
 
 

@@ -6,13 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from gpufeed.benchmarks.result_heading import heading
+from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.core.document import now
 from gpufeed.core.record import MODEL
 from gpufeed.training.cell_training import Trained, guarded, read_cell, settle_process, train
-from gpufeed.training.checkpoints import Checkpoints
-from gpufeed.training.resume import over, resumable
+from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
 from gpufeed.training.runtime_context import Place, Stores
 
 REPEAT = 0  # whose seed the training has
@@ -97,4 +96,4 @@ def for_job(job: Any) -> None:
         )
         save(found.about, found.model, job.output.model)
         job.keep(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
-    over(checkpoints, found.about["status"])
+    remove_if_done(checkpoints, found.about["status"])

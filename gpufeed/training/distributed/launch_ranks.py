@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.system import sigterm_handler
-from gpufeed.training.distributed import rank_files, slurm_step, torchrun
-from gpufeed.training.distributed.torchrun import GRACE_S
+from gpufeed.training.distributed import rank_commands, rank_files
+from gpufeed.training.distributed.rank_commands import GRACE_S
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
@@ -51,12 +51,13 @@ def spread(
     heeding = sigterm_handler.heeded if call.keeps else sigterm_raises
     with heeding(), tempfile.TemporaryDirectory(**given) as name:
         folder = Path(name)
-        alone = torchrun.command(call.devices, folder)
-        command = slurm_step.step(call.nodes, call.devices, folder) if several else alone
+        alone = rank_commands.torchrun_command(call.devices, folder)
+        command = rank_commands.srun_command(call.nodes, call.devices, folder) if several else alone
         rank_files.write_call(folder, call)
         process = subprocess.Popen(
             command,
-            env=torchrun.environment(call.threads) | (slurm_step.environment() if several else {}),
+            env=rank_commands.torchrun_environment(call.threads)
+            | (rank_commands.srun_environment() if several else {}),
             stdin=subprocess.PIPE if several else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,13 +82,13 @@ def spread(
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_S)
         finally:
-            torchrun.stop(process)
+            rank_commands.stop_torchrun(process)
         reader.join(timeout=READ_S)
         failed = process.returncode or not (folder / "result.pt").exists()
         if failed and sigterm_handler.given():
             log.info("asked to end: all ranks have ended")
             raise sigterm_handler.Ended
-        if failed and several and slurm_step.was_asked(folder, call.nodes):
+        if failed and several and rank_commands.was_end_requested(folder, call.nodes):
             # Slurm asked the ranks alone: their step, and not that of this process
             raise sigterm_handler.Ended if call.keeps else Ended
         for entry in epochs.new() if on_epoch else ():

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from gpufeed.core.errors import Skip
 from gpufeed.system import gpu_locks
-from gpufeed.training.distributed import slurm_step, torchrun
+from gpufeed.training.distributed import rank_commands
 
 LOOK_S = 0.2
 MEET_S = 300  # as long as the project waits for any process that does not answer
@@ -61,7 +61,9 @@ def main() -> int:
         meet = (f"--nnodes={nodes}", f"--node-rank={place}", f"--master-addr={address}")
         meet += (f"--master-port={port(job, step)}", f"--rdzv-conf=timeout={MEET_S}")
         process = subprocess.Popen(
-            torchrun.command(devices, folder, meet), env=torchrun.environment(), stdin=subprocess.DEVNULL
+            rank_commands.torchrun_command(devices, folder, meet),
+            env=rank_commands.torchrun_environment(),
+            stdin=subprocess.DEVNULL,
         )
         if place == 0:
             threading.Thread(target=until_alone, name="gpufeed-starter", daemon=True).start()
@@ -79,9 +81,9 @@ def main() -> int:
     finally:
         if ask.came:
             with suppress(OSError):  # the folder goes with the starter
-                slurm_step.note_asked(folder, place)
+                rank_commands.note_end_request(folder, place)
         if process is not None:
-            torchrun.stop(process)
+            rank_commands.stop_torchrun(process)
     status = process.returncode if process else 1
     return 128 + signal.SIGTERM if ask.came and status else abs(status)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from gpufeed.loaders.base import Loader, Rows
 from gpufeed.training.checkpoints import Checkpoints
-from gpufeed.training.ranks import steps_in_epoch
+from gpufeed.training.distributed.process_group import steps_in_epoch
 
 # (uint8 (N, H, W, 3), ids int64 (N,), epoch) -> float (N, 3, H, W), normalised, on the device.
 # Inside a CUDA graph epoch is a 0-dimensional int64 tensor on the device, whose value a replay reads anew.

@@ -22,9 +22,8 @@ from gpufeed.system.devices import AUTOCAST
 from gpufeed.system.timing import Mark, Span, StepMarks, synchronise
 from gpufeed.training.engines.base import Trainer, TrainJob, TrainResult
 from gpufeed.training.engines.fastai_data import data_loaders
-from gpufeed.training.epochs import check_images, log_epoch, summarise
-from gpufeed.training.minimum_duration import Longer
 from gpufeed.training.optimisers import OPTIMISERS, make_optimiser
+from gpufeed.training.recorder import MinimumDuration, check_images, log_epoch, summarise_epoch
 from gpufeed.training.step import lay_out
 from gpufeed.training.warmup import WARMUP_STEPS
 
@@ -181,7 +180,7 @@ class StepRecorder(Callback):
         self.job, self.total = job, job.total_steps()
         # mps has no events here: its steps can be timed only by waiting for each
         self.waits = job.synchronise == "step" or job.device.type == "mps"
-        self.longer = Longer(job, 0.0)
+        self.longer = MinimumDuration(job, 0.0)
         self.rows: list[dict] = []
         self.epochs: list[dict] = []
         self.first_batch_s = 0.0
@@ -231,7 +230,7 @@ class StepRecorder(Callback):
         try:
             images, steps = sum(mark.images for mark in self.marks), len(self.rows) + len(self.marks)
             check_images(self.job, self.epoch, images, steps == self.total)
-            entry, rows = summarise(self.epoch, self.marks, self.losses)
+            entry, rows = summarise_epoch(self.epoch, self.marks, self.losses)
         except GpufeedError as error:
             self.error = error
             raise CancelFitException from error

@@ -10,7 +10,7 @@ from config_fixtures import merged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.benchmarks.stopping_rule import decide, told
+from gpufeed.benchmarks.stopping_rule import decide, interval_of
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.repeats import Auto, again, counting, disturbed, number_of
@@ -121,7 +121,7 @@ def test_the_quieter_record_decides_whether_a_cell_is_narrow(tmp_path):
 
 @given(st.lists(st.floats(1, 1e6), min_size=1, max_size=12), st.floats(0.001, 0.5))
 def test_narrow_is_what_it_says(rates, within):
-    found = told(rates, within)
+    found = interval_of(rates, within)
     assert found["n"] == len(rates)
     if len(rates) < 6:
         assert (found["low"], found["narrow"]) == (None, False)

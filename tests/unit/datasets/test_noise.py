@@ -17,7 +17,7 @@ from gpufeed.datasets.noise import parse_options
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.stores.decoded_cache import build, open_cache
-from gpufeed.training.input_residency import cached_share, files_of
+from gpufeed.training.runtime_context import input_files, page_cached_share
 
 SMALL = {"count": 23, "size": 24, "classes": 10, "seed": 3}
 
@@ -68,8 +68,8 @@ def test_loaders_give_the_pixels_that_a_cache_of_them_has(tmp_path, loader, form
         assert opened.files() == []
     assert len(seen) == 23
     assert LOADERS[loader].ceiling or sorted(seen) == list(range(23))
-    assert files_of(asked) == []
-    assert cached_share([]) is None
+    assert input_files(asked) == []
+    assert page_cached_share([]) is None
 
 
 def test_a_batch_is_what_the_notebooks_dataset_makes_of_the_same_bytes(tmp_path):

@@ -7,9 +7,8 @@ import torch
 from image_fixtures import request, write_cache, write_dataset
 from measure_fixtures import OPTIONS, Normalise
 
-from gpufeed.benchmarks.ceilings.input_only import drain, example
-from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
-from gpufeed.benchmarks.ceilings.segments import Bench
+from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
+from gpufeed.benchmarks.ceilings.stages import drain_epoch, example_batch
 from gpufeed.loaders.base import Rows
 from gpufeed.loaders.resident import ResidentLoader, StoredBatch
 from gpufeed.models.simple_cnn import SimpleCNN
@@ -78,14 +77,14 @@ def test_the_ceiling_replays_the_step_that_gathers(prepared):
     """Both sides of a pair run the same kernels; the loader alone has to gather."""
     trainer = prepared(True)
     loader, calls = trainer.job.loader, trainer.job.augment.calls
-    batch = example(loader)
+    batch = example_batch(loader)
     assert isinstance(batch, StoredBatch)
     assert batch.source.store.data_ptr() == loader.images.data_ptr()
-    Bench(trainer).pairs(loader, Replayed(loader.request, batch), epochs=1, count=2)
+    Bench(trainer).pairs(loader, ReplayedBatch(loader.request, batch), epochs=1, count=2)
     assert calls == {"images": 0, "rows": 2 * 2 * 5}
     gathered = []
     loader.images = Counting(loader.images, gathered)
-    drain(loader)
+    drain_epoch(loader)
     assert gathered == [5, 5, 5, 5, 3]
 
 

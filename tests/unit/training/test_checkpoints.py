@@ -18,9 +18,8 @@ from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core import registry
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import fetch
-from gpufeed.training.checkpoints import KEY, Checkpoints
+from gpufeed.training.checkpoints import KEY, Checkpoints, remove_if_done, resumable
 from gpufeed.training.engines.plain import load_optimiser
-from gpufeed.training.resume import over, resumable
 from gpufeed.training.runtime_context import Stores
 
 TRAINERS = ("plain", "lightning")
@@ -302,9 +301,9 @@ def test_what_a_job_keeps_is_removed_once_it_has_written_what_it_makes(tmp_path,
             (kept / "model.pt").write_text("made")
         assert checkpoints.path.exists()
     for status in ("skipped", "failed"):  # they are tried again, and go on from here
-        over(checkpoints, status)
+        remove_if_done(checkpoints, status)
         assert checkpoints.path.exists()
-    over(checkpoints, "done")
+    remove_if_done(checkpoints, "done")
     assert checkpoints.owner == "cell, code"
     assert [path.name for path in tmp_path.rglob("*")] == (["kept", "model.pt"] if beside else [])
 

@@ -19,9 +19,9 @@ from gpufeed.augment.plain import Normalise
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.process_group import gathered
 from gpufeed.training.distributed.rank_files import Call
 from gpufeed.training.lightning_data import Batches, ImageDataModule, whole
-from gpufeed.training.ranks import gathered
 
 
 def with_files(module, layout, files):

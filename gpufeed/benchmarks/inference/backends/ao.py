@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpufeed.benchmarks.inference.backend import Ready, Setting
-from gpufeed.benchmarks.inference.backends.compiled import compiled
-from gpufeed.benchmarks.inference.backends.graphs import Captured
+from gpufeed.benchmarks.inference.backend import Ready, Setting, forward_of, weight_bytes
+from gpufeed.benchmarks.inference.backends.torch_backends import CapturedRun, compiled
 from gpufeed.benchmarks.inference.export import packages
-from gpufeed.benchmarks.inference.inference_precision import forward_of, weight_bytes
 from gpufeed.core.errors import Skip
 from gpufeed.native.torch_compile import require_compiler
 
@@ -63,7 +61,7 @@ def prepared(setting: Setting, quantization: Any, config: Any, precision: str) -
     quantization.quantize_(model, config, filter_fn=lambda layer, name: layer in wanted)
     run = compiled(forward, setting.images, INDUCTOR)
     if setting.device.type == "cuda":
-        run = Captured(run, setting.images)
+        run = CapturedRun(run, setting.images)
     note = f"What is not quantised is in {precision}; compiled"
     note += ", and replayed as a CUDA graph." if setting.device.type == "cuda" else "."
     return Ready(run, weight_bytes(model), note, {"layers": len(wanted), "of": len(weighted)})

@@ -13,9 +13,8 @@ from measure_fixtures import CPU, toy_trainer
 
 from gpufeed.benchmarks.ceilings import stages
 from gpufeed.benchmarks.ceilings.ceiling_benchmark import epochs_of_a_segment, measure_ceilings
-from gpufeed.benchmarks.ceilings.input_only import Drained, drain, example
-from gpufeed.benchmarks.ceilings.replayed_batch import Replayed
-from gpufeed.benchmarks.ceilings.segments import Bench, Segment
+from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch, Segment
+from gpufeed.benchmarks.ceilings.stages import Drained, drain_epoch, example_batch
 from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
@@ -145,7 +144,7 @@ def test_every_segment_trains_from_the_same_weights_in_the_same_order_of_rates(t
     trainer = toy_trainer(tmp_path, options={"optimiser": "adam", "schedule": "one_cycle"}, epochs=2)
     weights = copy.deepcopy(trainer.job.model.state_dict())
     bench = Bench(trainer)
-    alone = Replayed(trainer.job.loader.request, example(trainer.job.loader))
+    alone = ReplayedBatch(trainer.job.loader.request, example_batch(trainer.job.loader))
     before = logging.getLogger("gpufeed").level
     first, second = (bench.train(alone, 3) for _ in range(2))
     assert logging.getLogger("gpufeed").level == before
@@ -272,15 +271,15 @@ def test_the_bounds_of_a_stage_by_hand():
 def test_a_loader_that_keeps_on_has_a_lead_in_that_is_not_counted(tmp_path, keeps_on):
     trainer = toy_trainer(tmp_path)
     loader, bench = trainer.job.loader, Bench(trainer)
-    alone = Replayed(loader.request, example(loader))
+    alone = ReplayedBatch(loader.request, example_batch(loader))
     loader.keeps_on = keeps_on
     began, lead = loader.epoch, int(keeps_on)
-    assert len(drain(loader, 2).first_batch_s) == 2
+    assert len(drain_epoch(loader, 2).first_batch_s) == 2
     assert loader.epoch == began + lead + 2
     bench.segment(loader, 2)
     assert loader.epoch == began + 2 * (lead + 2)
     bench.segment(loader, 1, lead_in=False)
-    drain(loader, lead_in=False)
+    drain_epoch(loader, lead_in=False)
     assert loader.epoch == began + 2 * (lead + 2) + 2
     seen = []
     loader.batches = lambda order: seen.append(1) or alone.epoch_batches(0)
@@ -294,14 +293,16 @@ def test_lost_images_are_an_error(dataset):
             yield from super().batches(order[1:])
 
     with Losing(request(dataset[0], None)) as loader, pytest.raises(GpufeedError, match="22 images"):
-        drain(loader)
+        drain_epoch(loader)
 
 
 def test_cold_epochs_are_evicted_ones_or_say_why_there_are_none(dataset, monkeypatch):
     manifest, cache = dataset
     with load("loader", "dataloader_sync")(request(manifest, None)) as loader:
         order = []
-        monkeypatch.setattr(stages, "drain", lambda loader, **_: order.append("alone") or Drained(1.0, []))
+        monkeypatch.setattr(
+            stages, "drain_epoch", lambda loader, **_: order.append("alone") or Drained(1.0, [])
+        )
         monkeypatch.setattr(stages, "make_cold", lambda paths: order.append(f"evict {len(paths)}"))
         found = stages.cold_runs(loader, lambda: order.append("train") or 2.0, 3)
     assert order == ["evict 23", "alone", "alone", "evict 23", "train"] * 3

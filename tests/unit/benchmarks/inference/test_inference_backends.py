@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from gpufeed.benchmarks.inference import export, inference_precision, quantise
+from gpufeed.benchmarks.inference import backend, export, quantise
 from gpufeed.benchmarks.inference.backend import Setting
 from gpufeed.benchmarks.inference.backends import onnx_runtime, tensor_rt
 from gpufeed.benchmarks.inference.exported_files import NAMES, Files
@@ -245,12 +245,12 @@ def test_every_entry_has_a_module_of_its_own():
 
 def test_only_layers_that_get_another_type_than_their_weights_are_cast():
     model = made.saved("vit_class_token").build(torch.device("cpu"))
-    assert hooked(inference_precision.in_type(model, torch.bfloat16, made.noise(2))) == []
+    assert hooked(backend.in_type(model, torch.bfloat16, made.noise(2))) == []
     model = made.saved("vit_mean").build(torch.device("cpu"))  # its mean over the patches is float32
-    assert hooked(inference_precision.in_type(model, torch.bfloat16, made.noise(2))) == ["norm"]
+    assert hooked(backend.in_type(model, torch.bfloat16, made.noise(2))) == ["norm"]
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
     model = made.saved("vit_mean").build(torch.device("cpu"))
-    assert hooked(inference_precision.in_type(model, torch.float32, made.noise(2))) == []
+    assert hooked(backend.in_type(model, torch.float32, made.noise(2))) == []
 
 
 def hooked(model):
@@ -259,9 +259,9 @@ def hooked(model):
 
 def test_bytes_of_weights_shrink_with_the_type():
     model = made.saved("vit_mean").build(torch.device("cpu"))
-    whole = inference_precision.weight_bytes(model)
+    whole = backend.weight_bytes(model)
     assert whole == sum(parameter.numel() for parameter in model.parameters()) * 4
-    assert inference_precision.weight_bytes(model.to(torch.bfloat16)) == whole // 2
+    assert backend.weight_bytes(model.to(torch.bfloat16)) == whole // 2
 
 
 def test_many_compiled_models_do_not_push_each_other_out(settings):
@@ -272,7 +272,7 @@ def test_many_compiled_models_do_not_push_each_other_out(settings):
     runs = []
     with torch.no_grad():
         for _ in range(limit + 2):
-            _, forward = inference_precision.forward_of(setting)
+            _, forward = backend.forward_of(setting)
             runs.append(torch.compile(forward, dynamic=False, backend=counter))
             runs[-1](setting.images)
         for run in runs:

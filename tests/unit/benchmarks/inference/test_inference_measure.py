@@ -10,11 +10,10 @@ import measure_fixtures as toys
 import pytest
 import torch
 
-from gpufeed.benchmarks.inference import call_clock
-from gpufeed.benchmarks.inference.backend import Ready
+from gpufeed.benchmarks.inference import inference_row
+from gpufeed.benchmarks.inference.backend import Ready, forward_of
 from gpufeed.benchmarks.inference.exported_files import EXPORTED, Files
 from gpufeed.benchmarks.inference.inference_benchmark import measure_inference
-from gpufeed.benchmarks.inference.inference_precision import forward_of
 from gpufeed.benchmarks.saved_models.evaluation import evaluate_model
 from gpufeed.benchmarks.saved_models.model_file import save
 from gpufeed.benchmarks.saved_models.train_model import train_model
@@ -137,7 +136,7 @@ def test_times_of_one_image_and_of_batches(toy):
             assert 0 < rate["min"] <= rate["median"] <= rate["max"]
         assert [entry["batch"] for entry in row["setup"]] == [1, 5, 8]
         assert {entry["peak_gpu_mib"] for entry in row["setup"]} == {None}
-    assert found["settings"]["warmup"] == call_clock.WARMUP
+    assert found["settings"]["warmup"] == inference_row.WARMUP
 
 
 def test_backends_take_turns_and_every_other_round_backwards(toy):
@@ -188,26 +187,26 @@ def test_a_call_is_waited_for_and_counted(monkeypatch):
         calls.append(len(images))
         time.sleep(0.01)
 
-    host, device = call_clock.latencies(run, torch.zeros(1, 3, 2, 2), 4)
+    host, device = inference_row.latencies(run, torch.zeros(1, 3, 2, 2), 4)
     assert device is None
     assert len(host) == 4
-    assert len(calls) == 4 + call_clock.WARMUP
+    assert len(calls) == 4 + inference_row.WARMUP
     assert min(host) >= 10
-    rate = call_clock.images_per_s(run, torch.zeros(50, 3, 2, 2), 0.05)
+    rate = inference_row.images_per_s(run, torch.zeros(50, 3, 2, 2), 0.05)
     assert rate <= 50 / 0.01
-    monkeypatch.setattr(call_clock, "MOST_SECONDS", 0.015)
+    monkeypatch.setattr(inference_row, "MOST_SECONDS", 0.015)
     calls.clear()
-    host, _ = call_clock.latencies(run, torch.zeros(1, 3, 2, 2), 100)
+    host, _ = inference_row.latencies(run, torch.zeros(1, 3, 2, 2), 100)
     assert 1 <= len(host) < 100
-    monkeypatch.setattr(call_clock, "LONG_S", 0.005)
+    monkeypatch.setattr(inference_row, "LONG_S", 0.005)
     calls.clear()
-    assert call_clock.images_per_s(run, torch.zeros(50, 3, 2, 2), 1) <= 50 / 0.01
+    assert inference_row.images_per_s(run, torch.zeros(50, 3, 2, 2), 1) <= 50 / 0.01
     assert len(calls) == 1
 
 
 def test_quantiles_by_hand():
     values = list(range(101))
-    assert call_clock.quantiles(values) == {"median": statistics.median(values), "p90": 90, "p99": 99}
+    assert inference_row.quantiles(values) == {"median": statistics.median(values), "p90": 90, "p99": 99}
 
 
 def test_rows_are_those_asked_for_the_reference_first():

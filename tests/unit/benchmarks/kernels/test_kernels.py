@@ -10,8 +10,7 @@ from data_fixtures import REPOSITORY
 
 from gpufeed.benchmarks.kernels import kernel_benchmark
 from gpufeed.benchmarks.kernels.augment_work import MAKERS, Batch, bytes_moved, tasks_of
-from gpufeed.benchmarks.kernels.kernel_clock import Yardsticks
-from gpufeed.benchmarks.kernels.kernel_task import NotDone, Task
+from gpufeed.benchmarks.kernels.kernel_clock import NotDone, Task, Yardsticks
 from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_kernels import IMPLEMENTATIONS, STEPS, WORKS, settings

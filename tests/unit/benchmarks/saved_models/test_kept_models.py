@@ -13,8 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufeed.benchmarks.end_to_end import measure
-from gpufeed.benchmarks.saved_models.confusion_counts import confusion_matrix, precision, recall
-from gpufeed.benchmarks.saved_models.evaluation import evaluate_model
+from gpufeed.benchmarks.saved_models.evaluation import (
+    confusion_matrix,
+    evaluate_model,
+    precision_by_class,
+    recall_by_class,
+)
 from gpufeed.benchmarks.saved_models.image_files import samples
 from gpufeed.benchmarks.saved_models.model_file import load, save
 from gpufeed.benchmarks.saved_models.train_model import train_model
@@ -108,8 +112,8 @@ def test_a_matrix_by_hand():
     predicted = np.array([0, 1, 1, 1, 0, 1])
     matrix = confusion_matrix(labels, predicted, 4)
     assert matrix.tolist() == [[1, 2, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]
-    assert recall(matrix) == [1 / 3, 1 / 2, None, 0]
-    assert precision(matrix) == [1 / 2, 1 / 4, None, None]
+    assert recall_by_class(matrix) == [1 / 3, 1 / 2, None, 0]
+    assert precision_by_class(matrix) == [1 / 2, 1 / 4, None, None]
 
 
 answers = st.integers(1, 9).flatmap(
@@ -132,7 +136,7 @@ def test_sums_of_any_matrix(found):
     assert matrix.sum(axis=1).tolist() == [(labels == c).sum() for c in range(classes)]
     assert matrix.sum(axis=0).tolist() == [(predicted == c).sum() for c in range(classes)]
     assert matrix.trace() == (labels == predicted).sum()
-    for shares, wholes in ((recall(matrix), labels), (precision(matrix), predicted)):
+    for shares, wholes in ((recall_by_class(matrix), labels), (precision_by_class(matrix), predicted)):
         for c, share in enumerate(shares):
             of = wholes == c
             assert share == ((labels == predicted)[of].mean() if of.any() else None)

@@ -24,7 +24,7 @@ from gpufeed.system.cores import can_restrict, on_cores
 from gpufeed.system.telemetry import gpu_readings, process_load, watch
 from gpufeed.system.telemetry.summary import summarise, together
 from gpufeed.system.telemetry.watch import Watch
-from gpufeed.training.input_residency import cached_share
+from gpufeed.training.runtime_context import page_cached_share
 
 CPU = torch.device("cpu")
 EPOCHS = 7
@@ -375,13 +375,13 @@ def test_a_file_just_written_is_in_the_page_cache(tmp_path):
     paths = [tmp_path / f"{i}" for i in range(100)]
     for path in paths:
         path.write_bytes(b"x" * 5000)
-    share = cached_share(paths)
+    share = page_cached_share(paths)
     if share is None:
         pytest.skip("this system does not tell what is in the page cache")
     assert share > 0.9
-    assert cached_share([tmp_path / "not there"]) is None
+    assert page_cached_share([tmp_path / "not there"]) is None
     (tmp_path / "empty").touch()
-    assert cached_share([tmp_path / "empty"]) is None
+    assert page_cached_share([tmp_path / "empty"]) is None
 
 
 def test_without_a_gpu_every_answer_is_none():

@@ -19,14 +19,13 @@ from gpufeed.core.registry import MODELS
 from gpufeed.models.make import make
 from gpufeed.system import sigterm_handler
 from gpufeed.system.devices import require_devices
-from gpufeed.training import end_request
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
 from gpufeed.training.distributed import rank_files
 from gpufeed.training.distributed.launch_ranks import blame, spread
-from gpufeed.training.distributed.one_task import check_one_task
 from gpufeed.training.distributed.process_group import check_world
+from gpufeed.training.distributed.rank_commands import check_one_task, torchrun_environment
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.training.distributed.torchrun import environment
+from gpufeed.training.engines import lightning
 
 SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NODELIST": "node1"}
 
@@ -140,7 +139,7 @@ def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weig
     assert not psutil.wait_procs(family, timeout=60)[1]
     state = load(images.root / "kept" / CHECKPOINT)
     assert (
-        state[KEY]["step"] == 2 * end_request.EVERY
+        state[KEY]["step"] == 2 * lightning.ASK_EVERY
     )  # asked in the first steps, of 12, and answered so much later
     resumed = ddp_fixtures.spread_training(str(images.root))
     (images.root / "kept" / CHECKPOINT).unlink()
@@ -157,7 +156,7 @@ def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weig
 def test_what_describes_the_tasks_of_a_slurm_job_does_not_reach_the_ranks(monkeypatch):
     monkeypatch.setenv("SLURM_NTASKS", "1")
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
-    found = environment(threads=3)
+    found = torchrun_environment(threads=3)
     assert not [name for name in found if name.startswith("SLURM_")]
     assert (found["NCCL_NVLS_ENABLE"], found["OMP_NUM_THREADS"]) == ("0", "3")
 

@@ -23,11 +23,11 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import RECORD
 from gpufeed.system import gpu_locks, sigterm_handler
 from gpufeed.system.gpu_locks import taking
-from gpufeed.training import end_request
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
-from gpufeed.training.distributed import node_task, slurm_step
+from gpufeed.training.distributed import node_task, rank_commands
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
+from gpufeed.training.engines import lightning
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
             process.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=60) == sigterm_handler.STATUS
     assert not psutil.wait_procs(family, timeout=60)[1]
-    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * end_request.EVERY
+    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * lightning.ASK_EVERY
     assert not list((images.root / "scratch").iterdir())
 
 
@@ -170,25 +170,25 @@ def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
 def test_outside_of_a_job_a_cell_on_several_nodes_is_skipped(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(Skip, match=r"on 2 nodes, .* no job of Slurm .*: run it by `snakemake --profile "):
-        slurm_step.nodes_of_job(2)
+        rank_commands.nodes_of_job(2)
 
 
 def test_a_job_with_too_few_nodes_is_a_skip(job):
     job("n1", "n2")
-    assert slurm_step.nodes_of_job(2) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
+    assert rank_commands.nodes_of_job(2) == {"n1": "127.0.0.1", "n2": "127.0.0.1"}
     with pytest.raises(Skip, match=r"trains on 3 nodes, and job .* has 2 .*: run it by .*salloc --nodes=3"):
-        slurm_step.nodes_of_job(3)
+        rank_commands.nodes_of_job(3)
 
 
 def test_a_slurm_that_does_not_answer_is_an_error(job, monkeypatch):
     job("n1")
     monkeypatch.setenv("SLURM_JOB_ID", "")
     with pytest.raises(Skip):
-        slurm_step.nodes_of_job(1)
-    monkeypatch.setattr(slurm_step, "scontrol", lambda *words: None)
+        rank_commands.nodes_of_job(1)
+    monkeypatch.setattr(rank_commands, "scontrol", lambda *words: None)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(GpufeedError, match="no answer of scontrol on the nodes of job 7"):
-        slurm_step.nodes_of_job(1)
+        rank_commands.nodes_of_job(1)
 
 
 def test_steps_of_a_job_meet_at_ports_of_their_own():

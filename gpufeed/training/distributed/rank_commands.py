@@ -1,0 +1,156 @@
+"""How ranks are started, without torch: torchrun on one node, and the srun step that starts it on several.
+
+A training is one process at first, however many devices it has: it starts its ranks itself. The job asks
+for its nodes without a task of its own for the training (gpufeed/workflow/resources.py), so that the step
+finds them free. Sources: srun(1), scontrol(1).
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.system import gpu_locks
+from gpufeed.system.sigterm_handler import scontrol
+
+
+def check_one_task(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises GpufeedError in one of several tasks of srun or ranks of torchrun: each would train the whole.
+
+    A batch script and the shell of salloc are one process, whatever number of tasks the job has.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if tasks.isdigit() and int(tasks) > 1:
+        raise GpufeedError(
+            f"{tasks} tasks of Slurm, each of which would train the same model by itself",
+            "one task, which starts a process for each of its GPUs, on other nodes of the job by srun itself",
+            "leave srun out, and say trainer.devices=N, and trainer.num_nodes=M for several nodes",
+        )
+    ranks = environment.get("WORLD_SIZE", "1")
+    if ranks != "1":
+        raise GpufeedError(
+            f"WORLD_SIZE={ranks} in the environment, as torchrun sets it for each of its processes",
+            "one process, which starts a torchrun for its GPUs by itself",
+            "leave torchrun out (else unset WORLD_SIZE), and say trainer.devices=N, and trainer.num_nodes=M "
+            "for several nodes",
+        )
+
+
+GRACE_S = 40.0  # from the request to end to the end by force; torchrun itself gives its ranks 30 s
+KILLED_S = 5.0  # for the kernel to end it
+ALONE = ("--standalone", "--local-addr=localhost")
+
+
+def torchrun_command(devices: int, folder: Path, rendezvous: tuple[str, ...] = ALONE) -> list[str]:
+    """As many ranks on this node as it has devices, which say their rank with every line.
+
+    rendezvous: how they meet those of other nodes; there are none without it.
+    """
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous]
+    told = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
+    return [
+        *torchrun,
+        f"--nproc-per-node={devices}",
+        *told,
+        "-m",
+        "gpufeed.training.distributed.rank",
+        str(folder),
+    ]
+
+
+def torchrun_environment(threads: int | None = None) -> dict[str, str]:
+    """That of this process, its import path included, without what describes the tasks of a Slurm job.
+
+    threads: of torch in each rank; None leaves what the environment says.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "PMI_"))}
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    # of the whole training, where torchrun would count those of its node
+    prefix = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${role_name}${rank}]:"}
+    own = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+    return kept | {"PYTHONPATH": path} | prefix | own
+
+
+def stop_torchrun(process: subprocess.Popen) -> None:
+    """Ends a process and all that it started: by request, then by force. Nothing to do where it has ended."""
+    if process.poll() is not None:
+        return
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        with suppress(subprocess.TimeoutExpired):  # if a signal's exception has left its lock taken
+            process.wait(KILLED_S)
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+
+
+ADDRESS = re.compile(r"^NodeName=(\S+).*? NodeAddr=(\S+)", re.MULTILINE)
+
+
+def nodes_of_job(count: int) -> dict[str, str]:
+    """The first `count` nodes of this job, in Slurm's order -> the address of each.
+
+    Raises Skip outside of a job and in one with fewer nodes, GpufeedError where Slurm does not tell them.
+    """
+    job, wanted = os.environ.get("SLURM_JOB_ID", ""), f"The cell trains on {count} nodes"
+    asks = f"`snakemake --profile slurm`, or in `salloc --nodes={count} --ntasks-per-node=1`"
+    if not job or not shutil.which("srun"):
+        lacks = "no job of Slurm is around this process" if not job else "this node has no command srun"
+        raise Skip(f"{wanted}, which Slurm's srun starts, and {lacks}: run it by {asks}.")
+    names = re.search(r" NodeList=(\S+)", scontrol("-o", "show", "job", job) or "")
+    found = dict(ADDRESS.findall((names and scontrol("-o", "show", "node", names[1])) or ""))
+    if not found:
+        raise GpufeedError(
+            f"no answer of scontrol on the nodes of job {job}", "their names and addresses", "see the log"
+        )
+    if len(found) < count:
+        raise Skip(f"{wanted}, and job {job} of Slurm has {len(found)} ({names[1]}): run it by {asks}.")
+    return dict(list(found.items())[:count])
+
+
+def srun_command(count: int, devices: int, folder: Path) -> list[str]:
+    """srun with one task a node, all of what the job has there, and an end of all with the first that fails.
+
+    devices: of each node. folder: on a disk that all nodes see. Errors: as in nodes_of_job.
+    """
+    nodes = nodes_of_job(count)
+    where = [f"--jobid={os.environ['SLURM_JOB_ID']}", "--overlap", f"--nodelist={','.join(nodes)}"]
+    tasks = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
+    ends = ["--kill-on-bad-exit=1", "--input=0"]  # its input ends with this process, and ends the first task
+    told = [str(folder), next(iter(nodes.values())), str(count), str(devices)]
+    return [
+        "srun",
+        *where,
+        *tasks,
+        *ends,
+        sys.executable,
+        "-m",
+        "gpufeed.training.distributed.node_task",
+        *told,
+    ]
+
+
+def srun_environment() -> dict[str, str]:
+    """What srun needs beside torchrun's: Slurm's configuration, and which GPUs are taken already."""
+    return {name: os.environ[name] for name in ("SLURM_CONF",) if name in os.environ} | gpu_locks.hand_on()
+
+
+def note_end_request(folder: Path, place: int) -> None:
+    """Leaves word that Slurm asked this node's part of the step to end."""
+    (folder / f"asked-{place}").touch()
+
+
+def was_end_requested(folder: Path, count: int) -> bool:
+    """Whether it asked all of them: where a rank failed, its own node has ended before."""
+    return all((folder / f"asked-{place}").exists() for place in range(count))

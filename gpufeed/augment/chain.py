@@ -1,9 +1,7 @@
 """The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
 
-Tensors change hands by DLPack: the same addresses, no copy. Every kernel runs on torch's current stream,
-all memory is torch's, and nothing waits for the device; with the option exchange=host a batch goes over
-the host instead, to CuPy and back (exchange.py). The steps and the other options are those of the reference
-(amounts.py). What it costs beside `fused` is a round trip through the device's memory for each step.
+Torch and CuPy exchange tensors by DLPack, at the same address, or through the host to compare. Every kernel
+runs on torch's current stream, and all memory is torch's.
 """
 
 import functools
@@ -17,8 +15,7 @@ import torch
 from cuda.core.utils import StridedMemoryView
 
 from gpufeed.augment import amounts
-from gpufeed.augment.base import DeviceAugment
-from gpufeed.augment.batch_checks import check_addresses, check_batch, require_cuda
+from gpufeed.augment.base import DeviceAugment, check_addresses, check_batch, require_cuda
 from gpufeed.augment.chain_kernels import (
     EACH,
     THREADS,
@@ -32,17 +29,55 @@ from gpufeed.augment.chain_kernels import (
     salt_pepper_kernel,
     window_kernel,
 )
-from gpufeed.augment.exchange import (
-    check_exchange,
-    cupy_to_torch,
-    host_to_cupy,
-    host_to_torch,
-    on_stream,
-    torch_to_cupy,
-)
 from gpufeed.augment.numba_cuda import cuda
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.system import random_draws
+
+EXCHANGES = ("dlpack", "host")
+
+
+def check_exchange(name: object) -> None:
+    """Raises GpufeedError unless `name` is one of EXCHANGES."""
+    if name not in EXCHANGES:
+        raise unknown("exchange", name, EXCHANGES, where="config/hydra/augment")
+
+
+def torch_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
+    """The CuPy array at the same address. Raises GpufeedError for a tensor on the CPU or with gaps.
+
+    The capsule is asked for without a stream, since both sides run on torch's current one.
+    """
+    check_addresses(tensor)
+    return cupy.from_dlpack(tensor.detach().__dlpack__(stream=-1))
+
+
+def cupy_to_torch(array: cupy.ndarray) -> torch.Tensor:
+    """The tensor at the same address."""
+    with on_stream():
+        return torch.from_dlpack(array)
+
+
+@functools.lru_cache(maxsize=64)
+def _cupy_stream(stream: torch.cuda.Stream) -> cupy.cuda.Stream:
+    return cupy.cuda.Stream.from_external(stream)
+
+
+def on_stream() -> cupy.cuda.Stream:
+    """A context in which CuPy uses torch's current stream."""
+    return _cupy_stream(torch.cuda.current_stream())
+
+
+def host_to_cupy(tensor: torch.Tensor) -> cupy.ndarray:
+    """A CuPy array with the tensor's values, brought over the host; torch types that numpy has."""
+    with on_stream():
+        return cupy.asarray(tensor.cpu().numpy())
+
+
+def host_to_torch(array: cupy.ndarray, device: torch.device) -> torch.Tensor:
+    """A tensor on the device with the array's values, brought over the host."""
+    with on_stream():
+        return torch.from_numpy(cupy.asnumpy(array)).to(device)
+
 
 MOST_PIXELS = 2**20  # of an image, so that float32 tells its pixels' places apart
 MOST_VALUES = 2**32  # of a batch: chain_kernels.place

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from gpufeed.augment import amounts
-from gpufeed.augment.base import DeviceAugment
-from gpufeed.augment.batch_checks import check_addresses, check_batch, require_cuda
+from gpufeed.augment.base import DeviceAugment, check_addresses, check_batch, require_cuda
 from gpufeed.augment.fused_kernel import BLOCK, WARPS, augment_tiles
 from gpufeed.core.errors import GpufeedError, Skip, one_line
-from gpufeed.native import triton_toolchain
+from gpufeed.native import jit_toolchain
 from gpufeed.system import random_draws
 
 # About twice what runs at once (132 multiprocessors x 32), so that a large batch has a short tail, and few
@@ -32,7 +31,7 @@ class FusedAugment(DeviceAugment):
         """Raises Skip without a CUDA GPU, unless Triton interprets its kernels on the CPU."""
         super().__init__(mean, std, seed, options)
         amounts.check(self.options)
-        if not triton_toolchain.interpreted():
+        if not jit_toolchain.interpreted():
             require_cuda("fused")
         scale = [1 / (255 * value) for value in std]
         shift = [-m / s for m, s in zip(mean, std, strict=True)]
@@ -80,7 +79,7 @@ class FusedAugment(DeviceAugment):
     def _launch(
         self, images: torch.Tensor, rows: torch.Tensor | None, ids: torch.Tensor, epoch: int | torch.Tensor
     ) -> torch.Tensor:
-        if not triton_toolchain.interpreted():
+        if not jit_toolchain.interpreted():
             check_addresses(images, ids, *([] if rows is None else [rows]))
         n, (height, width) = len(ids), images.shape[1:3]
         if height * width >= 2**28:
@@ -109,7 +108,7 @@ class FusedAugment(DeviceAugment):
                 **self.constants,
             )
         except Exception as error:  # only a failed launch asks: Triton keeps what it has compiled
-            if lack := triton_toolchain.lacking():
+            if lack := jit_toolchain.lacking_for_triton():
                 raise Skip(
                     f"Augment fused is compiled by Triton on its node, which has {lack} ({one_line(error)})."
                 ) from error

@@ -10,8 +10,7 @@ import torch
 from torch.nn.functional import pad
 
 from gpufeed.augment import amounts
-from gpufeed.augment.base import DeviceAugment
-from gpufeed.augment.batch_checks import check_batch
+from gpufeed.augment.base import DeviceAugment, check_batch
 from gpufeed.system import random_draws
 from gpufeed.system.random_draws import philox
 

@@ -23,9 +23,8 @@ from gpufeed.core.document import Document, now
 from gpufeed.core.errors import Skip, one_line
 from gpufeed.core.registry import DECODERS, takes_gpu
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.cache_build import threads_of
 from gpufeed.stores.cache_fill import decoder
-from gpufeed.stores.decoded_cache import CacheInfo, build
+from gpufeed.stores.decoded_cache import CacheInfo, build, threads_of
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.host_memory import keep_freed_blocks
 

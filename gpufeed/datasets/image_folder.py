@@ -1,30 +1,30 @@
 """Images of your own in folders of their classes, as torchvision's ImageFolder reads them.
 
 `train/CLASS/...` beside `val/CLASS/...` (or valid, validation, test), or `CLASS/...` alone, of which a share
-of each class is held out. In a folder, whose files are linked where that is possible and copied elsewhere, or
-in one zip or tar. A single folder around all of it does not matter, nor do folders within a class. Classes
-are in the order of their names; a folder without an image to train on is none, takes no number, and is told
-in the log, where ImageFolder refuses the whole. Mean and standard deviation are those of ImageNet, as is
-usual.
+of each class is held out. `manifest_in_place` copies and holds out nothing.
 """
 
+import hashlib
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, SUFFIXES, is_hidden, is_image, names_below, names_digest
 from gpufeed.datasets import archive
 from gpufeed.datasets.archive import is_plain_name
-from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.datasets.staging import check_keys, checksums, only_archive, staging
-from gpufeed.decoders.file_bytes import MOST_BYTES
+from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
+from gpufeed.datasets.staging import NO_SHAPE, check_keys, checksums, header_shape, only_archive, staging
+from gpufeed.decoders.encoded_file import MOST_BYTES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 TRAIN, EVALUATION = "train", ("val", "valid", "validation", "test")
@@ -217,3 +217,65 @@ def check(places: Mapping[str, tuple[str, list[str]]], classes: list[str], sourc
 def can_be_kept(name: str) -> bool:
     """Whether a name can be a file's on any node, and text in a manifest."""
     return is_plain_name(name) and not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+IN_PLACE = "plain_folder"
+THREADS = 8  # read headers: on a network disk each answer takes a while
+
+
+def manifest_in_place(folder: Path) -> Manifest:
+    """List the images below a folder by their names, in the order of a prepared dataset; sizes are still 0.
+
+    Classes and splits are those of gpufeed.datasets.image_folder, except that one class is enough. If no
+    image lies in a class folder, all images are one class, named after the folder. The log counts what is
+    left out. Raises GpufeedError for a folder without images, and as names_below and check do.
+    """
+    names = names_below(folder)
+    found, alone = found_in(names, folder), Path(os.path.abspath(folder)).name
+    places, classes, left_out = found.places, found.classes, found.left_out
+    if not places:
+        places = {name: (TRAIN, [alone, name]) for name in names if is_image(name)}
+        classes = [alone] if places else []
+        left_out[NO_CLASS] = 0
+    if not places:
+        raise GpufeedError(
+            f"{folder} without an image",
+            f"manifest.parquet, or images ({', '.join(SUFFIXES)}), with or without class folders",
+            "name the folder of the images, or the manifest.parquet of a prepared dataset",
+        )
+    check(places, classes, folder)
+    counted = {why: count for why, count in left_out.items() if count}
+    for why in counted.keys() - {EMPTY}:  # the log names those already
+        log.warning("%d %s, in %s", counted[why], why, folder)
+    labels = {name: label for label, name in enumerate(classes)}
+    rows = [(name, labels[rest[0]], split, *NO_SHAPE) for name, (split, rest) in places.items()]
+    rows.sort(key=lambda row: (row[2] != TRAIN, row[1], row[0]))
+    info = DatasetInfo(alone, IN_PLACE, classes, found.held_out or TRAIN, MEAN, STD, counted)
+    return Manifest(folder, info, pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def read_headers(manifest: Manifest) -> Manifest:
+    """Return the manifest with the sizes from the file headers (0 without one) and a digest of the files.
+
+    The digest, in `info.source`, covers lengths and times, so that a changed file is noticed. `left_out` is
+    dropped: a cache does not depend on it.
+    """
+    paths = manifest.paths()
+    with ThreadPoolExecutor(THREADS) as readers:
+        bar = tqdm(readers.map(read_header, paths), total=len(paths), unit=" images", desc="reading headers")
+        looked = list(bar)
+    digest = hashlib.sha256(repr([state for state, _ in looked]).encode()).hexdigest()
+    table = manifest.table.copy()
+    table[["height", "width", "channels"]] = [shape for _, shape in looked]
+    return Manifest(manifest.root, replace(manifest.info, left_out={}, source={"files": digest}), table)
+
+
+def read_header(path: Path) -> tuple[tuple[int, int], tuple[int, int, int]]:
+    """Return (length, time of the last change in ns) and (H, W, C) of a file; zeros if it is no file."""
+    try:
+        found = path.stat()
+        if not path.is_file():
+            return (0, 0), NO_SHAPE
+    except OSError:
+        return (0, 0), NO_SHAPE
+    return (found.st_size, found.st_mtime_ns), header_shape(path)

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
 from gpufeed.core.registry import MADE
-from gpufeed.datasets.unpacked import files_at
-from gpufeed.decoders.resize import resized
+from gpufeed.datasets.packed import files_at
+from gpufeed.decoders.pillow import resized
 
 COLUMNS = {
     "path": pa.string(),  # relative to Manifest.files_root()
@@ -94,7 +94,7 @@ class Manifest:
         """The folder to which the paths are relative: `root`, or where its archive is unpacked on this node.
 
         Every reader of files asks here, and the first one on a node waits for the unpacking. Raises
-        GpufeedError as gpufeed.datasets.unpacked.files_at does.
+        GpufeedError as gpufeed.datasets.packed.files_at does.
         """
         return self.root if self.made else files_at(self.root)
 

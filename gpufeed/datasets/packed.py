@@ -1,23 +1,31 @@
 """A dataset's image files as one archive beside its manifest, for file systems on which files are counted.
 
 `images.tar` holds them uncompressed, in the order of their names, without times and owners: the same bytes
-wherever it is made. `images.json` says how many files and bytes are in it, and what it and the manifest hash
-to. gpufeed.datasets.unpacked brings the files back on the node of a job. Standard library only.
+on every machine. A node unpacks it once for all its jobs, and each job checks what it finds. The files lie in
+`$GPUFEED_UNPACK`, or else `$TMPDIR`, in a folder of the user's own, below a name that ends in the archive's
+digest.
 """
 
+import ctypes
+import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
+import stat
 import tarfile
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import enough_disk, whole
-from gpufeed.datasets.archive import is_plain_name
+from gpufeed.core.file_writes import NO_ROOM, enough_disk, whole
+from gpufeed.datasets.archive import DAMAGE, is_plain_name
+from gpufeed.system.build_once import one_builder, own_partial
 
 FORMS = ("folders", "packed")  # what `data_form` of the config may be
 IMAGES, MANIFEST = "images", "manifest.parquet"
@@ -160,3 +168,198 @@ def read_sidecar(root: Path) -> Packed:
             remedy,
         )
     return about
+
+
+VARIABLE = "GPUFEED_UNPACK"  # a folder on the node's own disk, where $TMPDIR is none or has no room
+ELSEWHERE = (
+    f"name a folder on a larger disk of this node in the variable {VARIABLE}, or set data_form: folders"
+)
+BLOCK = 4096  # bytes of disk that a file takes beyond its own, at most
+CHUNK = 2**20  # bytes
+
+log = logging.getLogger("gpufeed")
+_looked_over: dict[tuple, Path] = {}  # what this process, or the one that forked it, has found whole
+
+
+def files_at(root: Path) -> Path:
+    """The folder to which the manifest's paths are relative: `root`, or where its archive is unpacked.
+
+    Unpacks it if no job on this node has. Raises GpufeedError for a damaged archive, one of another
+    manifest, and a disk without room, and leaves nothing of it then.
+    """
+    if not is_packed(root):
+        return root
+    sidecar, root = (root / SIDECAR).stat(), root.resolve()
+    key = (root, sidecar.st_ino, sidecar.st_mtime_ns, os.environ.get(VARIABLE))
+    if key in _looked_over:  # mosaics ask for each image
+        return _looked_over[key]
+    about = read_sidecar(root)
+    target = place() / f"{root.name}-{about.archive_sha256[:16]}"
+    if not is_whole(target, about):
+        with one_builder(target):
+            if not is_whole(target, about):
+                unpack(root, about, target)
+    _looked_over[key] = target
+    return target
+
+
+def bring(root: Path) -> float | None:
+    """Seconds until the files of `root` were at hand on this node; None where they are not packed."""
+    if not is_packed(root):
+        return None
+    began = time.perf_counter()
+    files_at(root)
+    return time.perf_counter() - began
+
+
+def place() -> Path:
+    """This user's folder for unpacked files, made if need be; raises GpufeedError if it cannot be used."""
+    folder = Path(os.environ.get(VARIABLE) or tempfile.gettempdir()).absolute() / f"gpufeed-{os.getuid()}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it is a link, or another user's")
+    except OSError as error:
+        raise GpufeedError(
+            f"{folder}, where datasets are unpacked: {error.strerror}",
+            "a folder of your own on this node's disk",
+            f"name another folder in the variable {VARIABLE}",
+        ) from error
+    return folder
+
+
+def is_whole(folder: Path, about: Packed) -> bool:
+    """Whether a folder holds as many files, and as many bytes, as were packed."""
+    count, size, rest = 0, 0, [folder]
+    while rest:
+        try:
+            with os.scandir(rest.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        rest.append(Path(entry.path))
+                    else:
+                        count, size = count + 1, size + entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return False
+    return (count, size) == (about.files, about.bytes)
+
+
+def unpack(root: Path, about: Packed, target: Path) -> None:
+    """Unpacks into `target`, which appears whole or not at all; one that has lost files goes first."""
+    archive, partial, began = root / ARCHIVE, own_partial(target), time.perf_counter()
+    try:
+        if target.exists():
+            log.warning("%s has lost files (something cleans up there): it is unpacked again", target)
+            shutil.rmtree(target)
+        check_size(archive, about)
+        check_room(archive, about, target.parent)
+        partial.mkdir()
+        extract(archive, about, partial)
+        settle(partial)
+        put(partial, target, about)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise no_room(archive, about, target.parent, error.strerror) from error
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    seconds = time.perf_counter() - began
+    log.info(
+        "unpacked %d files, %.1f MiB, to %s in %.1f s", about.files, about.bytes / 2**20, target, seconds
+    )
+
+
+def extract(archive: Path, about: Packed, folder: Path) -> None:
+    """Writes the files below `folder`; raises GpufeedError unless all is as the sidecar says."""
+    folders: set[Path] = set()
+    try:
+        with archive.open("rb") as file:
+            through = Hashed(file)
+            with tarfile.open(fileobj=through, mode="r|") as tar:
+                while (member := tar.next()) is not None:
+                    if not member.isfile():
+                        raise damaged(archive, f"{member.name!r}, a link, a folder or a device")
+                    path = folder / checked(member.name, archive)
+                    if path.parent not in folders:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        folders.add(path.parent)
+                    with path.open("xb") as image:
+                        shutil.copyfileobj(tar.extractfile(member), image)
+                    tar.members.clear()  # it would keep a kilobyte for each
+            while through.read(CHUNK):  # what follows the end mark
+                pass
+    except (*DAMAGE, FileExistsError) as error:
+        raise damaged(archive, f"{type(error).__name__}: {error}") from error
+    except OSError as error:
+        if error.errno is not None:  # the disk's, not the archive's
+            raise
+        raise damaged(archive, str(error)) from error
+    if through.sha256.hexdigest() != about.archive_sha256:
+        raise damaged(archive, f"{through.bytes} bytes with sha256 {through.sha256.hexdigest()[:12]}")
+    if not is_whole(folder, about):
+        raise damaged(archive, "other files than were packed")
+
+
+def damaged(archive: Path, found: str) -> GpufeedError:
+    """The error for an archive that is not what was packed."""
+    return GpufeedError(
+        f"{archive} is damaged, cut off or gone ({found})",
+        f"the archive that {archive.with_suffix('.json').name} beside it describes",
+        f"move {archive} away and run the command again, which packs it again",
+    )
+
+
+def put(partial: Path, target: Path, about: Packed) -> None:
+    """Gives the folder its name; where there are no locks, another process may have been faster."""
+    try:
+        os.rename(partial, target)
+    except OSError:
+        if not is_whole(target, about):
+            raise
+
+
+def settle(folder: Path) -> None:
+    """Waits until the disk has what was written: it would be written beside the measurement that follows."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "syncfs"):  # Linux has it
+        os.sync()
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        if libc.syncfs(number):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(folder))
+    finally:
+        os.close(number)
+
+
+def check_size(archive: Path, about: Packed) -> None:
+    """Raises GpufeedError for an archive that is gone or cut off, before minutes go into unpacking it."""
+    found = archive.stat().st_size if archive.exists() else None
+    if found != about.archive_bytes:
+        raise damaged(archive, "no such file" if found is None else f"{found:,} bytes")
+
+
+def check_room(archive: Path, about: Packed, folder: Path) -> None:
+    """Raises GpufeedError, before anything is written, where the files do not fit."""
+    disk = os.statvfs(folder)
+    free = disk.f_bavail * disk.f_frsize
+    if free < needed(about):
+        raise no_room(archive, about, folder, f"{free / 2**30:.2f} GiB free")
+    if disk.f_files and disk.f_favail < about.files:  # some file systems tell of no inodes
+        raise no_room(archive, about, folder, f"{disk.f_favail:,} files free")
+
+
+def needed(about: Packed) -> int:
+    """Bytes of disk that the files take at most, about."""
+    return about.bytes + BLOCK * about.files
+
+
+def no_room(archive: Path, about: Packed, folder: Path, found: str) -> GpufeedError:
+    """The error for a disk on which the files do not fit."""
+    return GpufeedError(
+        f"no room to unpack {archive} in {folder} ({found})",
+        f"{needed(about) / 2**30:.2f} GiB for {about.files:,} files",
+        ELSEWHERE,
+    )

@@ -15,8 +15,8 @@ from gpufeed.core.folders import check_apart
 from gpufeed.core.registry import load
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.packed import ELSEWHERE, place
 from gpufeed.datasets.quarantine import quarantine
-from gpufeed.datasets.unpacked import ELSEWHERE, place
 from gpufeed.system.build_once import one_builder, own_partial
 
 log = logging.getLogger("gpufeed")

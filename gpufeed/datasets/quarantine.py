@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.file_bytes import MOST_BYTES
+from gpufeed.decoders.encoded_file import MOST_BYTES
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.system.processes import run
 

@@ -5,7 +5,7 @@ import torch
 from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.device_decoder import DeviceDecoder
-from gpufeed.decoders.file_header import JPEG_KINDS
+from gpufeed.decoders.encoded_file import JPEG_KINDS
 from gpufeed.decoders.jpeg_groups import Group, code_digest, coding_of, grouped, joined
 from gpufeed.native.jpeg_pieces import PieceDecoder
 

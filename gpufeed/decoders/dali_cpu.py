@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpufeed.decoders.base import EXACT
-from gpufeed.decoders.fallback import Refused, isolate
-from gpufeed.decoders.resizing import ResizingDecoder
+from gpufeed.decoders.fallback import Refused, ResizingDecoder, isolate
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,8 @@ import torch
 
 from gpufeed.decoders.dali_cpu import NEEDS
 from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
-from gpufeed.decoders.fallback import isolate
-from gpufeed.decoders.file_header import JPEG_KINDS, NVJPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
-from gpufeed.decoders.resizing import ResizingDecoder
+from gpufeed.decoders.encoded_file import JPEG_KINDS, NVJPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
+from gpufeed.decoders.fallback import ResizingDecoder, isolate
 from gpufeed.system.devices import jpeg_engines
 
 if TYPE_CHECKING:

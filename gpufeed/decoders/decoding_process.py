@@ -15,7 +15,7 @@ import numpy as np
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.decoders.base import Decoder, bad_file
-from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.encoded_file import read_file
 from gpufeed.system.host_memory import keep_freed_blocks
 
 
@@ -55,7 +55,7 @@ def serve(connection: Connection, decoder_name: str, cores: list[int] | None) ->
             torch.set_num_threads(1)
         connection.send(decoder.version())
     except Exception as error:
-        connection.send(told(error))
+        connection.send(sendable_error(error))
         return
     paths, target = [], np.empty((0, 0, 0, 0, 3), np.uint8)
     while True:
@@ -72,11 +72,11 @@ def serve(connection: Connection, decoder_name: str, cores: list[int] | None) ->
                 rows = target[message.slot, message.row : message.row + message.count]
                 answer = decode_into(decoder, chosen, rows)
         except Exception as error:
-            answer = told(error)
+            answer = sendable_error(error)
         connection.send(answer)
 
 
-def told(error: Exception) -> Exception:
+def sendable_error(error: Exception) -> Exception:
     """The error in a form that survives the way to another process."""
     if isinstance(error, GpufeedError | Skip):
         return error

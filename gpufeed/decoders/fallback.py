@@ -1,4 +1,4 @@
-"""A decoder for a part of all files, with Pillow for the rest."""
+"""Decoders for a part of all files, with Pillow for the rest; some resize too, nearly as Pillow does."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpufeed.decoders.base import Decoded, Decoder, Outcome
-from gpufeed.decoders.file_header import JPEG_KINDS, PNG_KINDS, Header, read_header
-from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tolerance
+from gpufeed.decoders.encoded_file import JPEG_KINDS, PNG_KINDS, Header, read_header
+from gpufeed.decoders.pillow import PillowDecoder, resized
 
 if TYPE_CHECKING:
     import torch
@@ -102,3 +102,41 @@ def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> 
         if len(files) == 1:
             return [None]
     return [isolate(decode_batch, [data])[0] for data in files]
+
+
+class ResizingDecoder(FallbackDecoder):
+    """Brings all images to `resize`, (height, width), if it has one; else leaves them as their files are."""
+
+    def __init__(self, threads: int = 1, resize: tuple[int, int] | None = None):
+        self.resize = resize  # first: decoders of the GPU try an image while they are set up
+        super().__init__(threads)
+        if resize is not None:
+            self.pillow = ResizedPillow(resize)
+            self.tolerance = self.tolerance.then(resize_tolerance(resize))
+
+
+class ResizedPillow(PillowDecoder):
+    """Pillow, and its own resize, which is the reference."""
+
+    def __init__(self, size: tuple[int, int]):
+        super().__init__()
+        self.size = size
+
+    def decode(self, files: list[bytes]) -> Decoded:
+        decoded = super().decode(files)
+        images = [image if image is None else resized(image, self.size) for image in decoded.images]
+        return Decoded(images, decoded.outcomes)
+
+
+def resize_tolerance(size: tuple[int, int]) -> Tolerance:
+    """How far DALI's antialiased bilinear resize to (height, width) may be from Pillow's, in steps of 0..255.
+
+    Both lay a triangle over the pixels that a new one covers. At the sides of an image an eighth of it at
+    most lies outside: Pillow cuts that off, DALI gives it to the outermost pixel. So the outermost rows and
+    columns of the new image may differ by 255 / 8, its corners by 255 (1 - (7/8)^2), nothing else; that they
+    can be reached, and that all other values are at most 1 off, tells docs/decoders.md.
+    """
+    height, width = size
+    corner = 255 * (1 - (7 / 8) ** 2)
+    mean = 255 * (1 - (1 - 1 / (4 * height)) * (1 - 1 / (4 * width)))  # 2 of the rows, 2 of the columns
+    return Tolerance(round(corner) + 1, mean + 1)  # Pillow rounds between rows and columns, DALI does not

@@ -3,7 +3,7 @@
 import torch
 
 from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
-from gpufeed.decoders.file_header import NVJPEG_KINDS, PNG_KINDS
+from gpufeed.decoders.encoded_file import NVJPEG_KINDS, PNG_KINDS
 from gpufeed.decoders.nvimgcodec_cpu import NEEDS, OPTIONS, decode_streams
 
 

@@ -26,7 +26,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.decoders.base import bad_file
 from gpufeed.decoders.decoding_process import Opening, Task, serve
-from gpufeed.decoders.file_bytes import mean_size, read_file
+from gpufeed.decoders.encoded_file import mean_size, read_file
 
 SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
 STUCK_S = 300  # without an answer for so long a process counts as stuck

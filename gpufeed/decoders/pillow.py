@@ -1,4 +1,4 @@
-"""The reference decoder: Pillow, on one core."""
+"""The reference decoder and the reference resize: Pillow, on one core."""
 
 import io
 
@@ -57,3 +57,14 @@ def has_range(image: Image.Image) -> bool:
         return image.mode not in ("I", "F")
     tags = getattr(image, "tag_v2", {})
     return tags.get(BITS, (16,))[0] == 16 and tags.get(PHOTOMETRIC) != WHITE_IS_ZERO
+
+
+def resized(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """uint8 (H, W, 3) stretched to (height, width), bilinear over all pixels that a new one covers.
+
+    Pillow's own resize, which is the reference. The image itself where it has that size.
+    """
+    if image.shape[:2] == size:
+        return image
+    height, width = size
+    return np.array(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gpufeed.decoders.base import EXACT
+from gpufeed.decoders.encoded_file import JPEG_KINDS
 from gpufeed.decoders.fallback import FallbackDecoder
-from gpufeed.decoders.file_header import JPEG_KINDS
 
 
 class SimpleJpegDecoder(FallbackDecoder):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.encoded_file import JPEG_KINDS
 from gpufeed.decoders.fallback import FallbackDecoder, Refused, isolate
-from gpufeed.decoders.file_header import JPEG_KINDS
 from gpufeed.decoders.jpeg_parser import Jpeg, parse
 from gpufeed.decoders.jpeg_parser import Refused as NotForStrips
 from gpufeed.decoders.simplejpeg import decode_jpeg

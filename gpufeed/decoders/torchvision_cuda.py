@@ -4,8 +4,8 @@ import torch
 
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.device_decoder import DeviceDecoder
+from gpufeed.decoders.encoded_file import NVJPEG_KINDS
 from gpufeed.decoders.fallback import Refused, isolate
-from gpufeed.decoders.file_header import NVJPEG_KINDS
 
 
 class TorchvisionCudaDecoder(DeviceDecoder):

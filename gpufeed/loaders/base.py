@@ -1,21 +1,54 @@
-"""What a loader is: the contract that tests/unit/loaders/test_loader_contract.py holds every one to."""
+"""What a loader is: the contract that tests/unit/loaders/test_loader_contract.py holds every one to.
+
+The order of an epoch is a function of (seed, epoch) alone, the same on every device.
+"""
 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.decode_counts import Tally
-from gpufeed.loaders.sample_order import epoch_order
-from gpufeed.system.timing import Span
+from gpufeed.decoders.base import Tally
+from gpufeed.system.random_draws import BITS, MASK, fold
+from gpufeed.system.timing import Mark, Span
+
+ORDER_TAG = 0x0E70C0DE  # keeps the draws of an order apart from those of augments
+
+
+def permutation(n: int, seed: int, epoch: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """A random order of 0..n-1, int64 (n,), made on the device without waiting for it.
+
+    Every number draws a key of 63 bits from (seed, epoch, itself), and they are sorted by their keys; the
+    sort is stable, so that keys which meet give the same order everywhere. A seed may have 64 bits.
+    """
+    state = fold(fold(fold(fold(0, ORDER_TAG), seed & MASK), (seed >> BITS) & MASK), epoch & MASK)
+    numbers = torch.arange(n, device=device)
+    high, low = (fold(fold(state, half), numbers) for half in range(2))
+    return torch.sort((high << (BITS - 1)) | (low >> 1), stable=True).indices
+
+
+def epoch_order(
+    ids: np.ndarray, seed: int, epoch: int, shuffle: bool, rank: int, world_size: int
+) -> np.ndarray:
+    """The sample ids of one rank in the order of one epoch, int64: a function of (seed, epoch) alone.
+
+    Ranks take every world_size-th id of one common permutation, so that their shares are disjoint,
+    whole and at most one sample apart.
+    """
+    if shuffle:
+        ids = ids[permutation(len(ids), seed, epoch).numpy()]
+    return ids[rank::world_size]
+
 
 # A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
 STUCK_S = 300
@@ -263,3 +296,46 @@ class OrderedLoader(Loader):
     @abstractmethod
     def batches(self, order: np.ndarray) -> Iterator[Batch]:
         """The batches of `order` (sample ids, int64), request.batch_size at a time; a generator."""
+
+
+def send(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    """A copy of an int64 array on the device, without a wait of the host on CUDA."""
+    tensor = torch.from_numpy(values.copy())
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def empty_batch(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, request: LoadRequest
+) -> torch.Tensor:
+    """Memory for a batch; on the host pinned if it will go to CUDA, unless the request says otherwise.
+
+    torch keeps such memory and gives it out again only when the queued copies that read it are done.
+    """
+    pin = device.type == "cpu" and request.device.type == "cuda" and request.pin_memory
+    return torch.empty(shape, dtype=dtype, device=device, pin_memory=pin)
+
+
+def upload(images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Span | None]:
+    """A host batch on the device, queued on the current stream, and the copy's span; None on the CPU."""
+    if device.type == "cpu":
+        return images, None
+    start = Mark(device)
+    images = images.to(device, non_blocking=device.type == "cuda")
+    return images, Span(start, Mark(device))
+
+
+def import_peer(
+    loader: str, module: str, package: str, remedy: str = "pip install 'gpufeed[peers]'"
+) -> ModuleType:
+    """A module of a package; raises Skip with a sentence if this node has none.
+
+    remedy: what brings the package, where that is not the extra `peers`.
+    """
+    try:
+        return import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a library that the package loads by itself
+        raise Skip(
+            f"Loader {loader} needs the package {package}, which this node lacks ({error}): {remedy}."
+        ) from error

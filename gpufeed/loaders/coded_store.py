@@ -12,9 +12,9 @@ from gpufeed.decoders.jpeg_groups import Group, coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Kind
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.loaders.batch_files import FileReader
 from gpufeed.loaders.prefetch import Ahead
 from gpufeed.loaders.resident import SHARE_OF_FREE, free_bytes
+from gpufeed.loaders.streaming import FileReader
 from gpufeed.native.jpeg_op import Coding, decode_between, decode_jpegs
 from gpufeed.system.host_memory import free_host_bytes
 

@@ -19,16 +19,13 @@ from PIL import Image
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load
-from gpufeed.decoders.file_bytes import mean_size
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_files import FileBatch
-from gpufeed.loaders.batch_transfer import empty_batch
-from gpufeed.loaders.sample_order import epoch_order
-from gpufeed.loaders.streaming import StreamingLoader
+from gpufeed.decoders.encoded_file import mean_size
+from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, epoch_order
+from gpufeed.loaders.streaming import FileBatch, StreamingLoader
 
 if TYPE_CHECKING:
     from gpufeed.decoders.dali_pipeline import DecodePipeline
-    from gpufeed.decoders.resizing import ResizingDecoder
+    from gpufeed.decoders.fallback import ResizingDecoder
     from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
 CHUNK = 256  # files a task, when all are looked at

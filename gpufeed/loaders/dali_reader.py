@@ -1,12 +1,15 @@
-"""DALI reads, decodes and augments the batches that are planned, in their order.
+"""DALI reads, decodes and augments the planned batches, in their order.
 
-It is told the files of a batch when it begins it, reads them on its own threads and works ahead, across the
-ends of epochs too. So order, ranks and state are the loader's; DALI's shuffling and sharding stay out of it.
+It gets the files of a batch when the batch begins, reads them on its own threads and works ahead, across
+epochs too. Files are read in a pipeline of their own: operators of DALI's CPU backend run one at a time in a
+pipeline (OperatorConcurrency, DALI 2.4), so that one pipeline would not decode while it opens files.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
@@ -18,10 +21,60 @@ from nvidia.dali.pipeline import Pipeline
 from gpufeed.augment.dali import DaliAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.dali_pipeline import DecodePipeline, copy_output, drawn
-from gpufeed.loaders.dali_files import FilePipeline, Planned
 
 if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
+
+NAMES = "names"
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A batch that is to come. ids: int64 (n,), its samples."""
+
+    epoch: int
+    ids: np.ndarray
+
+    def same(self, other: "Planned") -> bool:
+        return self.epoch == other.epoch and np.array_equal(self.ids, other.ids)
+
+
+class FilePipeline:
+    """The bytes of one batch of files after the other, read while others are at work."""
+
+    def __init__(self, paths: list[str], batch_size: int, threads: int):
+        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that decode."""
+        # bytes of one length: shorter ones end in zeros, where DALI sees their end
+        self.names = np.array([os.fsencode(path) for path in paths])
+        self.batch: Planned | None = None  # begun and not taken yet
+        self.pipeline = Pipeline(
+            batch_size=batch_size,
+            num_threads=min(threads, max(2, threads // 4)),
+            device_id=None,
+            prefetch_queue_depth=1,  # the first call begins as many
+        )
+        with self.pipeline:
+            names = fn.external_source(name=NAMES, device="cpu", dtype=types.UINT8, ndim=1)
+            # mapping each small file into memory takes twice as long as reading it
+            self.pipeline.set_outputs(fn.io.file.read(names, dont_use_mmap=True))
+        self.pipeline.build()
+
+    def begin(self, batch: "Planned") -> None:
+        """Has the files of a batch read; the one before must have been taken."""
+        self.pipeline.feed_input(NAMES, self.names[batch.ids].view(np.uint8).reshape(len(batch.ids), -1))
+        self.pipeline.schedule_run()
+        self.batch = batch
+
+    def take(self) -> "tuple[Planned, TensorListCPU]":
+        """What was begun, and the bytes of its files, uint8 (bytes,) each, valid until the next `begin`.
+
+        Raises RuntimeError for a file that cannot be read, after which there is no next batch.
+        """
+        (read,) = self.pipeline.share_outputs()  # waits, without the interpreter's lock
+        self.pipeline.release_outputs()
+        batch, self.batch = self.batch, None
+        return batch, read
+
 
 DEPTH = 3  # batches that DALI makes ahead, while it reads the files of one more
 FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws

@@ -11,7 +11,7 @@ from fastai.data.core import TfmdDL
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.samples import HostBatch, Samples, collate, end_workers, to_device, told
+from gpufeed.loaders.samples import HostBatch, Samples, collate, end_workers, to_device, worker_error
 from gpufeed.system.processes import garbage_kept
 
 
@@ -84,7 +84,7 @@ class FastaiLoader(OrderedLoader):
             except StopIteration:
                 return
             except RuntimeError as error:
-                raise told(error, self.request.workers) from error
+                raise worker_error(error, self.request.workers) from error
             if isinstance(found, GpufeedError):
                 raise found
             starting = nullcontext()

@@ -20,13 +20,10 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.decoders.decode_counts import Tally
-from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
-from gpufeed.loaders.batch_transfer import send, upload
-from gpufeed.loaders.peer_packages import imported
+from gpufeed.decoders.base import Tally
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, import_peer, send, upload
 from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
-from gpufeed.stores.ffcv_format import JPEG
-from gpufeed.stores.ffcv_store import TOLERANCE, open_beton
+from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, open_beton
 
 WAITING = 3  # batches that wait, as FFCV's Loader has it by itself
 NAME = "ffcv"
@@ -77,7 +74,7 @@ class FfcvLoader(AheadLoader):
         super().open()
         r = self.request
         with torch_threads_kept():
-            imported(NAME, "ffcv", NAME, INSTALL)
+            import_peer(NAME, "ffcv", NAME, INSTALL)
             open_beton(r.beton, r.manifest)
             self.loader = new_loader(r)
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG

@@ -18,13 +18,20 @@ from torch.utils.data import Dataset, get_worker_info
 
 from gpufeed.augment.plain import Normalise
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.datasets import plain_folder
+from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import Manifest
+from gpufeed.loaders.base import permutation
 from gpufeed.loaders.resident import SHARE_OF_FREE, copy_rows, free_bytes
-from gpufeed.loaders.sample_order import permutation
-from gpufeed.stores.cache_build import able, check_share
 from gpufeed.stores.cache_fill import decoder
-from gpufeed.stores.decoded_cache import build, info_path, manifest_digest, open_cache, read_info
+from gpufeed.stores.decoded_cache import (
+    able,
+    build,
+    check_share,
+    info_path,
+    manifest_digest,
+    open_cache,
+    read_info,
+)
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed
@@ -68,7 +75,7 @@ class GPUOnlyDataset(Dataset):
         """Open the cache, or build it first; then copy the samples to the device.
 
         source: a manifest, its path or its folder, or a plain folder of images
-        (gpufeed.datasets.plain_folder). use_gpu_decode: build a missing or outdated cache with dali_gpu
+        (gpufeed.datasets.image_folder). use_gpu_decode: build a missing or outdated cache with dali_gpu
         (True) or simplejpeg (False). If the node cannot run that decoder, another one builds, and the log
         names it. Of several processes that lack a cache, one builds. max_samples: use a random draw of the
         split, always the same one; no other image is decoded. Without it the cache holds all splits. device:
@@ -88,7 +95,7 @@ class GPUOnlyDataset(Dataset):
         self.manifest = manifest_of(source)
         self.device, self.dtype = pick_device(device), dtype
         self.ids = draw(self.manifest.ids(split), max_samples)
-        info, plain = self.manifest.info, self.manifest.info.layout == plain_folder.LAYOUT
+        info, plain = self.manifest.info, self.manifest.info.layout == image_folder.IN_PLACE
         mean, std = (info.mean, info.std) if normalise else ((0.0,) * 3, (1.0,) * 3)
         self._normalise = Normalise(mean, std, 0, {}).normalise
         beside = Path(os.path.abspath(self.manifest.root))
@@ -288,7 +295,7 @@ def manifest_of(source: Manifest | str | Path) -> Manifest:
     if not path.is_dir():
         return Manifest.read(path)
     own = path / "manifest.parquet"
-    return Manifest.read(own) if own.exists() else plain_folder.listed(path)
+    return Manifest.read(own) if own.exists() else image_folder.manifest_in_place(path)
 
 
 def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
@@ -296,8 +303,8 @@ def sized(manifest: Manifest, image_size: tuple[int, int] | None) -> Manifest:
 
     Raises GpufeedError if they have several.
     """
-    if plain := manifest.info.layout == plain_folder.LAYOUT:
-        manifest = plain_folder.looked_at(manifest)
+    if plain := manifest.info.layout == image_folder.IN_PLACE:
+        manifest = image_folder.read_headers(manifest)
     table = manifest.table
     whole = Manifest(manifest.root, manifest.info, table[table["height"] > 0] if plain else table)
     own = None

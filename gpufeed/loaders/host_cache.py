@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_transfer import empty_batch, send, upload
+from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
 from gpufeed.stores.cache_format import open_cache

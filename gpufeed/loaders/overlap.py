@@ -7,7 +7,7 @@ import numpy as np
 
 from gpufeed.loaders.base import Batch, LoadRequest
 from gpufeed.loaders.prefetch import AheadLoader
-from gpufeed.loaders.samples import HostBatches, copied, told
+from gpufeed.loaders.samples import HostBatches, copied, worker_error
 
 
 class OverlapLoader(AheadLoader):
@@ -32,7 +32,7 @@ class OverlapLoader(AheadLoader):
         try:
             yield from super().batches(order)
         except RuntimeError as error:  # the signal of a dead worker interrupts the wait of the main thread
-            raise told(error, self.request.workers) from error
+            raise worker_error(error, self.request.workers) from error
 
     def files(self) -> list[str]:
         return self.files_of_split()

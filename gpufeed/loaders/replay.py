@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
-from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order
 from gpufeed.loaders.samples import HostBatch, Samples, collate, to_device
 
 

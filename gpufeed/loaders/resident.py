@@ -7,8 +7,7 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows
-from gpufeed.loaders.sample_order import permutation
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows, permutation
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 

@@ -1,24 +1,90 @@
-"""The coded JPEGs of the whole split on the device, decoded there anew in every epoch by our own kernels."""
+"""The coded JPEGs of the whole split on the device, decoded there in every epoch by our own kernels.
+
+A call decodes images of one kind: the rounds of an epoch say which images are decoded together.
+"""
 
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.decoders.base import EXACT
-from gpufeed.decoders.decode_counts import Tally
+from gpufeed.decoders.base import EXACT, Tally
 from gpufeed.decoders.jpeg_groups import code_digest
-from gpufeed.loaders.base import Batch, Loader, LoadRequest
+from gpufeed.loaders.base import Batch, Loader, LoadRequest, epoch_order, send
 from gpufeed.loaders.coded_store import CodedStore, filled
-from gpufeed.loaders.decode_rounds import Epoch, Plan, plan_of
 from gpufeed.loaders.prefetch import hand_over
-from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.loaders.streaming import check_size
+
+NOWHERE = (0, -1)  # start and end of no image
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What the host knows of an epoch: n samples in rounds of `size`, the last one smaller.
+
+    order, rows, kinds: sample ids, rows of the store and their kinds, int64 (n,). usual: the kind of most
+    images, of which each round is one call, with the others left out. others: where in `order` those stand,
+    int64 (m,), by round and then by kind; counts: how many they are, int64 (rounds, kinds).
+    """
+
+    size: int
+    order: np.ndarray
+    rows: np.ndarray
+    kinds: np.ndarray
+    usual: int
+    others: np.ndarray
+    counts: np.ndarray
+
+
+def plan_rounds(order: np.ndarray, rows: np.ndarray, store: CodedStore, size: int) -> RoundPlan:
+    """The plan of samples in that order, int64 (n,), which are those rows of the store."""
+    kinds, every, rounds = store.kinds[rows], store.pixels + 1, -(-len(order) // size)
+    usual = int(np.bincount(store.kinds).argmax())
+    others = np.flatnonzero(kinds != usual)
+    parts = others // size * every + kinds[others]
+    counts = np.bincount(parts, minlength=rounds * every).reshape(rounds, every)
+    return RoundPlan(size, order, rows, kinds, usual, others[np.argsort(parts, kind="stable")], counts)
+
+
+class EpochRounds:
+    """A plan on the device, and the decoding of its rounds, queued on the current stream without waits.
+
+    labels, ids: int64 (n,), in the order of the epoch.
+    """
+
+    def __init__(self, plan: RoundPlan, labels: np.ndarray, store: CodedStore):
+        """labels: by sample id, int64."""
+        self.plan, self.store, device = plan, store, store.data.device
+        self.ids, self.labels = send(plan.order, device), send(labels[plan.order], device)
+        rows, others = send(plan.rows, device), send(plan.others, device)
+        self.starts, self.ends = store.starts[rows], store.ends[rows]
+        self.places, self.others = others % plan.size, (self.starts[others], self.ends[others])
+        for bounds, nowhere in zip((self.starts, self.ends), NOWHERE, strict=True):
+            bounds.index_fill_(0, others, nowhere)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        return self.ids, self.labels, self.starts, self.ends, self.places, *self.others
+
+    def round(self, number: int) -> torch.Tensor:
+        """Its images, uint8 (n, H, W, 3), new."""
+        plan, store = self.plan, self.store
+        here = slice(number * plan.size, (number + 1) * plan.size)
+        images = store.images(plan.usual, self.starts[here], self.ends[here])
+        begin = int(plan.counts[:number].sum())
+        for kind, count in enumerate(plan.counts[number].tolist()):
+            if count:
+                part = slice(begin, begin := begin + count)
+                found = store.images(kind, *(bounds[part] for bounds in self.others))
+                images.index_copy_(0, self.places[part], found)
+        return images
+
 
 # Pixels of a round of batches, which are decoded together: 10,922 images of 64 x 64. A call takes at least as
 # long as the codes of one image, so a small batch alone would be slow. Two or three rounds are alive at once.
@@ -66,7 +132,7 @@ class ResidentJpegLoader(Loader):
         self.streams: list[torch.cuda.Stream | None] = [None]
         self.store: CodedStore | None = None
         self.thread: ThreadPoolExecutor | None = None
-        self.planned: tuple[int, Future[Plan]] | None = None  # of which epoch
+        self.planned: tuple[int, Future[RoundPlan]] | None = None  # of which epoch
 
     def open(self) -> None:
         """Fills the store; raises Skip without the extension, and errors as `filled` does."""
@@ -90,7 +156,7 @@ class ResidentJpegLoader(Loader):
         size, begin = self.request.batch_size, time.perf_counter()
         first, *others = self.streams
         with on(first):
-            epoch = Epoch(self._plan_of(self.epoch, done), self.labels, self.store)
+            epoch = EpochRounds(self._plan_of(self.epoch, done), self.labels, self.store)
         share(epoch.tensors, first, others)
         rounds = len(epoch.plan.counts)
         following = self._decoded(epoch, 0)
@@ -106,7 +172,7 @@ class ResidentJpegLoader(Loader):
                 yield batch
                 begin = time.perf_counter()
 
-    def _decoded(self, epoch: Epoch, number: int) -> Decoded:
+    def _decoded(self, epoch: EpochRounds, number: int) -> Decoded:
         """A round, queued on its stream."""
         stream = self.streams[number % len(self.streams)]
         with on(stream):
@@ -117,18 +183,18 @@ class ResidentJpegLoader(Loader):
         self.tally.add("pillow", kept)
         return images, None if stream is None else stream.record_event()
 
-    def _plan_of(self, epoch: int, done: int) -> Plan:
+    def _plan_of(self, epoch: int, done: int) -> RoundPlan:
         """The plan of an epoch but for its first batches. The thread begins with that of the next one."""
         before, self.planned = self.planned, (epoch + 1, self.thread.submit(self._plan, epoch + 1, 0))
         if before is not None and before[0] == epoch and done == 0:
             return before[1].result()
         return self._plan(epoch, done)
 
-    def _plan(self, epoch: int, done: int) -> Plan:
+    def _plan(self, epoch: int, done: int) -> RoundPlan:
         r = self.request
         order = epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
         order = order[done * r.batch_size :]
-        return plan_of(order, np.searchsorted(self.split_ids, order), self.store, self.round)
+        return plan_rounds(order, np.searchsorted(self.split_ids, order), self.store, self.round)
 
 
 def on(stream: "torch.cuda.Stream | None") -> AbstractContextManager:

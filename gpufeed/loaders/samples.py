@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.base import bad_file
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
 from gpufeed.system import sigterm_handler
 from gpufeed.system.processes import garbage_kept
@@ -166,7 +165,7 @@ class HostBatches:
             return iter(self.loader)
         except RuntimeError as error:
             self.close()
-            raise told(error, self.request.workers) from error
+            raise worker_error(error, self.request.workers) from error
         finally:
             persistent._timeout = LOOK_S
 
@@ -211,7 +210,7 @@ class HostBatches:
             except RuntimeError as error:
                 if timed_out(error) and time.perf_counter() - begin < STUCK_S:
                     continue  # asking again goes on with the same batch
-                raise told(error, self.request.workers) from error
+                raise worker_error(error, self.request.workers) from error
             if isinstance(found, GpufeedError):
                 raise found
             yield HostBatch(*found, load_ms=(time.perf_counter() - begin) * 1e3)
@@ -235,7 +234,7 @@ def timed_out(error: RuntimeError) -> bool:
     return str(error).startswith("DataLoader timed out")
 
 
-def told(error: RuntimeError, workers: int) -> Exception:
+def worker_error(error: RuntimeError, workers: int) -> Exception:
     """DataLoader's word on a dead or stuck worker as a GpufeedError; any other error as it is."""
     if timed_out(error):
         found = f"no batch from the DataLoader workers for {STUCK_S} s"

@@ -1,7 +1,7 @@
 """SPDL with threads or processes that each read and decode whole batches, by FFmpeg.
 
 `workers` are its threads, 0 for one a core; `prefetch_factor` is how many batches wait at its end. They are
-threads of the training process (spdl_threads.py), or with `persistent_workers` of a process that stays for
+threads of the training process (spdl_pipeline.py), or with `persistent_workers` of a process that stays for
 all epochs (spdl_process.py), which SPDL's documentation recommends for production. Of loader
 spdl_processes they are processes (spdl_processes.py), which it recommends where threads wait for the lock of
 the interpreter.
@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpufeed.decoders.decode_counts import Tally
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_transfer import send, upload
+from gpufeed.decoders.base import Tally
+from gpufeed.loaders.base import Batch, LoadRequest, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
-from gpufeed.loaders.spdl_batches import BatchMaker
-from gpufeed.loaders.spdl_ffmpeg import NAME, Ffmpeg
+from gpufeed.loaders.spdl_batches import NAME, BatchMaker, Ffmpeg
 
 if TYPE_CHECKING:
+    from gpufeed.loaders.spdl_pipeline import Threads
     from gpufeed.loaders.spdl_process import OwnProcess
     from gpufeed.loaders.spdl_processes import Processes
-    from gpufeed.loaders.spdl_threads import Threads
 
 
 class SpdlLoader(AheadLoader):
@@ -60,7 +58,7 @@ class SpdlLoader(AheadLoader):
             from gpufeed.loaders.spdl_process import OwnProcess
 
             return OwnProcess(self.request, self.share)
-        from gpufeed.loaders.spdl_threads import Threads
+        from gpufeed.loaders.spdl_pipeline import Threads
 
         return Threads(self.maker)
 

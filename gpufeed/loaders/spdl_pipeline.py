@@ -1,13 +1,14 @@
-"""The pipeline of SPDL's loaders, whichever process runs it."""
+"""The pipeline of SPDL's loaders, and its threads in this process: MT in the words of its documentation."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+import numpy as np
 from spdl.pipeline import Pipeline, PipelineBuilder
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, LoadRequest
-from gpufeed.loaders.spdl_batches import Made, Part
+from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
 
 WAITING = 3  # batches at the end of the pipeline, as SPDL's add_sink has it by itself
 
@@ -39,7 +40,7 @@ def made_here(
     GpufeedError if no batch comes for STUCK_S.
     """
     pipeline = described(parts, attempt, concurrency, request).build(num_threads=threads)
-    with letting_go(pipeline), pipeline.auto_stop():
+    with drained(pipeline), pipeline.auto_stop():
         done = pipeline.get_iterator(timeout=STUCK_S)
         for _ in parts:
             try:
@@ -52,7 +53,7 @@ def made_here(
 
 
 @contextmanager
-def letting_go(pipeline: Pipeline) -> Iterator[None]:
+def drained(pipeline: Pipeline) -> Iterator[None]:
     """Takes out of a stopped pipeline what waits at its end, and would stay until Python collects it."""
     try:
         yield
@@ -69,3 +70,22 @@ def stuck(seconds: float, workers: int) -> GpufeedError:
         f"{workers} threads or processes at work",
         "look for a dead network mount, a disk that hangs, and at the load of the node",
     )
+
+
+class Threads:
+    """Batches made by threads of this process."""
+
+    def __init__(self, maker: BatchMaker):
+        self.maker = maker
+
+    def open(self) -> None:
+        """Nothing begins before an epoch."""
+
+    def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
+        """The batches of `order` (sample ids, int64); raises as `made_here`."""
+        request = self.maker.request
+        parts, threads = [*parts_of(order, epoch, request.batch_size)], threads_of(request)
+        return made_here(parts, self.maker.attempt, threads, request, threads)
+
+    def close(self) -> None:
+        """Nothing outlives an epoch."""

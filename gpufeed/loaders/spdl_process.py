@@ -1,24 +1,137 @@
 """SPDL's pipeline in a process of its own: MTP in the words of its documentation ("Execution Models").
 
-The process lives as long as the loader and makes the pipeline anew for each epoch. Batches come through
-shared memory, SPDL's own, and are copied from there into (pinned) memory of this process.
+The process lives as long as the loader and makes a new pipeline for each epoch. Batches come through SPDL's
+shared memory and are copied from there into (pinned) memory of this process.
 """
 
+import multiprocessing
+import os
 import pickle
+import signal
+import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
+from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.shared_memory import SharedMemory
 
 import numpy as np
 import torch
-from spdl.pipeline import run_pipeline_in_subprocess
+from spdl.pipeline import SharedMemorySegmentPool, run_pipeline_in_subprocess
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import STUCK_S, LoadRequest
-from gpufeed.loaders.spdl_batches import Made, Part, parts_of
-from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
+from gpufeed.loaders.base import STUCK_S, LoadRequest, empty_batch
+from gpufeed.loaders.spdl_batches import BatchMaker, Made, Part, parts_of
 from gpufeed.loaders.spdl_pipeline import WAITING, described, stuck, threads_of
-from gpufeed.loaders.spdl_segments import Segments
+from gpufeed.system.processes import settle
+
+# not forked: this process may have started CUDA; not from Python's fork server, which would stay behind
+CONTEXT = multiprocessing.get_context("spawn")
+
+
+class SendingMaker(BatchMaker):
+    """A maker of batches in another process, which has nothing to do with the GPU."""
+
+    def __init__(self, request: LoadRequest):
+        """Raises GpufeedError for a transform that no process can be sent."""
+        check_transform(request)
+        super().__init__(replace(request, device=torch.device("cpu"), pin_memory=False))
+
+    def attempt(self, part: Part) -> Made | Exception:
+        found = super().attempt(part)
+        return sendable(found) if isinstance(found, Exception) else found
+
+    def batch_bytes(self, samples: int) -> int:
+        """Of a whole batch, as it will come; samples: of an epoch, which may be fewer."""
+        image, transform = torch.zeros(self.samples.shape, dtype=torch.uint8), self.request.sample_transform
+        if transform is not None:
+            image = transform(image, 0, 0)
+        return image.nbytes * min(self.request.batch_size, samples)
+
+
+def taken(made: Made, request: LoadRequest) -> Made:
+    """A batch of another process in (pinned) memory of this one: what it came in may be used again."""
+    shape, dtype = tuple(made.images.shape), made.images.dtype
+    images = empty_batch(shape, dtype, torch.device("cpu"), request)
+    return Made(images.copy_(made.images), made.left)
+
+
+def begin() -> None:
+    """Makes a process one that ends with its parent and leaves all other signals to it."""
+    leave_signals()
+    settle()
+    if (
+        not multiprocessing.parent_process().is_alive()
+    ):  # it went while this one imported: `settle` saw another
+        os._exit(1)
+    torch.set_num_threads(1)  # as in the DataLoader's workers: batches are made beside each other
+
+
+def leave_signals() -> None:
+    """Ignores what shells and Slurm send to all processes of a job."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def sendable(error: Exception) -> Exception:
+    """The error with its traceback as a note; its type and words alone where pickle does not take it."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def check_transform(request: LoadRequest) -> None:
+    """Raises GpufeedError for a transform of samples that cannot be sent to a process."""
+    try:
+        ForkingPickler.dumps(request.sample_transform)
+    except Exception as error:
+        raise GpufeedError(
+            f"a transform of samples that cannot be sent to a process ({error})",
+            "one that pickle takes, for processes of SPDL's",
+            "define it at the top of a module, or use loader spdl without persistent_workers",
+        ) from error
+
+
+def gone(error: Exception, expected: str) -> GpufeedError:
+    """What is wrong when a process has died. expected: what there should be."""
+    return GpufeedError(
+        f"a process of SPDL's pipeline is gone: {error}",
+        expected,
+        "look for an out-of-memory kill, a full /dev/shm or its words in the log; take fewer workers",
+    )
+
+
+class Segments(SharedMemorySegmentPool):
+    """A pool of `count` segments of `size` bytes each, a batch in one; who reads sees them without a copy.
+
+    By itself the pool (SPDL 0.8) has a lock of Python's default way to start processes, which a spawned one
+    refuses where that is fork, and leaves its names with nobody who would remove them after a kill. Here the
+    names go as soon as both processes have the memory, which the kernel frees with the last of them.
+    """
+
+    def __init__(self, size: int, count: int, context: BaseContext, patience_s: float):
+        """patience_s: how long a writer waits for a free segment."""
+        super().__init__(size, count, acquire_timeout=patience_s)
+        self._space_cv = context.Condition()
+
+    def attach(self) -> None:
+        """Takes the memory into the process that writes, which later finds no name."""
+        self._ctrl_view()
+        self._segment(0)  # all of them
+
+    def unlink(self) -> None:
+        """Removes the names; safe to call twice."""
+        for name in (self._ctrl_name, *self._seg_names):
+            with suppress(FileNotFoundError):
+                # registers what `attach` has unregistered, so that Python's tracker hears of it once
+                memory = SharedMemory(name)
+                memory.unlink()
+                memory.close()
+
 
 HANDED = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
 ALIGNMENT = 64  # bytes that SPDL may leave out at the beginning of a segment
@@ -50,7 +163,7 @@ class OwnProcess:
                 arena=segments,
             )
         except RuntimeError as error:
-            raise told(error, threads) from error
+            raise pipeline_error(error, threads) from error
         segments.unlink()
 
     def run(self, order: np.ndarray, epoch: int) -> Iterator[Made]:
@@ -72,7 +185,7 @@ class OwnProcess:
             made = next(found)
         except RuntimeError as error:
             self.close()
-            raise told(error, threads_of(self.request)) from error
+            raise pipeline_error(error, threads_of(self.request)) from error
         if isinstance(made, Exception):
             raise made
         return taken(made, self.request)
@@ -128,7 +241,7 @@ class Turn(Iterable[Part]):
         return parts_of(self.shared[2 : 2 + length].numpy().copy(), epoch, self.batch_size)
 
 
-def told(error: RuntimeError, threads: int) -> GpufeedError:
+def pipeline_error(error: RuntimeError, threads: int) -> GpufeedError:
     """SPDL's word on a process that died, failed or is stuck."""
     if "did not produce any data" in str(error):
         return stuck(STUCK_S, threads)

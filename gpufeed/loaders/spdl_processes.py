@@ -1,29 +1,90 @@
 """SPDL's pipeline with a pool of processes: MP in the words of its documentation ("Execution Models").
 
 Each process makes whole batches in one thread, so that none waits for the interpreter's lock of another. The
-processes live as long as the loader; the pipeline, in this process, is made anew for each epoch. Batches come
-through memory that they share with this one from the beginning (spdl_slots.py), and are copied from there
-into (pinned) memory of its own.
+processes live as long as the loader. They write into slots of memory that is shared once: a batch in memory
+of its own would take the receiving thread milliseconds for a handshake and a new mapping.
 """
 
 import asyncio
+import mmap
 import multiprocessing
 import threading
+from asyncio import sleep
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from multiprocessing.util import Finalize
 
 import numpy as np
+import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, LoadRequest
 from gpufeed.loaders.spdl_batches import Made, Part, on_device, parts_of
-from gpufeed.loaders.spdl_children import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
 from gpufeed.loaders.spdl_pipeline import made_here, threads_of
-from gpufeed.loaders.spdl_slots import Slots, Written
+from gpufeed.loaders.spdl_process import CONTEXT, SendingMaker, begin, gone, leave_signals, taken
+
+ALIGNMENT = 64  # bytes, of every slot's beginning: any type of torch's may begin there
+
+
+@dataclass(frozen=True)
+class Written:
+    """A batch in a slot. left: as in Made."""
+
+    slot: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    left: int
+
+
+class Slots:
+    """`count` slots of `size` bytes each. Who unpickles it, in a process of Python's, has the same memory."""
+
+    def __init__(self, size: int, count: int):
+        """Raises GpufeedError if shared memory has no room."""
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        try:
+            self.memory = torch.empty((count, size), dtype=torch.uint8).share_memory_()
+        except RuntimeError as error:
+            raise GpufeedError(
+                f"no shared memory for {count} batches of {size} bytes ({error})",
+                "room for two batches a process and two more, and a free file descriptor",
+                "look at df /dev/shm and ulimit -n; take fewer workers or smaller batches",
+            ) from error
+        self.free = [*range(count)]  # of the process that has made it
+
+    def touch(self) -> None:
+        """Has this process map all slots now, in place of some with every batch that it writes into them."""
+        self.memory.view(-1)[:: mmap.PAGESIZE].sum()
+
+    async def take(self) -> int:
+        """A slot that nobody uses; its user puts it back into `free`."""
+        while not self.free:  # batches of an epoch that was left are still being made
+            await sleep(0.001)
+        return self.free.pop()
+
+    def write(self, made: Made, slot: int) -> Written:
+        """Raises GpufeedError for a batch of more bytes than a slot has."""
+        images, size = made.images.contiguous(), self.memory.shape[1]
+        if images.nbytes > size:
+            raise GpufeedError(
+                f"a batch of {images.nbytes} bytes from the transform of samples",
+                f"{size} bytes at most, by what it made of an empty image",
+                "let it make images of one shape and type",
+            )
+        self._view(slot, images.shape, images.dtype).copy_(images)
+        return Written(slot, tuple(images.shape), images.dtype, made.left)
+
+    def read(self, written: Written) -> Made:
+        """The batch where it lies, until somebody writes into its slot."""
+        return Made(self._view(written.slot, written.shape, written.dtype), written.left)
+
+    def _view(self, slot: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        return self.memory[slot, : torch.Size(shape).numel() * dtype.itemsize].view(dtype).view(shape)
+
 
 AHEAD = 2  # batches a process: one that takes long stops the others no sooner
 BEYOND = 2  # attempts that SPDL's pipe with an order begins before it counts (0.8)

@@ -1,8 +1,15 @@
-"""Loaders that read and decode every file in every epoch, whole batches at a time, by one library each."""
+"""Loaders that read and decode every file in every epoch, whole batches at a time, by one library each.
 
+A thread reads the files of the next batch while this one is decoded.
+"""
+
+from __future__ import annotations
+
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, nullcontext
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,14 +17,71 @@ import torch
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
-from gpufeed.decoders.base import Decoder, bad_file
-from gpufeed.decoders.decode_counts import Tally
-from gpufeed.decoders.decoded_before import DecodedBefore
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_files import FileBatch, FileReader
-from gpufeed.loaders.batch_transfer import empty_batch, send, upload
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.base import Decoded, Decoder, Outcome, Tally, bad_file
+from gpufeed.decoders.encoded_file import read_file
+from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
 from gpufeed.loaders.prefetch import Ahead, AheadLoader
 from gpufeed.system.timing import Span
+
+
+class PredecodedImages(Decoder):
+    """Gives images of one size by turns, whatever the files are; bears the name of whom it stands in for."""
+
+    def __init__(self, of: Decoder, images: np.ndarray, device: torch.device):
+        """images: uint8 (n, H, W, 3), kept on `device`."""
+        from torch import from_numpy
+
+        super().__init__(of.threads)
+        self.of, self.name = of, of.name
+        self.host, self.images, self.next = images, from_numpy(images).to(device), 0
+
+    def decode(self, files: list[bytes]) -> Decoded:
+        places = self._places(len(files))
+        return Decoded([self.host[place] for place in places], [Outcome(self.name)] * len(files))
+
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+        """In whole stretches of neighbours, a copy each: a batch has one, or two at the end of the images."""
+        start = 0
+        while start < len(files):
+            end = min(len(files), start + len(self.images) - self.next)
+            out[start:end].copy_(self.images[self.next : self.next + end - start])
+            self.next = (self.next + end - start) % len(self.images)
+            start = end
+        return [Outcome(self.name)] * len(files)
+
+    def version(self) -> str:
+        return self.of.version()
+
+    def _places(self, count: int) -> list[int]:
+        places = [(self.next + number) % len(self.images) for number in range(count)]
+        self.next = (self.next + count) % len(self.images)
+        return places
+
+
+@dataclass(frozen=True)
+class FileBatch:
+    """The encoded files of one batch and their sample ids, int64 (n,)."""
+
+    ids: np.ndarray
+    encoded: list[bytes]
+
+
+class FileReader:
+    """Reads the files of a manifest by sample id, with no more system calls than they need."""
+
+    def __init__(self, manifest: Manifest):
+        self.paths = [os.fspath(path) for path in manifest.paths()]
+
+    def batches(self, order: np.ndarray, batch_size: int) -> Iterator[FileBatch]:
+        """The files of `order` (sample ids, int64), batch by batch; raises GpufeedError naming a bad one."""
+        for start in range(0, len(order), batch_size):
+            ids = order[start : start + batch_size]
+            yield FileBatch(ids, [self.read(sample_id) for sample_id in ids.tolist()])
+
+    def read(self, sample_id: int) -> bytes:
+        """The whole file of one sample; raises GpufeedError if it cannot be read."""
+        return read_file(self.paths[sample_id])
 
 
 class StreamingLoader(AheadLoader):
@@ -61,7 +125,7 @@ class StreamingLoader(AheadLoader):
         with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
             self.library = self.new_library()
         if self.request.decoded is not None:
-            self.library = DecodedBefore(self.library, self.request.decoded, self.request.device)
+            self.library = PredecodedImages(self.library, self.request.decoded, self.request.device)
 
     def new_library(self) -> Decoder:
         """The decoder, on the request's threads and the current device."""

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest
-from gpufeed.loaders.batch_transfer import send
+from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
 from gpufeed.loaders.prefetch import AheadLoader
-from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.stores.strip_backends.base import StripBackend
 from gpufeed.stores.strips_reader import StripReader, Unit
 

@@ -19,10 +19,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.batch_transfer import empty_batch
-from gpufeed.loaders.peer_packages import imported
-from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, empty_batch, epoch_order, import_peer
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
 from gpufeed.stores.shards_store import REMAKE, Shard, open_shards
 
@@ -52,7 +49,7 @@ class WebDatasetLoader(OrderedLoader):
         self.host: ShardBatches | None = None
 
     def open(self) -> None:
-        imported("webdataset", "webdataset", "webdataset")
+        import_peer("webdataset", "webdataset", "webdataset")
         r = self.request
         opened = open_shards(r.shards, r.manifest)
         # absolute: webdataset takes what stands before a colon for the scheme of a URL

@@ -16,10 +16,33 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.vit_options import BY_EXTENSION, check, hidden_width
-from gpufeed.models.mlp import Mlp
 from gpufeed.native.attention import attention_ops as attention
 from gpufeed.native.attention.tiles import MOST_TOKENS
 from gpufeed.system.devices import AUTOCAST
+
+
+class Mlp(nn.Module):
+    """linear, bias, GELU, linear: float (..., width) to (..., width). The weights do not depend on the form.
+
+    activation: `gelu` (erf) and `gelu_tanh` are torch's, after a linear layer with its bias; `bias_gelu`
+    (erf) is the kernel that adds the bias and applies GELU in one pass; `linear_bias_gelu` (tanh) does both
+    in the matrix product, forward and backward.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: str):
+        super().__init__()
+        self.activation = activation
+        self.fc1 = nn.Linear(width, hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.fc1, self.fc2
+        if self.activation == "linear_bias_gelu":
+            return native.gelu_mlp(x, first.weight, first.bias, second.weight, second.bias)
+        if self.activation == "bias_gelu":
+            return second(native.bias_gelu(F.linear(x, first.weight), first.bias, "none"))
+        return second(F.gelu(first(x), approximate="tanh" if self.activation == "gelu_tanh" else "none"))
+
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -15,7 +15,7 @@ import torch
 
 from gpufeed.core import retry_policy
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.native import sources
+from gpufeed.native import library as sources
 from gpufeed.native.library import NAME, About, checksum, read_about, refusal
 from gpufeed.native.toolkit import (
     Toolkit,
@@ -60,7 +60,7 @@ class Plan:
         compilers = [self.cxx] + ([self.toolkit.nvcc] if self.toolkit else [])
         return About(
             torch=torch.__version__,
-            sources=sources.digest(),
+            sources=sources.digest_of_sources(),
             cuda=".".join(map(str, self.toolkit.version)) if self.toolkit else None,
             architectures=self.architectures,
             compilers=tuple(map(version_line, compilers)),
@@ -133,7 +133,9 @@ def nothing_built(folder: str | Path, sentence: str) -> Built:
     library = Path(folder) / f"{NAME}.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     library.write_bytes(b"")
-    about = About(torch=torch.__version__, sources=sources.digest(), sentence=sentence, status="skipped")
+    about = About(
+        torch=torch.__version__, sources=sources.digest_of_sources(), sentence=sentence, status="skipped"
+    )
     about.write(library)
     return Built(library, about)
 

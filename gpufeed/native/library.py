@@ -1,4 +1,4 @@
-"""The built library and the JSON file beside it, which says what it was built from and for."""
+"""The extension's sources, the built library, and the JSON file that says what it was built from and for."""
 
 import json
 import os
@@ -8,7 +8,21 @@ from pathlib import Path
 
 import torch
 
-from gpufeed.native import sources
+from gpufeed.core import source_digest
+
+FOLDER = Path(__file__).with_name("csrc")
+
+
+def source_files(cuda: bool) -> list[Path]:
+    """What is compiled: the .cpp of csrc, and with CUDA the .cpp and .cu of csrc/cuda too."""
+    cpu = sorted(FOLDER.glob("*.cpp"))
+    return cpu + sorted(f for f in FOLDER.glob("cuda/*") if f.suffix in (".cpp", ".cu")) * cuda
+
+
+def digest_of_sources() -> str:
+    """One digest over all sources and headers and how they are compiled; 12 hex digits."""
+    return source_digest.digest("native/csrc/**/*.[ch]*", "native/compile_job.py")
+
 
 NAME = "gpufeed_ops"
 AGAIN = "snakemake --forcerun build_extension"
@@ -78,8 +92,8 @@ def refusal(library: Path) -> str | None:
         return f"{library} has no readable {about_path(library).name} that says what it is: {again}."
     if about.torch != torch.__version__:
         return f"{library} was built for torch {about.torch}, and this is torch {torch.__version__}: {again}."
-    if about.sources != sources.digest():
-        ours = sources.digest()
+    if about.sources != digest_of_sources():
+        ours = digest_of_sources()
         return f"{library} was built from other sources ({about.sources}) than these ({ours}): {again}."
     if about.library is None:
         return about.lack()

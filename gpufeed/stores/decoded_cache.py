@@ -1,7 +1,28 @@
 """The cache: a dataset decoded once to one array. `build` makes one, `open_cache` reads it."""
 
-from gpufeed.stores.cache_build import build, build_from_rows, build_or_fall_back
-from gpufeed.stores.cache_fill import CHUNK
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.registry import load, takes_gpu
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.quarantine import too_many
+from gpufeed.decoders.base import Tolerance
+from gpufeed.stores.cache_fill import (
+    CHUNK,
+    Undecodable,
+    allocate,
+    decoder,
+    fill_here,
+    fill_in_processes,
+    fill_made,
+    write_rows,
+)
 from gpufeed.stores.cache_format import (
     CacheInfo,
     check_manifest,
@@ -12,7 +33,229 @@ from gpufeed.stores.cache_format import (
     read_info,
     write_info,
 )
+from gpufeed.system.build_once import one_builder, own_partial
 from gpufeed.system.processes import run
+
+SHOWN = 20  # undecodable images in an error message; the log has them all
+FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
+
+log = logging.getLogger("gpufeed")
+
+
+def build_or_fall_back(
+    manifest: Manifest, decoder_name: str, path: str | Path, workers: int = 1
+) -> CacheInfo:
+    """As `build`; where this node cannot run the decoder, the first of FALLBACKS that it can builds.
+
+    The log and the sidecar (asked_for, because) then say so.
+    """
+    name, because = able(decoder_name, workers, manifest.info.resize)
+    return build(manifest, name, path, workers, decoder_name if because else None, because)
+
+
+def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
+    """Choose the decoder for this node: the given one and None, or the first of FALLBACKS and the reason."""
+    try:
+        decoder(decoder_name, threads_of(decoder_name, workers), resize)
+    except Skip as skip:
+        instead = next(name for name in FALLBACKS if name != decoder_name and runs(name))
+        log.info("%s %s builds the cache instead.", skip, instead)
+        return instead, str(skip)
+    return decoder_name, None
+
+
+def runs(decoder_name: str) -> bool:
+    """Whether this node can run a decoder."""
+    try:
+        decoder(decoder_name, 1)
+    except Skip:
+        return False
+    return True
+
+
+def threads_of(decoder_name: str, workers: int) -> int:
+    """Threads of one decoder: one where several processes each have a decoder."""
+    return 1 if load("decoder", decoder_name).parallel == "processes" else workers
+
+
+def build(
+    manifest: Manifest,
+    decoder_name: str,
+    path: str | Path,
+    workers: int = 1,
+    asked_for: str | None = None,
+    because: str | None = None,
+    durable: bool = True,
+    max_quarantined_share: float | None = None,
+) -> CacheInfo:
+    """Decodes the whole dataset into `path`, whole or not at all, and writes its sidecar.
+
+    workers: cores to use, by as many processes or by the decoder's own threads (Decoder.parallel); 1
+    decodes in this process. asked_for, because: see CacheInfo. durable: waits, once at the end, until the
+    disk has the pixels. max_quarantined_share: share of the images that may be undecodable; the sidecar
+    lists them. None is for a prepared dataset, where each is an error. If another process is building the
+    same cache, its cache is taken.
+
+    Raises GpufeedError for images of several sizes, images that cannot be decoded (all are listed in the
+    log), a full disk, a dead worker and a decoder that this node lacks.
+    """
+    try:
+        ours = decoder(decoder_name, threads_of(decoder_name, workers), manifest.info.resize)
+    except Skip as skip:
+        raise GpufeedError(
+            str(skip),
+            f"a node that can run decoder {decoder_name}",
+            "build on such a node, or take another decoder",
+        ) from skip
+
+    def fill(target: Path) -> list[dict[str, str]]:
+        if manifest.made:
+            failures = fill_made(manifest, target)
+        elif ours.parallel == "processes":
+            failures = fill_in_processes(manifest, decoder_name, target, workers)
+        else:
+            failures = fill_here(manifest, ours, target)
+        undecodable = list(failures)
+        if undecodable and max_quarantined_share is None:
+            raise cannot_decode(undecodable, len(manifest))
+        found = [asdict(image) for image in undecodable]
+        if found:
+            check_share(found, len(manifest), max_quarantined_share)
+        return found
+
+    source = Source(decoder_name, ours.version(), ours.tolerance, asked_for, because)
+    return store(manifest, Path(path), fill, source, durable)
+
+
+def build_from_rows(
+    manifest: Manifest,
+    batches: Iterable[tuple[Sequence[int], Any]],
+    path: str | Path,
+    decoder_name: str,
+    version: str,
+    tolerance: Tolerance | None = None,
+    durable: bool = True,
+) -> CacheInfo:
+    """Builds the cache from images that somebody else decodes, such as the images of strips.
+
+    batches: (ids, images), in any order, each sample once; images is a uint8 (n, H, W, 3) array, or
+    tensor on any device, whose row i is sample ids[i]. tolerance: of the images against Pillow's; None
+    takes that of the registered decoder `decoder_name`. durable: as `build`. Raises GpufeedError if a sample
+    is missing.
+    """
+    source = Source(decoder_name, version, tolerance or load("decoder", decoder_name).tolerance)
+
+    def fill(target: Path) -> list[dict[str, str]]:
+        write_rows(target, batches)
+        return []
+
+    return store(manifest, Path(path), fill, source, durable)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the pixels come from, in the fields of CacheInfo that say so."""
+
+    decoder: str
+    decoder_version: str
+    tolerance: Tolerance
+    asked_for: str | None = None
+    because: str | None = None
+
+
+def store(
+    manifest: Manifest,
+    path: Path,
+    fill: Callable[[Path], list[dict[str, str]]],
+    source: Source,
+    durable: bool,
+) -> CacheInfo:
+    """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
+
+    `fill` returns the images that it could not decode, for CacheInfo.quarantined.
+    Of several processes that want the cache at once, one builds it and the others use it.
+    """
+    shape = (len(manifest), *manifest.image_size(), 3)
+    with enough_disk(path.parent), one_builder(path) as waited:
+        if waited and (info := finished(manifest, path, source.decoder)):
+            return info
+        info_path(path).unlink(missing_ok=True)
+        partial = own_partial(path)
+        try:
+            allocate(partial, shape)
+            quarantined = fill(partial)
+            info = CacheInfo(
+                **vars(source),
+                manifest_sha256=manifest_digest(manifest),
+                count=len(manifest),
+                shape=shape,
+                sha256=file_digest(partial),
+                quarantined=quarantined,
+            )
+            if durable:
+                sync(partial)
+            os.replace(partial, path)
+            write_info(info, info_path(path))
+        finally:
+            partial.unlink(missing_ok=True)
+    return info
+
+
+def finished(manifest: Manifest, path: Path, decoder_name: str) -> CacheInfo | None:
+    """The sidecar of the cache at `path` if that is this manifest's, by this decoder; else None."""
+    try:
+        open_cache(path, manifest)
+        info = read_info(path)
+    except GpufeedError:
+        return None
+    return info if info.decoder == decoder_name else None
+
+
+def sync(path: Path) -> None:
+    """Waits until the disk has the file, whichever process wrote to it, so that no crash of the node can
+    leave the name of a finished cache on a part of it."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
+def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:
+    """Raise GpufeedError if more than this share of the images is quarantined. count: all images."""
+    if len(quarantined) > max_share * count:
+        for image in quarantined:
+            log.error("cannot be decoded: %s: %s", image["path"], image["reason"])
+        raise too_many(
+            quarantined,
+            count,
+            max_share,
+            "repair these files or move them away, or raise max_quarantined_share to leave them out",
+        )
+
+
+def cannot_decode(undecodable: list[Undecodable], count: int) -> GpufeedError:
+    """The error that lists the images which nobody can decode; the log gets the whole list."""
+    lines = [f"{image.path}: {image.reason}" for image in undecodable]
+    for line in lines:
+        log.error("cannot be decoded: %s", line)
+    more = [f"and {len(lines) - SHOWN} more, all in the log"] if len(lines) > SHOWN else []
+    return GpufeedError(
+        f"{len(lines)} of {count} images cannot be decoded\n  " + "\n  ".join(lines[:SHOWN] + more),
+        "the images of the manifest as they were when the dataset was prepared",
+        "prepare the dataset again: snakemake --forcerun prepare_dataset",
+    )
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule build_cache, a gpufeed.job.Job, with a decoder that reads files."""
+    job.take_gpus(takes_gpu(job.params.decoder), job.params.device or "auto", share=False)
+    job.load_extension()
+    log_built(build_or_fall_back(job.manifest, job.params.decoder, job.output.cache, job.threads))
+
+
+def log_built(info: CacheInfo) -> None:
+    """Log what a cache holds."""
+    said = "%d images %s by %s, sha256 %s"
+    log.info(said, info.count, info.shape[1:], info.decoder_version, info.sha256)
+
 
 __all__ = [
     "CHUNK",

@@ -17,13 +17,10 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import bad_file
-from gpufeed.decoders.file_bytes import read_file
-from gpufeed.decoders.file_header import JPEG_KINDS, read_header
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.encoded_file import JPEG_KINDS, read_file, read_header
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.stores.decoded_cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
-from gpufeed.stores.ffcv_format import JPEG, PIXELS, page_for, write
-from gpufeed.stores.ffcv_store import TOLERANCE, BetonInfo, open_beton
+from gpufeed.stores.ffcv_store import JPEG, PIXELS, TOLERANCE, BetonInfo, open_beton, page_for, write_beton
 from gpufeed.system.build_once import one_builder, own_partial
 
 TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # that libjpeg-turbo turns into RGB by itself; simplejpeg does CMYK, too
@@ -44,7 +41,7 @@ def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
         partial, size = own_partial(path), manifest.image_size()
         page = page_for(3 * size[0] * size[1])
         try:
-            jpegs = write(partial, samples(manifest, page, workers), manifest.labels(), size, page)
+            jpegs = write_beton(partial, samples(manifest, page, workers), manifest.labels(), size, page)
             info = BetonInfo(
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),

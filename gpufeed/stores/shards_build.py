@@ -19,7 +19,7 @@ from tqdm import tqdm
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.encoded_file import read_file
 from gpufeed.stores.decoded_cache import manifest_digest, run, write_info
 from gpufeed.stores.shards_store import Shard, ShardsInfo, digest, open_shards, sample_name
 from gpufeed.system.build_once import one_builder, own_partial

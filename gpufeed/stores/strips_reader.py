@@ -10,13 +10,12 @@ import torch
 
 from gpufeed.core.errors import Skip
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Decoder, bad_file
-from gpufeed.decoders.decode_counts import Tally
+from gpufeed.decoders.base import Decoder, Tally, bad_file
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.simplejpeg import SimpleJpegDecoder
 from gpufeed.stores.strip_backends import open_backend
 from gpufeed.stores.strip_backends.base import rows_of
-from gpufeed.stores.strips_decode import decode_strip
+from gpufeed.stores.strip_backends.cpu import decode_strip
 from gpufeed.stores.strips_store import Strip, StripSet, open_strips
 
 FILES_A_UNIT = 256  # left-over files that are decoded together, as many as a strip has images

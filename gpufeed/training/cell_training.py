@@ -21,8 +21,7 @@ from gpufeed.core.equivalence_verdict import NotPassed, admit, check_same
 from gpufeed.core.errors import Skip, first_line, one_line
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.packed import is_packed
-from gpufeed.datasets.unpacked import bring
+from gpufeed.datasets.packed import bring, is_packed
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.models.make import require

@@ -15,7 +15,7 @@ from gpufeed.core.registry import fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make
-from gpufeed.native.torch_compile import require_compiler
+from gpufeed.native.jit_toolchain import require_compiler
 from gpufeed.stores.shards_store import open_shards
 from gpufeed.stores.strips_store import open_strips
 from gpufeed.system.devices import require_devices, resolve_device, resolve_precision

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gpufeed.loaders.base import Rows
-from gpufeed.native.torch_compile import MAX_AUTOTUNE
+from gpufeed.native.jit_toolchain import MAX_AUTOTUNE
 from gpufeed.system.devices import autocast
 from gpufeed.training.engines.base import TrainJob
 from gpufeed.training.optimisers import make_optimiser

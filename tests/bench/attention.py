@@ -23,7 +23,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from gpufeed.native.attention import attention_launch
+from gpufeed.native.attention import kernels
 from gpufeed.native.attention.tiles import BACKWARDS, FORWARDS, Configuration, choose
 from gpufeed.system.environment import environment
 from gpufeed.system.timing import Mark, synchronise
@@ -61,8 +61,8 @@ def theirs(backend: SDPBackend, qkv: torch.Tensor, grad: torch.Tensor) -> Pair:
 
 def ours(chosen: Configuration, qkv: torch.Tensor, grad: torch.Tensor) -> Pair:
     """Forward and backward of one configuration."""
-    out, sums = attention_launch.forward(qkv, chosen)
-    return lambda: attention_launch.forward(qkv, chosen)[0], lambda: attention_launch.backward(
+    out, sums = kernels.launch_forward(qkv, chosen)
+    return lambda: kernels.launch_forward(qkv, chosen)[0], lambda: kernels.launch_backward(
         grad, qkv, out, sums, chosen
     )
 

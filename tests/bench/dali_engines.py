@@ -26,7 +26,7 @@ from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.synthetic import Options, encode, grating
 from gpufeed.decoders.dali_gpu import DaliGpuDecoder
-from gpufeed.decoders.file_header import read_header
+from gpufeed.decoders.encoded_file import read_header
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.dali import DaliGpuLoader

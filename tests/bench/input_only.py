@@ -15,7 +15,7 @@ import statistics
 import torch
 
 from gpufeed.augment.fused import FusedAugment
-from gpufeed.loaders.sample_order import permutation
+from gpufeed.loaders.base import permutation
 from gpufeed.system.environment import environment
 from gpufeed.system.timing import Mark, synchronise
 

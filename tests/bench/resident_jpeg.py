@@ -21,7 +21,7 @@ from own_jpeg import read_source
 
 from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.decoders.file_header import read_header
+from gpufeed.decoders.encoded_file import read_header
 from gpufeed.loaders import resident_jpeg
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.resident_jpeg import ResidentJpegLoader

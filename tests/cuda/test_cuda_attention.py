@@ -53,14 +53,14 @@ def test_against_float64(tokens, width, dtype):
 @pytest.mark.parametrize("tokens", [197, 256])
 @pytest.mark.parametrize("name", [*FORWARDS, *BACKWARDS])
 def test_every_candidate_is_right(name, tokens):
-    from gpufeed.native.attention import attention_launch
+    from gpufeed.native.attention import kernels
 
     forward = FORWARDS.get(name, next(iter(FORWARDS.values())))
     chosen = Configuration(forward, *BACKWARDS.get(name, next(iter(BACKWARDS.values()))))
     qkv = packed(40, tokens, 3, 64, torch.bfloat16, device=device())
-    out, sums = attention_launch.forward(qkv, chosen)
+    out, sums = kernels.launch_forward(qkv, chosen)
     grad = torch.randn_like(out)
-    dqkv = attention_launch.backward(grad, qkv, out, sums, chosen)
+    dqkv = kernels.launch_backward(grad, qkv, out, sums, chosen)
     expected, gradient = exact(qkv, grad)
     assert max(error(out, expected), error(dqkv, gradient)) < TOLERANCE[torch.bfloat16]
 

@@ -155,7 +155,7 @@ def test_noise_is_as_frequent_as_asked_for(device, name):
 
 def test_both_sides_of_dlpack_have_one_address(device):
     pytest.importorskip("cupy")
-    from gpufeed.augment.exchange import cupy_to_torch, torch_to_cupy
+    from gpufeed.augment.chain import cupy_to_torch, torch_to_cupy
 
     tensor = torch.arange(12, dtype=torch.float32, device=device).view(3, 4)
     array = torch_to_cupy(tensor)
@@ -362,8 +362,7 @@ def test_bad_batches_are_told(device, name):
 
 def test_bad_input_of_the_public_parts_of_the_chain_is_told(device):
     pytest.importorskip("cupy")
-    from gpufeed.augment.chain import gpu_normalize_images
-    from gpufeed.augment.exchange import torch_to_cupy
+    from gpufeed.augment.chain import gpu_normalize_images, torch_to_cupy
 
     images, _ = batch_of(4, (8, 8), device)
     for bad, found in (

@@ -19,8 +19,7 @@ from gpufeed.core.equivalence_verdict import Verdict
 from gpufeed.core.errors import Skip
 from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.synthetic import reorganise
-from gpufeed.loaders.base import Batch, OrderedLoader
-from gpufeed.loaders.batch_transfer import send
+from gpufeed.loaders.base import Batch, OrderedLoader, send
 from gpufeed.stores.decoded_cache import build
 from gpufeed.stores.strip_backends import BACKENDS, BY_NAME, open_backend
 from gpufeed.stores.strips_to_cache import build_from_strips

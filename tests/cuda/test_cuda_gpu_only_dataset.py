@@ -14,9 +14,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.dali_gpu import DaliGpuDecoder
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
-from gpufeed.decoders.resizing import resize_tolerance
+from gpufeed.decoders.fallback import resize_tolerance
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders import gpu_only_dataset
 from gpufeed.loaders.gpu_only_dataset import DECODING_BYTES, GPUOnlyDataset
 from gpufeed.stores.decoded_cache import open_cache, read_info

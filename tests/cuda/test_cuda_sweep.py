@@ -11,7 +11,7 @@ from gpufeed.core.record import write_decoding
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets import mosaic, synthetic
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.parallel import SLOTS, Files, open_bulk
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores.strips_build import build

@@ -10,9 +10,8 @@ import torch
 
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, Rows
+from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, Rows, permutation
 from gpufeed.loaders.resident import StoredBatch
-from gpufeed.loaders.sample_order import permutation
 from gpufeed.models.simple_cnn import SimpleCNN
 from gpufeed.system.devices import AMPERE, apply_precision
 from gpufeed.system.environment import environment

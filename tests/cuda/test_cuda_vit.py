@@ -13,7 +13,7 @@ from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import Skip
 from gpufeed.core.vit_options import ACTIVATIONS, BY_EXTENSION, HALF_ONLY, PLAIN_FORM
 from gpufeed.models.make import make, portable, require
-from gpufeed.native.torch_compile import require_compiler
+from gpufeed.native.jit_toolchain import require_compiler
 from gpufeed.system.devices import apply_precision, autocast
 from gpufeed.training.cuda_graph import GraphedStep
 from gpufeed.training.engines.plain import PlainTrainer

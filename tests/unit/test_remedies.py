@@ -18,9 +18,8 @@ from gpufeed.core.folders import settle_folders
 from gpufeed.core.record import Record
 from gpufeed.datasets.archive import members
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.packed import ARCHIVE, SIDECAR
+from gpufeed.datasets.packed import ARCHIVE, SIDECAR, files_at
 from gpufeed.datasets.prepare import prepare
-from gpufeed.datasets.unpacked import files_at
 from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
 from gpufeed.report.sections import confusion
 from gpufeed.stores.decoded_cache import open_cache

@@ -18,7 +18,7 @@ HEAVY = {"matplotlib", "numpy", "pandas", "PIL", "pyarrow", "torch"}
 @pytest.mark.parametrize(
     ("script", "imported", "module"),
     [
-        ("build_cache", "gpufeed.stores.cache_build", "torch"),
+        ("build_cache", "gpufeed.stores.decoded_cache", "torch"),
         ("assemble_report", "gpufeed.report.publish", "scipy"),
         ("plot", "gpufeed.report.publish", "scipy"),
     ],

@@ -7,7 +7,7 @@ def work(job: Job) -> None:
     if job.input.get("strips"):
         from gpufeed.stores.strips_to_cache import for_job  # with torch: most decoders need not wait for it
     else:
-        from gpufeed.stores.cache_build import for_job
+        from gpufeed.stores.decoded_cache import for_job
     for_job(job)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.parallel import SLOTS, CallBulk, Files
 from gpufeed.loaders.dali import what_dali_says
 from gpufeed.loaders.dali_reader import DEPTH, Planned, ReadingPipeline

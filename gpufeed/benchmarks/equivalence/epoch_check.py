@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from gpufeed.decoders.base import Tolerance
-from gpufeed.loaders.base import Batch, Loader
-from gpufeed.loaders.batch_transfer import send
+from gpufeed.loaders.base import Batch, Loader, send
 
 WAITING = 8  # batches whose comparison is queued before the host asks for results
 CHUNK_BYTES = 64 * 2**20  # of pixels that are widened for subtraction at a time

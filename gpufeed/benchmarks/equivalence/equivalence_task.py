@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufeed.datasets.unpacked import bring
+from gpufeed.datasets.packed import bring
 
 
 @dataclass(frozen=True)

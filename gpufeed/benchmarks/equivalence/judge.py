@@ -14,7 +14,7 @@ from gpufeed.benchmarks.equivalence.equivalence_task import Task
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.registry import fetch
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.decode_counts import together
+from gpufeed.decoders.base import sum_tallies
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
 from gpufeed.stores import ffcv_store as beton
@@ -132,7 +132,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         "mean_difference": found.mean if found.samples else None,
         "beyond_tolerance": found.beyond,
         "offenders": found.offenders,
-        "loading": together(tallies).asdict() if tallies else None,
+        "loading": sum_tallies(tallies).asdict() if tallies else None,
     }
 
 

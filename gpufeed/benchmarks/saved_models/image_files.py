@@ -12,9 +12,8 @@ import numpy as np
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.file_bytes import MOST_BYTES, read_file
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.encoded_file import MOST_BYTES, read_file
+from gpufeed.decoders.pillow import PillowDecoder, resized
 
 SUFFIXES = (
     ".bmp",

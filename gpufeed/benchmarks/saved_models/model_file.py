@@ -16,7 +16,7 @@ from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.file_writes import whole
 from gpufeed.core.record import MODEL, MODEL_VERSION
 from gpufeed.core.registry import MODELS
-from gpufeed.decoders.file_header import most_pixels
+from gpufeed.decoders.encoded_file import most_pixels
 from gpufeed.models.make import make, portable
 
 FORMAT = "gpufeed model"

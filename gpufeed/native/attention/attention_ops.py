@@ -7,9 +7,9 @@ CUDA graph may capture them after a first run has compiled the kernels.
 import torch
 
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.native import triton_toolchain
+from gpufeed.native import jit_toolchain
 from gpufeed.native.attention.tiles import MOST_TOKENS, WIDTHS
-from gpufeed.native.torch_compile import lacking_for_gpu
+from gpufeed.native.jit_toolchain import lacking_for_gpu
 
 DTYPES = (torch.float16, torch.bfloat16)
 AMPERE = (8, 0)  # first compute capability with bfloat16 products
@@ -49,7 +49,7 @@ def check(qkv: torch.Tensor) -> None:
             f"(N, T, 3, heads, d) with T from 1 to {MOST_TOKENS} and d one of {', '.join(map(str, WIDTHS))}",
             "change model.heads or model.patch, or take another model.sdpa",
         )
-    if qkv.device.type != "cuda" and not triton_toolchain.interpreted():
+    if qkv.device.type != "cuda" and not jit_toolchain.interpreted():
         raise GpufeedError(
             f"packed attention on {qkv.device.type}", "a CUDA GPU", "take model.sdpa math or auto there"
         )
@@ -59,7 +59,7 @@ def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, w
     """Raises Skip where a node cannot run the op; runs it forward and backward on zeros of one image."""
     name = str(dtype).removeprefix("torch.")
     what = f"SDPA backend packed does not run on this node's {device.type} with {name}"
-    if device.type != "cuda" and not triton_toolchain.interpreted():
+    if device.type != "cuda" and not jit_toolchain.interpreted():
         raise Skip(f"{what}: it is compiled by Triton for CUDA GPUs.")
     if dtype not in DTYPES:
         raise Skip(f"{what}: it has kernels for float16 and bfloat16.")
@@ -81,17 +81,17 @@ def require(device: torch.device, dtype: torch.dtype, tokens: int, heads: int, w
 @torch.library.custom_op("gpufeed::packed_attention", mutates_args=())
 def forward(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """out (N, T, H, d), and float32 (N, H, T): log2 of each row's sum of powers."""
-    from gpufeed.native.attention.attention_launch import forward
+    from gpufeed.native.attention.kernels import launch_forward
 
-    return forward(qkv)
+    return launch_forward(qkv)
 
 
 @torch.library.custom_op("gpufeed::packed_attention_backward", mutates_args=())
 def backward(grad: torch.Tensor, qkv: torch.Tensor, out: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     """The gradient of qkv, contiguous."""
-    from gpufeed.native.attention.attention_launch import backward
+    from gpufeed.native.attention.kernels import launch_backward
 
-    return backward(grad, qkv, out, sums)
+    return launch_backward(grad, qkv, out, sums)
 
 
 @forward.register_fake

@@ -1,5 +1,6 @@
-"""What a strip backend is: whole strips in, one contiguous batch on the device out."""
+"""What a strip backend is: whole strips in, one contiguous batch on the device out; and a strip to try it."""
 
+import io
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,8 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from PIL import Image
 
 from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.jpeg_parser import parse
+from gpufeed.decoders.strip_joiner import join
 from gpufeed.stores.strips_store import Strip
 
 
@@ -51,3 +55,12 @@ def rows_of(strips: Sequence[Strip]) -> list[slice]:
 def tall(images: torch.Tensor) -> torch.Tensor:
     """A batch (N, H, W, 3) seen as one image of N * H rows."""
     return images.view(-1, *images.shape[2:])
+
+
+def trial_strip() -> tuple[np.ndarray, Strip]:
+    """The bytes of a strip of two grey images of 64 x 64 pixels, 4:2:0, and what it holds."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.full((64, 64, 3), 128, np.uint8)).save(buffer, "JPEG", subsampling="4:2:0")
+    jpeg = parse(buffer.getvalue())
+    data = np.frombuffer(bytearray(join([jpeg, jpeg])), np.uint8)
+    return data, Strip(0, len(data), "trial", 64, 64, 3, jpeg.kind.sampling, np.arange(2))

@@ -1,6 +1,8 @@
 """Strips on the CPU: one long call of libjpeg-turbo a strip, in threads, since it gives up the lock."""
 
-from collections.abc import Sequence
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -8,8 +10,65 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.base import Tolerance, need_module
+from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores.strip_backends.base import StripBackend, rows_of
-from gpufeed.stores.strips_store import Strip
+from gpufeed.stores.strips_store import REMAKE, Strip, StripSet
+
+AHEAD = 2  # strips in flight a thread: one decoding and one waiting
+
+
+def decode_strip(data, strip: Strip, fancy: bool = True, out: np.ndarray | None = None) -> np.ndarray:
+    """The images of a strip, uint8 (N, H, W, 3), decoded into `out` (contiguous, that shape) if given.
+
+    With fancy=False every image equals its file decoded the same way. With fancy=True the upper- and
+    lowermost row of images next to another one may differ (4:2:0 and 4:4:0 only), since their colour
+    is smoothed over the seam. Raises GpufeedError for bytes that are not this strip.
+    """
+    if out is not None and (out.shape != strip.shape or out.dtype != np.uint8 or not out.flags.c_contiguous):
+        raise ValueError(f"found {out.dtype} {out.shape}; expected contiguous uint8 {strip.shape}")
+    count, height, width, channels = strip.shape
+    tall = None if out is None else out.reshape(count * height, width, channels)
+    try:
+        rows = decode_jpeg(data, fancy, tall)
+    except ValueError as error:
+        raise damaged(strip, str(error)) from error
+    if rows.shape != (count * height, width, channels):
+        raise damaged(strip, f"decoded to {rows.shape}")
+    return rows.reshape(strip.shape)
+
+
+def damaged(strip: Strip, found: str) -> GpufeedError:
+    """The error for a strip whose bytes have changed."""
+    return GpufeedError(
+        f"the strip at byte {strip.offset} is damaged: {found}", f"a JPEG of uint8 {strip.shape}", REMAKE
+    )
+
+
+def decode_strips(
+    strips: StripSet, threads: int = 1, chosen: Sequence[Strip] | None = None, fancy: bool = True
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (sample ids int64 (N,), images uint8 (N, H, W, 3)) a strip, in order.
+
+    threads: decoding threads; twice as many strips at most are in memory beside the one handed out.
+    chosen: which strips, in which order; None is all. Raises GpufeedError for a damaged strip.
+    """
+    if threads < 1:
+        raise GpufeedError(f"{threads} decoding threads", "at least one", "ask for one or more threads")
+
+    def work(strip: Strip) -> tuple[np.ndarray, np.ndarray]:
+        return strip.ids, decode_strip(strips.read(strip), strip, fancy)
+
+    rest = iter(strips.strips if chosen is None else chosen)
+    with ThreadPoolExecutor(threads) as pool:
+        waiting = deque(pool.submit(work, strip) for strip in itertools.islice(rest, AHEAD * threads))
+        try:
+            while waiting:
+                done = waiting.popleft().result()
+                waiting.extend(pool.submit(work, strip) for strip in itertools.islice(rest, 1))
+                yield done
+        finally:  # an error, or nobody wants the rest
+            for future in waiting:
+                future.cancel()
 
 
 class CpuStrips(StripBackend):
@@ -30,7 +89,6 @@ class CpuStrips(StripBackend):
     def decode_into(
         self, encoded: Sequence[np.ndarray], strips: Sequence[Strip], out: torch.Tensor
     ) -> list[int]:
-        from gpufeed.stores.strips_decode import decode_strip
 
         host = out if out.device.type == "cpu" else self._staging(out)
         rows = host.numpy()

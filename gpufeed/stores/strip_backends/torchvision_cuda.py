@@ -8,8 +8,7 @@ import torch
 from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import Tolerance, need_module
 from gpufeed.decoders.fallback import Refused, isolate
-from gpufeed.stores.strip_backends.base import StripBackend, rows_of, tall
-from gpufeed.stores.strip_backends.trial import trial_strip
+from gpufeed.stores.strip_backends.base import StripBackend, rows_of, tall, trial_strip
 from gpufeed.stores.strips_store import Strip
 
 

@@ -18,8 +18,7 @@ from gpufeed.augment.base import channels
 from gpufeed.augment.fastai_transform import EVALUATION, TRAINING, GPUPipelineTransform, Pixels
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import Batch, Loader
 from gpufeed.training.engines.base import DeviceAugment
 

@@ -14,7 +14,7 @@ from image_fixtures import write_dataset
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
 from gpufeed.core.cells import cell_id
 from gpufeed.core.record import RECORD, Record
-from gpufeed.datasets import unpacked
+from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import pack
 from gpufeed.report.load_records import read_records
@@ -113,9 +113,9 @@ def test_slow_parts_of_a_repeat_are_told_apart(run, monkeypatch):
 
 
 def test_unpacking_is_a_part_of_its_own_ahead_of_all_others(run, tmp_path, monkeypatch):
-    slow, settle = 1.0, unpacked.settle
-    monkeypatch.setenv(unpacked.VARIABLE, str(tmp_path / "node"))
-    monkeypatch.setattr(unpacked, "settle", lambda folder: (time.sleep(slow), settle(folder)))
+    slow, settle = 1.0, packed.settle
+    monkeypatch.setenv(packed.VARIABLE, str(tmp_path / "node"))
+    monkeypatch.setattr(packed, "settle", lambda folder: (time.sleep(slow), settle(folder)))
     assert "unpack_s" not in run()[0].phases
     (tmp_path / "images").mkdir()
     (tmp_path / "images/0.png").write_bytes(b"0")

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.loaders import sample_order
-from gpufeed.loaders.sample_order import epoch_order, permutation
+from gpufeed.loaders import base
+from gpufeed.loaders.base import epoch_order, permutation
 
 seeds = st.integers(0, 2**64 - 1)
 
@@ -65,7 +65,7 @@ def test_neighbours_are_not_kept_together():
 
 
 def test_keys_that_meet_keep_the_order_of_the_numbers(monkeypatch):
-    monkeypatch.setattr(sample_order, "fold", lambda state, value: value & 1)
+    monkeypatch.setattr(base, "fold", lambda state, value: value & 1)
     assert permutation(6, 0, 0).tolist() == [0, 2, 4, 1, 3, 5]
 
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import cifar10, cifar10_jpeg
+from gpufeed.datasets.cifar10 import load_arrays
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.safe_pickle import load_arrays
 
 
 def archive(tmp_path, **changed):

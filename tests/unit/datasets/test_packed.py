@@ -22,12 +22,11 @@ from image_fixtures import write_dataset
 from test_strips_set import dataset as strips_dataset
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.datasets import packed, unpacked
+from gpufeed.datasets import packed
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.datasets.packed import ARCHIVE, MANIFEST, SIDECAR, Packed, pack
+from gpufeed.datasets.packed import ARCHIVE, MANIFEST, SIDECAR, VARIABLE, Packed, bring, files_at, pack
 from gpufeed.datasets.prepare import prepare
-from gpufeed.datasets.unpacked import VARIABLE, bring, files_at
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_reader import StripReader
 from gpufeed.training.runtime_context import Stores, reads_files
@@ -41,7 +40,7 @@ FILES = st.dictionaries(st.tuples(NAMES, NAMES, NAMES), st.binary(max_size=2000)
 JOB = """
 import logging, os, signal, sys
 from pathlib import Path
-from gpufeed.datasets import unpacked
+from gpufeed.datasets import packed
 
 def stopped(folder):
     print("written", flush=True)
@@ -49,16 +48,16 @@ def stopped(folder):
         os.kill(os.getpid(), signal.SIGKILL)
     sys.stdin.readline()  # until the test lets it go on
 
-extract = unpacked.extract
+extract = packed.extract
 def told(*given):
     print("unpacks", flush=True)
     extract(*given)
 
-unpacked.extract = told
+packed.extract = told
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message).0s%(funcName)s")
 if sys.argv[2] != "free":
-    unpacked.settle = stopped
-print(unpacked.files_at(Path(sys.argv[1])), flush=True)
+    packed.settle = stopped
+print(packed.files_at(Path(sys.argv[1])), flush=True)
 """
 
 
@@ -66,7 +65,7 @@ print(unpacked.files_at(Path(sys.argv[1])), flush=True)
 def node(tmp_path, monkeypatch) -> Path:
     """The folder of this user on the node's disk; not made yet."""
     monkeypatch.setenv(VARIABLE, str(tmp_path / "node"))
-    monkeypatch.setattr(unpacked, "_looked_over", {})
+    monkeypatch.setattr(packed, "_looked_over", {})
     return tmp_path / "node" / f"gpufeed-{os.getuid()}"
 
 
@@ -162,17 +161,17 @@ def test_files_are_unpacked_once_and_looked_over_by_each_process(dataset, node, 
     archive = (dataset / ARCHIVE).read_bytes()
     (dataset / ARCHIVE).unlink()  # nobody reads it again
     assert files_at(dataset) == whole
-    monkeypatch.setattr(unpacked, "_looked_over", {})  # as in another process
+    monkeypatch.setattr(packed, "_looked_over", {})  # as in another process
     assert files_at(dataset) == whole
     next(whole.rglob("*.png")).unlink()  # as something does that cleans up /tmp
-    monkeypatch.setattr(unpacked, "_looked_over", {})
+    monkeypatch.setattr(packed, "_looked_over", {})
     with pytest.raises(GpufeedError, match=r"damaged, cut off or gone \(no such file\)"):
         files_at(dataset)
     (dataset / ARCHIVE).write_bytes(archive)
     assert len(files_below(files_at(dataset))) == 29
     emptied = next(whole.rglob("*.png"))
     emptied.write_bytes(b"")
-    monkeypatch.setattr(unpacked, "_looked_over", {})
+    monkeypatch.setattr(packed, "_looked_over", {})
     assert files_at(dataset) == whole
     assert emptied.stat().st_size > 0
 
@@ -211,15 +210,15 @@ def test_a_killed_job_leaves_nothing_that_the_next_takes_for_whole(dataset, node
 
 
 def test_without_locks_both_unpack_and_one_of_the_two_stays(dataset, node, monkeypatch):
-    whole = unpacked.extract
+    whole = packed.extract
 
     def meanwhile(archive, about, folder):
-        monkeypatch.setattr(unpacked, "extract", whole)
+        monkeypatch.setattr(packed, "extract", whole)
         target = folder.with_name(folder.name.partition(".")[0])
-        unpacked.unpack(dataset, about, target)
+        packed.unpack(dataset, about, target)
         return whole(archive, about, folder)
 
-    monkeypatch.setattr(unpacked, "extract", meanwhile)
+    monkeypatch.setattr(packed, "extract", meanwhile)
     found = files_at(dataset)
     assert left_on(node) == [found.name]
     assert len(files_below(found)) == 29
@@ -230,7 +229,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(dataset, node, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     said = rf"no room to unpack .*{ARCHIVE} in .*No space left[\s\S]*for 29 files[\s\S]*{VARIABLE}"
-    monkeypatch.setattr(unpacked, "settle", full)  # where disks that write late say it
+    monkeypatch.setattr(packed, "settle", full)  # where disks that write late say it
     with pytest.raises(GpufeedError, match=said):
         files_at(dataset)
     assert left_on(node) == []
@@ -239,7 +238,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(dataset, node, monkeypatch):
     assert left_on(node) == []
     about = packed.read_sidecar(dataset)
     with pytest.raises(GpufeedError, match="GiB free"):
-        unpacked.unpack(dataset, replace(about, bytes=2**60), node / "large")
+        packed.unpack(dataset, replace(about, bytes=2**60), node / "large")
     assert left_on(node) == []
 
 

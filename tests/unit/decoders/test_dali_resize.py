@@ -19,7 +19,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import EXACT, Tolerance
-from gpufeed.decoders.resizing import resize_tolerance
+from gpufeed.decoders.fallback import resize_tolerance
 
 # up and down, wide, high and tiny; among them the target itself
 SIDES = [(48, 64), (24, 32), (200, 20), (20, 200), (7, 5), (1, 1), (150, 130), (31, 33), (64, 48), (300, 400)]

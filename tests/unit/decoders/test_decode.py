@@ -15,7 +15,7 @@ from gpufeed.core.errors import Skip
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.dali_gpu import share_of_engines, size_for_engines
-from gpufeed.decoders.file_bytes import mean_size
+from gpufeed.decoders.encoded_file import mean_size
 from gpufeed.decoders.image_transfer import split, to_host
 from gpufeed.decoders.pillow import PillowDecoder
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufeed.core.registry import DECODERS
-from gpufeed.decoders.file_header import JPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
+from gpufeed.decoders.encoded_file import JPEG_KINDS, PNG_KINDS, SCALED_GRAY, read_header
 from gpufeed.decoders.pillow import PillowDecoder
 
 FILES = hostile_files()

@@ -13,7 +13,7 @@ from PIL import Image
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.synthetic import reorganise
-from gpufeed.decoders.file_bytes import read_file
+from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.parallel import CallBulk, Files, ProcessBulk, open_bulk, torch_threads
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.system.cores import on_cores

@@ -15,8 +15,8 @@ from gpufeed.core.config_sources import check_of
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.decoders.resize import resized
-from gpufeed.decoders.resizing import resize_tolerance
+from gpufeed.decoders.fallback import resize_tolerance
+from gpufeed.decoders.pillow import resized
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.loaders.samples import Samples
 from gpufeed.stores import cache_fill

@@ -26,8 +26,7 @@ from gpufeed.core.errors import Skip
 from gpufeed.core.record import Record
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Outcome
-from gpufeed.decoders.decode_counts import Tally, together
+from gpufeed.decoders.base import Outcome, Tally, sum_tallies
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.loaders.strips import StripsLoader
 from gpufeed.report import interactive, load_records, tables, verdicts
@@ -75,7 +74,7 @@ def test_a_tally_counts_by_decoder():
     tally.take([Outcome("ours")])
     tally.check()
     assert tally.asdict() == {"decoder": "ours", "images": 4, "fell_back": {"other": 1, "pillow": 2}}
-    assert together([tally, tally]).asdict()["fell_back"] == {"other": 2, "pillow": 4}
+    assert sum_tallies([tally, tally]).asdict()["fell_back"] == {"other": 2, "pillow": 4}
     assert tally.images == 4
 
 
@@ -118,7 +117,7 @@ def test_the_record_says_how_dali_was_set_for_files_that_it_resizes(measured, mo
     told = {"decoder": "dali_cpu", "fell_back": {}, "hw_decoder_load": mean / 1e6, "jpeg_engines": None}
     assert {name: value for name, value in record.loading.items() if name != "images"} == told
     tallies = [Tally("dali_cpu", settings={"hw_decoder_load": 0.25}) for _ in range(2)]
-    assert together(tallies).asdict()["hw_decoder_load"] == 0.25
+    assert sum_tallies(tallies).asdict()["hw_decoder_load"] == 0.25
     assert cell_training.together([tally.asdict() for tally in tallies])["hw_decoder_load"] == 0.25
 
 

@@ -10,8 +10,7 @@ COUNT, BATCH = 48, 8
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_each_batch_has_the_bytes_of_its_files(tmp_path, threads):
     available("dali_cpu")
-    from gpufeed.loaders.dali_files import FilePipeline
-    from gpufeed.loaders.dali_reader import Planned
+    from gpufeed.loaders.dali_reader import FilePipeline, Planned
 
     random = np.random.default_rng(0)
     paths = [tmp_path / f"{number}{'long' * (number % 3)}.jpg" for number in range(COUNT)]

@@ -17,8 +17,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.image_folder import MEAN as IMAGENET_MEAN
 from gpufeed.datasets.image_folder import STD as IMAGENET_STD
 from gpufeed.datasets.prepare import prepare
-from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders import gpu_only_dataset
 
 

@@ -7,7 +7,7 @@ from gpu_only_fixtures import dataset, expected
 from image_fixtures import MEAN, STD, pixels, write_dataset
 from torch.utils.data import DataLoader
 
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.pillow import resized
 
 
 @pytest.fixture

@@ -24,10 +24,9 @@ from process_fixtures import left_after
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.decoders.base import EXACT, Tolerance
-from gpufeed.decoders.resizing import resize_tolerance
-from gpufeed.loaders.base import Batch, Loader
+from gpufeed.decoders.fallback import resize_tolerance
+from gpufeed.loaders.base import Batch, Loader, epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
-from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.stores.decoded_cache import open_cache
 
 

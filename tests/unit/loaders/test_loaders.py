@@ -14,10 +14,10 @@ from image_fixtures import loader_threads, request, write_cache, write_dataset
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.loaders import resident
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.overlap import OverlapLoader
 from gpufeed.loaders.prefetch import BatchesAhead
 from gpufeed.loaders.resident import ResidentLoader
-from gpufeed.loaders.sample_order import epoch_order
 from gpufeed.loaders.samples import HostBatch, HostBatches, copied
 
 FILE_READERS = [

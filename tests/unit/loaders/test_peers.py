@@ -19,12 +19,11 @@ from process_fixtures import left_after
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders.pillow import rgb
-from gpufeed.decoders.resize import resized
+from gpufeed.decoders.pillow import resized, rgb
 from gpufeed.loaders import webdataset
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
-from gpufeed.loaders.sample_order import epoch_order
-from gpufeed.loaders.spdl_ffmpeg import Ffmpeg
+from gpufeed.loaders.spdl_batches import Ffmpeg
 from gpufeed.stores.decoded_cache import open_cache
 from gpufeed.stores.shards_store import open_shards, read_info
 

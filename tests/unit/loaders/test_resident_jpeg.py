@@ -15,8 +15,8 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import coded_store, resident_jpeg
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.resident_jpeg import ResidentJpegLoader
-from gpufeed.loaders.sample_order import epoch_order
 
 HEIGHT, WIDTH = 24, 40
 

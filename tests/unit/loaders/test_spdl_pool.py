@@ -54,7 +54,7 @@ def test_processes_that_hang_are_killed_on_close(make, monkeypatch):
 def test_a_pool_that_does_not_come_up_is_an_error(make, manifest, monkeypatch, unpacked, seconds, words):
     make().close()  # a skip where this node cannot run it
     before = processes()
-    monkeypatch.setattr("gpufeed.loaders.spdl_children.SendingMaker.__reduce__", unpacked, raising=False)
+    monkeypatch.setattr("gpufeed.loaders.spdl_process.SendingMaker.__reduce__", unpacked, raising=False)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.STUCK_S", seconds)
     monkeypatch.setattr("gpufeed.loaders.spdl_processes.END_S", 0.2)
     with pytest.raises(GpufeedError, match=f"SPDL's pipeline.*{words}"):
@@ -113,7 +113,7 @@ def test_no_batch_waits_for_a_slot_in_an_epoch(make, monkeypatch):
         await asyncio.sleep(seconds)
 
     loader = make(batch_size=1, sample_transform=brief)
-    monkeypatch.setattr("gpufeed.loaders.spdl_slots.sleep", waited)
+    monkeypatch.setattr("gpufeed.loaders.spdl_processes.sleep", waited)
     assert sum(len(batch.ids) for batch in loader) == loader.share > len(loader.pipeline.slots.memory)
     assert not waits
 

@@ -17,11 +17,11 @@ from photo_fixtures import COUNT, photos, taken, wait_until
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import DECODERS, LOADERS, load
-from gpufeed.decoders.file_bytes import PIECE, read_file
+from gpufeed.decoders.encoded_file import PIECE, read_file
 from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.loaders.batch_files import FileReader
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.prefetch import Ahead
-from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.loaders.streaming import FileReader
 
 STREAMING = [name for name in LOADERS if name in DECODERS and LOADERS[name].reads == "files"]
 ON_GPU = [name for name in STREAMING if LOADERS[name].device == "cuda"]

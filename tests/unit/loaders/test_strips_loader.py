@@ -13,7 +13,7 @@ from test_strips_set import dataset
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders import strips as module
-from gpufeed.loaders.sample_order import epoch_order
+from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.strips import StripsLoader
 from gpufeed.stores.strips_build import build
 

@@ -18,8 +18,8 @@ from gpufeed.decoders.parallel import Files, open_bulk
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import STUCK_S
-from gpufeed.loaders.batch_files import FileReader
 from gpufeed.loaders.prefetch import Ahead, BatchesAhead
+from gpufeed.loaders.streaming import FileReader
 
 CPU = torch.device("cpu")
 COUNT = 20

@@ -19,7 +19,7 @@ BEGINNING = """
 import itertools
 import torch
 from attention_fixtures import TOLERANCE, error, exact, packed, stored, teach_bfloat16
-from gpufeed.native.attention import attention_launch
+from gpufeed.native.attention import kernels
 from gpufeed.native.attention.attention_ops import packed_attention
 from gpufeed.native.attention.tiles import BACKWARDS, FORWARDS, Configuration, choose
 
@@ -31,8 +31,8 @@ def grad_like(qkv, seed=1):
     return values.to(qkv.dtype)
 
 def check(qkv, grad, what, chosen=None, usual=True):
-    out, sums = attention_launch.forward(qkv, chosen)
-    dqkv = attention_launch.backward(grad, qkv, out, sums, chosen)
+    out, sums = kernels.launch_forward(qkv, chosen)
+    dqkv = kernels.launch_backward(grad, qkv, out, sums, chosen)
     assert out.is_contiguous() and dqkv.is_contiguous() and out.dtype == dqkv.dtype == qkv.dtype
     expected, gradient = exact(qkv, grad)
     if not usual:  # few tokens or large scores: see `stored`
@@ -73,7 +73,7 @@ for dtype in TOLERANCE:
     for qkv, g in itertools.product((base, wide[:, :40, :, 1:], turned), (grad, steps, columns)):
         check(qkv, g, (dtype, qkv.stride(), g.stride()))
     check(base, torch.ones((), dtype=dtype).expand(grad.shape), "expanded")
-    assert attention_launch.forward(base[:0])[0].shape == (0, 40, 3, 32)
+    assert kernels.launch_forward(base[:0])[0].shape == (0, 40, 3, 32)
 """
 
 # what runs past the last token would show: NaN stands there
@@ -87,15 +87,15 @@ for (tokens, width), dtype in itertools.product(((17, 64), (130, 16), (257, 32))
     qkv = packed(1, tokens, 1, width, dtype)
     qkv[:, :, 0] = 20 + 0.1 * qkv[:, :, 0]
     qkv[:, :, 1] = -20 + 0.1 * qkv[:, :, 1]
-    out, sums = attention_launch.forward(qkv)
-    dqkv = attention_launch.backward(grad_like(qkv), qkv, out, sums)
+    out, sums = kernels.launch_forward(qkv)
+    dqkv = kernels.launch_backward(grad_like(qkv), qkv, out, sums)
     assert error(out, exact(qkv, grad_like(qkv))[0]) < TOLERANCE[dtype], (tokens, width)
     assert torch.isfinite(dqkv).all()
     # a token that is no number: its own image is, the others are not
     qkv = packed(3, tokens, 2, width, dtype)
     qkv[1, tokens // 2, 1, 0] = float("nan")
-    out, sums = attention_launch.forward(qkv)
-    dqkv = attention_launch.backward(grad_like(qkv), qkv, out, sums)
+    out, sums = kernels.launch_forward(qkv)
+    dqkv = kernels.launch_backward(grad_like(qkv), qkv, out, sums)
     for values in (out, dqkv):
         assert torch.isfinite(values[[0, 2]]).all() and torch.isfinite(values[1, ..., 1, :]).all()
     assert out[1, :, 0].isnan().all()
@@ -128,7 +128,7 @@ opcheck(torch.ops.gpufeed.packed_attention_backward.default, (grad, qkv.detach()
 
 compiled = torch.compile(packed_attention, fullgraph=True, backend="aot_eager")
 compiled(qkv).backward(grad)
-want = attention_launch.backward(grad, qkv.detach(), out, sums)
+want = kernels.launch_backward(grad, qkv.detach(), out, sums)
 assert torch.equal(qkv.grad, want)
 
 qkv = packed(1, 5, 2, 16, torch.float32).requires_grad_()

@@ -13,7 +13,7 @@ from gpufeed.benchmarks.end_to_end import measure
 from gpufeed.core.cells import Cell, impossible, impossible_as_composed
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.models.vit import VisionTransformer
-from gpufeed.native import torch_compile
+from gpufeed.native import jit_toolchain
 
 REAL = torch.compile
 
@@ -73,11 +73,11 @@ def test_products_are_autotuned_where_that_is_asked_for(tmp_path, monkeypatch, a
 
     monkeypatch.setattr(torch, "compile", compile_)
     toy_trainer(tmp_path, compile=True, options={"max_autotune": asked}).run()
-    assert seen == [torch_compile.MAX_AUTOTUNE if asked else None]
+    assert seen == [jit_toolchain.MAX_AUTOTUNE if asked else None]
 
 
 def test_every_option_of_autotuning_is_one_of_inductors():
-    REAL(torch.nn.Linear(2, 2), options=torch_compile.MAX_AUTOTUNE)  # raises for a name that it does not know
+    REAL(torch.nn.Linear(2, 2), options=jit_toolchain.MAX_AUTOTUNE)  # raises for a name that it does not know
 
 
 def test_autotuning_without_compiling_is_refused_with_a_sentence():
@@ -133,10 +133,10 @@ def test_without_a_compiler_the_cell_is_skipped_with_a_sentence(tmp_path, monkey
 def test_cxx_is_the_compiler_where_it_is_set(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(tmp_path / "c++"))
     with pytest.raises(Skip, match=r"CXX is .*c\+\+, which is no program here"):
-        torch_compile.require_compiler(CPU)
+        jit_toolchain.require_compiler(CPU)
     (tmp_path / "c++").write_text("#!/bin/sh\n")
     (tmp_path / "c++").chmod(0o755)
-    torch_compile.require_compiler(CPU)
+    jit_toolchain.require_compiler(CPU)
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,14 @@ def test_cxx_is_the_compiler_where_it_is_set(tmp_path, monkeypatch):
 def test_what_a_gpu_node_lacks(monkeypatch, capability, installed, compiler, lacks):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(
-        torch_compile.importlib.util, "find_spec", lambda name: object() if installed else None
+        jit_toolchain.importlib.util, "find_spec", lambda name: object() if installed else None
     )
-    monkeypatch.setattr(torch_compile, "lacking", lambda: compiler)
+    monkeypatch.setattr(jit_toolchain, "lacking_for_triton", lambda: compiler)
     if lacks is None:
-        torch_compile.require_compiler(torch.device("cuda"))
+        jit_toolchain.require_compiler(torch.device("cuda"))
         return
     with pytest.raises(Skip, match=lacks):
-        torch_compile.require_compiler(torch.device("cuda"))
+        jit_toolchain.require_compiler(torch.device("cuda"))
 
 
 def test_what_cannot_be_compiled_is_left_out():
@@ -169,7 +169,7 @@ def test_what_cannot_be_compiled_is_left_out():
     assert "trainer fastai runs models as they are" in why(trainer="fastai")
     assert why(device="cpu") is why() is why(cuda_graphs=True) is None
     with pytest.raises(Skip, match="this cell's device is mps"):
-        torch_compile.require_compiler(torch.device("mps"))
+        jit_toolchain.require_compiler(torch.device("mps"))
 
 
 def test_the_trainer_fastai_refuses_a_compiled_model(tmp_path):

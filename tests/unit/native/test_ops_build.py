@@ -15,7 +15,7 @@ from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.retry_policy import attempt
 from gpufeed.native import build as building
-from gpufeed.native import library, loading, sources, toolkit
+from gpufeed.native import library, loading, toolkit
 
 
 def test_sources_that_do_not_compile_are_an_error_with_the_compilers_words(
@@ -110,7 +110,11 @@ def test_a_build_is_described_and_can_be_loaded(tmp_path):
         "gpufeed_ops.so",
     ]
     about = json.loads((tmp_path / "out/gpufeed_ops.json").read_text())
-    assert (about["torch"], about["cuda"], about["sources"]) == (torch.__version__, None, sources.digest())
+    assert (about["torch"], about["cuda"], about["sources"]) == (
+        torch.__version__,
+        None,
+        library.digest_of_sources(),
+    )
     code = f"from gpufeed import native; print(native.load({str(built.library)!r}), native.status('cuda'))"
     said = said_elsewhere(code, tmp_path)
     assert said.count("extension") >= 1

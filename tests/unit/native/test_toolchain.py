@@ -8,7 +8,7 @@ import torch
 from image_fixtures import MEAN, STD
 
 from gpufeed.core.errors import Skip
-from gpufeed.native import triton_toolchain
+from gpufeed.native import jit_toolchain
 
 
 @pytest.fixture
@@ -32,23 +32,23 @@ def node(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["gcc", "clang"])
 def test_any_compiler_will_do(node, name):
-    assert "neither gcc nor clang" in triton_toolchain.lacking()
+    assert "neither gcc nor clang" in jit_toolchain.lacking_for_triton()
     node(name)
-    assert triton_toolchain.lacking() is None
+    assert jit_toolchain.lacking_for_triton() is None
 
 
 def test_cc_goes_before_them(node, monkeypatch):
     node("gcc")
     monkeypatch.setenv("CC", "nvc")
-    assert "CC is nvc, which is no program here" in triton_toolchain.lacking()
+    assert "CC is nvc, which is no program here" in jit_toolchain.lacking_for_triton()
     monkeypatch.setenv("CC", os.fspath(node("nvc")))
-    assert triton_toolchain.lacking() is None
+    assert jit_toolchain.lacking_for_triton() is None
 
 
 def test_a_compiler_without_the_header_of_python(node, tmp_path):
     node("gcc")
     (tmp_path / "include/Python.h").unlink()
-    assert triton_toolchain.lacking().endswith("include/Python.h")
+    assert jit_toolchain.lacking_for_triton().endswith("include/Python.h")
 
 
 def test_a_launch_that_cannot_be_compiled_is_skipped_and_another_error_stays(node, monkeypatch):

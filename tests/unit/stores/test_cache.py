@@ -15,8 +15,8 @@ from hostile_fixtures import available
 from image_fixtures import pixels, write_cache, write_dataset
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.stores import cache_fill, cache_rows
-from gpufeed.stores.cache_rows import Rows
+from gpufeed.stores import cache_fill
+from gpufeed.stores.cache_fill import Rows
 from gpufeed.stores.decoded_cache import build, build_from_rows, file_digest, info_path, open_cache, run
 
 ROOT = Path(__file__).parents[3]
@@ -234,6 +234,6 @@ def test_a_sample_that_nobody_decoded_is_an_error(manifest, tmp_path):
     "images", [np.zeros((2, 8, 9, 3), np.uint8), torch.zeros((2, 8, 8, 3)), pixels(0, 8)]
 )
 def test_rows_refuse_what_does_not_fit(images, tmp_path):
-    cache_rows.allocate(tmp_path / "a.npy", (4, 8, 8, 3))
+    cache_fill.allocate(tmp_path / "a.npy", (4, 8, 8, 3))
     with pytest.raises(GpufeedError, match=r"expected: uint8 \(2, 8, 8, 3\)"):
         Rows(tmp_path / "a.npy").write([0, 1], images)

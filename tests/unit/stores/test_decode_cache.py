@@ -16,7 +16,7 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.pixel_tolerance import pixel_source
-from gpufeed.stores import cache_build, cache_fill
+from gpufeed.stores import cache_fill, decoded_cache
 from gpufeed.stores.decoded_cache import build, build_or_fall_back, info_path, open_cache, read_info
 from gpufeed.system import processes
 
@@ -130,7 +130,7 @@ class Lacking:
 def lose(monkeypatch, *names: str) -> None:
     """Lets this node lack what these decoders need."""
     load = registry.load
-    for module in (cache_fill, cache_build):
+    for module in (cache_fill, decoded_cache):
         monkeypatch.setattr(module, "load", lambda kind, name: Lacking if name in names else load(kind, name))
     cache_fill.decoder.cache_clear()
 

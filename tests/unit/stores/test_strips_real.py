@@ -11,8 +11,8 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import header_shape
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.simplejpeg import decode_jpeg
+from gpufeed.stores.strip_backends.cpu import decode_strips
 from gpufeed.stores.strips_build import build
-from gpufeed.stores.strips_decode import decode_strips
 from gpufeed.stores.strips_store import open_strips
 
 pytestmark = pytest.mark.realdata

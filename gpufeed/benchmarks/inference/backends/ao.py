@@ -13,7 +13,7 @@ from gpufeed.benchmarks.inference.backend import Ready, Setting, forward_of, wei
 from gpufeed.benchmarks.inference.backends.torch_backends import CapturedRun, compiled
 from gpufeed.benchmarks.inference.export import packages
 from gpufeed.core.errors import Skip
-from gpufeed.native.torch_compile import require_compiler
+from gpufeed.native.jit_toolchain import require_compiler
 
 ADA = (8, 9)  # first compute capability with fp8 units (CUDA C++ Programming Guide)
 FEWEST_ROWS = 17  # of an int8 product on a GPU (torch._int_mm)

@@ -11,7 +11,7 @@ from torch.export.passes import move_to_device_pass
 
 from gpufeed.benchmarks.inference.backend import Ready, Run, Setting, forward_of, weight_bytes
 from gpufeed.core.errors import Skip
-from gpufeed.native.torch_compile import MAX_AUTOTUNE, require_compiler
+from gpufeed.native.jit_toolchain import MAX_AUTOTUNE, require_compiler
 from gpufeed.training.cuda_graph import captured
 
 

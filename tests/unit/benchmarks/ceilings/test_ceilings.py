@@ -19,10 +19,10 @@ from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import LOADERS, load
-from gpufeed.decoders.decoded_before import DecodedBefore
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
+from gpufeed.loaders.streaming import PredecodedImages
 from gpufeed.report.sections import ceilings_verdict as verdicts
 from gpufeed.training.runtime_context import Stores
 
@@ -235,7 +235,7 @@ def test_a_copy_to_a_device_is_taken_out_where_there_is_one(dataset):
 
 def test_a_library_gives_pixels_by_turns_instead_of_decoding():
     images = np.arange(7, dtype=np.uint8)[:, None, None, None].repeat(3, 3)
-    before = DecodedBefore(PillowDecoder(), images, CPU)
+    before = PredecodedImages(PillowDecoder(), images, CPU)
     taken = []
     for count in (3, 3, 10):
         out = torch.zeros((count, 1, 1, 3), dtype=torch.uint8)

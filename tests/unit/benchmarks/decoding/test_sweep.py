@@ -32,7 +32,7 @@ from gpufeed.core.plan_decoding import (
 from gpufeed.core.registry import DECODERS, DecoderEntry
 from gpufeed.datasets import mosaic, synthetic
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.file_bytes import mean_size, read_file
+from gpufeed.decoders.encoded_file import mean_size, read_file
 from gpufeed.stores.strips_build import build
 from gpufeed.system import page_cache
 from gpufeed.system.environment import cores_allowed

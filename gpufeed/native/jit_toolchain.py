@@ -1,14 +1,38 @@
-"""How torch.compile works, and whether it can here: it makes C++ for the CPU and Triton kernels for a GPU."""
+"""Whether Triton and torch.compile can compile here: C++ for the CPU, Triton kernels for a GPU.
+
+Triton compiles an extension of Python in C for each kernel, on its node.
+"""
 
 import importlib.util
 import os
 import shutil
 import sys
+import sysconfig
+from pathlib import Path
 
 import torch
 
 from gpufeed.core.errors import Skip
-from gpufeed.native.triton_toolchain import lacking
+
+
+def interpreted() -> bool:
+    """Whether Triton runs kernels as numpy on the CPU, which its own switch asks for."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def lacking_for_triton() -> str | None:
+    """What this node lacks of a C compiler, looked for as Triton does, and Python.h; None if nothing."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        return "no C compiler: CC is not set, and neither gcc nor clang is found"
+    if shutil.which(compiler) is None:
+        return f"no C compiler: CC is {compiler}, which is no program here"
+    scheme = sysconfig.get_default_scheme()
+    # Debian's own Python says posix_local, a folder without headers
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    header = Path(sysconfig.get_paths(scheme=scheme)["include"]) / "Python.h"
+    return None if header.exists() else f"no {header}"
+
 
 # Inductor's options: products chosen as by mode="max-autotune", without lists of candidates on the terminal
 MAX_AUTOTUNE = {
@@ -44,4 +68,4 @@ def lacking_for_gpu(device: torch.device) -> str | None:
     capability = torch.cuda.get_device_capability(device)
     if capability < VOLTA:
         return f"a GPU of compute capability {capability[0]}.{capability[1]}, and Triton wants 7.0 or higher"
-    return lacking()
+    return lacking_for_triton()

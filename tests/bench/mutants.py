@@ -17,9 +17,8 @@ mutants.json.
 
 **Run.** The change is made in the real source, in a copy of the tree. The tests are the files below
 tests/unit that import the function's module; if none does, those that import a module which imports it (one
-level up; imports inside functions count). Files with the fewest imports come first. Tests marked `alone` or
-`long` are left out, and so are tests that fail without the change (`left_out`). A failed test must fail
-again by itself.
+level up; imports inside functions count). Files with the fewest imports come first. Tests marked `alone` are
+left out, and so are tests that fail without the change (`left_out`). A failed test must fail again by itself.
 
 **Limit.** CPU_LIMIT_S of CPU time for pytest, and as much for each process that it starts, so that other
 load on the machine does not count; WALL_LIMIT_S for what waits without computing. A run over a limit kills
@@ -326,7 +325,7 @@ class Outcome:
 
 def pytest(tree: Path, *arguments: str) -> Outcome:
     """Run pytest in the copy of the tree, within the limits."""
-    options = ["-q", "-p", "no:cacheprovider", "-m", "not alone and not long", "--tb=no", "-rfE"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not alone", "--tb=no", "-rfE"]
     options += ["--hypothesis-seed=0", f"--basetemp={tree.parent / 'tmp'}"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     used = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])

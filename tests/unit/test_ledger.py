@@ -135,6 +135,7 @@ def test_every_outcome_is_in_the_ledger_whatever_dies(checkout, monkeypatch, cap
     assert not any(event["event"] == "start" for event in events[by_itself[1] + 1 :])
 
 
+@pytest.mark.slow
 def test_a_killed_run_keeps_what_ended_and_the_next_part_goes_on(checkout):
     slow = """
         from pathlib import Path
@@ -169,6 +170,7 @@ def test_a_killed_run_keeps_what_ended_and_the_next_part_goes_on(checkout):
     assert (root / "ran").read_text() == "first long long last "
 
 
+@pytest.mark.slow
 def test_what_does_not_end_in_time_is_stopped_and_left(checkout, capsys):
     root = checkout(test_slow="import time\ndef test_quick(): pass\ndef test_long(): time.sleep(60)\n")
     part = root / "part.jsonl"

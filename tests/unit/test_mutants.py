@@ -101,6 +101,7 @@ def test_tests_of_a_module_import_it_or_else_a_module_that_imports_it(root):
     assert mutants.Tests(root).of("gpufeed/text/counting.py") == ("tests/unit/test_user.py",)
 
 
+@pytest.mark.slow
 def test_run_kills_what_a_test_sees_and_leaves_the_tree_as_it_was(root, tmp_path):
     seen, unseen = turned(root), turned(root)
     changes = mutants.changes(mutants.functions(root)[0])

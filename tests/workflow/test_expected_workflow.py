@@ -10,6 +10,7 @@ from workflow_fixtures import SHORT
 from gpufeed.core.retry_policy import shows_gpu
 
 
+@pytest.mark.slow
 def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     text = (REPOSITORY / "config/h200.yaml").read_text()
     flow = workflow({"least_s": 3, **yaml.safe_load(text)})
@@ -29,6 +30,7 @@ def test_the_dry_run_of_the_reference_run_tells_its_minutes(workflow):
     assert float(stated[1]) == pytest.approx(whole, abs=2)
 
 
+@pytest.mark.slow
 def test_a_short_disk_ends_the_run_before_its_first_job_and_lets_a_report_be_written(workflow):
     size = {"count": 10_000_000, "size": 2048, "classes": 3}
     flow = workflow({**SHORT, "sources": {"synthetic": {"options": size}}})

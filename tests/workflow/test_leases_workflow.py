@@ -60,6 +60,7 @@ def reserved(said: str, rule: str) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_the_cores_are_shared_by_the_cells_that_run_at_once(workflow):
     flow = workflow(CONFIG)
     said = flow.run("-n", "--cores", "9", "--resources", "gpu=4")

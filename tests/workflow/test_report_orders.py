@@ -34,6 +34,7 @@ def break_jobs(flow, rule):
     return lambda: module.write_text(text)
 
 
+@pytest.mark.slow
 def test_in_a_fresh_clone_all_is_left_to_measure(workflow):
     flow = workflow(SHORT)
     whole = left(flow)

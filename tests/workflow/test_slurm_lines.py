@@ -86,6 +86,7 @@ def lines_of(said: str) -> str:
     return "".join(f"{rule}\n  {line}\n" for rule, line in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", SITES)
 def test_lines_of_every_rule_are_the_golden_ones(preflight, site):
     status, said = preflight("--site", site, SBATCH_ACCOUNT=SITES[site])

@@ -192,6 +192,7 @@ def test_the_commands_of_the_readme_plan_as_they_stand(workflow, command):
     assert ("measure_cell" in result.stdout + result.stderr) != of_files
 
 
+@pytest.mark.slow
 def test_every_shipped_experiment_plans_on_a_node_without_a_gpu(workflow):
     experiments = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())["experiments"]
     assert len(experiments) > 5

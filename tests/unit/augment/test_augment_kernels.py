@@ -90,11 +90,13 @@ print(hasattr(numpy, "row_stack"))
 """
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_fused_kernel_against_float64():
     assert float(run(FUSED, TRITON_INTERPRET="1")) < 2e-5
 
 
+@pytest.mark.slow
 @needs_numba
 def test_the_kernels_of_the_chain_against_float64():
     assert float(run(CHAIN, NUMBA_ENABLE_CUDASIM="1")) < 2e-5

@@ -94,6 +94,7 @@ def test_a_packed_dataset_is_made_unpacked_and_trained_on(tmp_path, monkeypatch)
     assert len(list((tmp_path / "node").rglob("*.jpg"))) == 60
 
 
+@pytest.mark.slow
 def test_several_runs_share_what_the_first_made_and_outlive_one_that_cannot_be(tmp_path):
     done = train_in(tmp_path, *TINY, "trainer=plain")
     assert done.returncode == 0, done.stderr
@@ -161,6 +162,7 @@ def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobo
     assert [row["train_loss"] for row in one] == [row["train_loss"] for row in two]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_named_and_cannot_be_gone_on_with_is_an_error_and_stays(tmp_path):
     folder, command = tmp_path / "first", (*TINY, "trainer=plain")
     offer({"synthetic": row(shipped(), "synthetic")})
@@ -305,6 +307,7 @@ def test_errors_of_ours_end_in_2_without_a_traceback(said, error):
     assert said("seed=1", work=work) == (2, f"{error}\n")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_is_told_and_no_traceback(tmp_path, said):
     (tmp_path / "file").write_text("in the way")
     done = train_in(tmp_path, *TINY, "data_folder=file", "hydra.run.dir=run")

@@ -26,6 +26,7 @@ def of_config(name):
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_the_40_classes_come_out_of_the_whole_archive_byte_by_byte(tmp_path, real_data):
     with zipfile.ZipFile(real_data / "tiny-imagenet-40.zip") as copy:

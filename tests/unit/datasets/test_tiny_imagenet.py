@@ -148,6 +148,7 @@ def test_any_wnids_are_safe_folder_names_or_an_error(text):
     assert all(is_plain_name(wnid) for wnid in wnids)
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_forty_real_classes(tmp_path, real_data):
     archive = real_data / "tiny-imagenet-40.zip"

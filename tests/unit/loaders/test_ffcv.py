@@ -69,6 +69,7 @@ def test_a_node_without_it_is_told_what_to_install(manifest, monkeypatch):
     loader.close()
 
 
+@pytest.mark.slow
 def test_threads_that_would_abort_the_process_are_a_skip(manifest, monkeypatch):
     opened(request(manifest, None, workers=2)).close()
     import numba
@@ -89,7 +90,8 @@ def test_what_it_reads_is_asked_for(tmp_path, manifest):
         load("loader", "ffcv").without_decoding(request(manifest, None), lambda: np.empty(0))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 500])  # Numba has no more threads than cores
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2, 500])  # Numba has no more threads than cores
 def test_jpeg_files_are_decoded_within_the_tolerance_and_counted(jpegs, workers):
     made, cache = jpegs
     reference = open_cache(cache, made)
@@ -104,6 +106,7 @@ def test_jpeg_files_are_decoded_within_the_tolerance_and_counted(jpegs, workers)
     assert loader.tally.asdict() == {"decoder": "ffcv", "images": count, "fell_back": {"pillow": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 23, 100])
 def test_any_size_of_batch(manifest, batch_size):
     with opened(request(manifest, None, batch_size=batch_size)) as loader:
@@ -112,6 +115,7 @@ def test_any_size_of_batch(manifest, batch_size):
             assert [i for batch in loader for i in batch.ids.tolist()] == promised
 
 
+@pytest.mark.slow
 def test_the_verdict_reads_every_byte(jpegs):
     made, cache = jpegs
     opened(request(made, None)).close()
@@ -130,6 +134,7 @@ def test_the_verdict_reads_every_byte(jpegs):
     assert "sha256" in one.sentence
 
 
+@pytest.mark.slow
 def test_torchs_threads_are_left_alone(manifest):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -141,6 +146,7 @@ def test_torchs_threads_are_left_alone(manifest):
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_no_thread_of_an_epoch_outlives_it(manifest):
     with opened(request(manifest, None, batch_size=1, prefetch_factor=1)) as loader:
         before = set(threading.enumerate())
@@ -153,6 +159,7 @@ def test_no_thread_of_an_epoch_outlives_it(manifest):
         assert set(threading.enumerate()) == before
 
 
+@pytest.mark.slow
 def test_an_error_in_ffcvs_thread_reaches_the_consumer(manifest, monkeypatch):
     with opened(request(manifest, None)) as loader:
 
@@ -166,6 +173,7 @@ def test_an_error_in_ffcvs_thread_reaches_the_consumer(manifest, monkeypatch):
         assert set(threading.enumerate()) == before
 
 
+@pytest.mark.slow
 def test_a_loader_that_gives_nothing_is_an_error(manifest, monkeypatch):
     with opened(request(manifest, None)) as loader:
         release = threading.Event()
@@ -179,6 +187,7 @@ def test_a_loader_that_gives_nothing_is_an_error(manifest, monkeypatch):
             release.set()
 
 
+@pytest.mark.slow
 def test_no_page_of_the_file_is_held(manifest):
     with opened(request(manifest, None)) as loader:
         list(loader)
@@ -189,6 +198,7 @@ def test_no_page_of_the_file_is_held(manifest):
         assert [place for place in psutil.Process().memory_maps() if place.path == file]
 
 
+@pytest.mark.slow
 def test_a_ranks_order_has_the_layout_that_was_compiled_for(manifest, monkeypatch):
     """Else Numba compiles anew within the first epoch, which is timed."""
     layouts, plain = [], ffcv.epoch_thread

@@ -46,22 +46,30 @@ class Case:
         return f"{self.name}-w{self.workers}{'p' if self.persistent else ''}"
 
 
+NEVER_PERSISTENT = ("ffcv", "spdl_processes")  # they do not read `persistent_workers`
+
+
 def cases() -> list[Case]:
     found = []
     for name, entry in LOADERS.items():
         if entry.workers != "required":
             found.append(Case(name))
         if entry.workers != "never":
-            found += [Case(name, 2), Case(name, 2, persistent=True)]
+            found.append(Case(name, 2))
+            if name not in NEVER_PERSISTENT:
+                found.append(Case(name, 2, persistent=True))
     return found
 
 
-def each(of: list[Case]):
-    """A case a test; those that start a new Python for every worker take seconds."""
+def each(of: list[Case], fast: tuple[str, ...] = ()):
+    """A case a test; those that start a new Python for every worker, or compile, take seconds.
+
+    fast: cases of such loaders that are not marked slow.
+    """
 
     def marks(case: Case):
-        anew = case.name == "spdl_processes" or (case.name == "spdl" and case.persistent)
-        return pytest.mark.slow if anew else ()
+        takes_long = case.name in ("spdl_processes", "ffcv") or (case.name == "spdl" and case.persistent)
+        return pytest.mark.slow if takes_long and str(case) not in fast else ()
 
     marked = [pytest.param(case, marks=marks(case)) for case in of]
     return pytest.mark.parametrize("case", marked, ids=str)
@@ -173,7 +181,7 @@ def check_batch(batch: Batch, allowed: Tolerance, dataset, device: torch.device)
     assert batch.load_ms >= 0
 
 
-@every_loader
+@each(cases(), fast=("ffcv-w2",))
 def test_three_epochs(case, make, dataset, device):
     loader = make(case)
     for epoch in range(3):

@@ -263,8 +263,10 @@ def test_shards_are_asked_for(tmp_path):
         load("loader", "webdataset")(request(write_dataset(tmp_path / "tiny"), None))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3, 9])  # nine workers share six shards
-@pytest.mark.parametrize("batch_size", [1, 4, 40])
+@pytest.mark.parametrize(
+    ("workers", "batch_size"),
+    [(0, 1), (0, 4), (0, 40), (1, 4), (3, 1), (3, 40), (9, 4)],  # nine workers share six shards
+)
 def test_any_number_of_workers_gives_the_promised_order(manifest, workers, batch_size):
     asked = request(
         manifest, None, workers=workers, prefetch_factor=2 if workers else None, batch_size=batch_size

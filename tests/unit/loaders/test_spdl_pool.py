@@ -20,6 +20,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load
 
 pytest.importorskip("spdl.pipeline")
+pytestmark = pytest.mark.slow  # every test starts processes that import torch
 
 
 @pytest.fixture

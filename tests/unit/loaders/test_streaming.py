@@ -105,6 +105,7 @@ def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
         loader.open()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["fed", "read"])
 def test_memory_does_not_grow_over_epochs(tmp_path, path):
     available("dali_cpu")

@@ -46,6 +46,7 @@ def run(bulk, images):
     return np.concatenate([batch.numpy().copy() for batch in bulk.run(images)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stopped", [1, 3])
 def test_stuck_processes_cost_one_wait_and_are_killed(images, monkeypatch, stopped):
     """Not one wait an answer that they owe, and none in close(): SIGTERM waits in a stopped process."""

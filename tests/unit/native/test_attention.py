@@ -183,7 +183,7 @@ def test_the_kernels_against_float64(lengths):
         pytest.param(LAYOUTS, id="layouts", marks=pytest.mark.slow),
         pytest.param(EXTREMES, id="extremes", marks=pytest.mark.slow),
         pytest.param(HYPOTHESIS, id="hypothesis", marks=pytest.mark.slow),
-        pytest.param(OP, id="op"),
+        pytest.param(OP, id="op", marks=pytest.mark.slow),
         pytest.param(MODEL, id="model", marks=pytest.mark.slow),
     ],
 )

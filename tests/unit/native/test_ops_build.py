@@ -80,6 +80,7 @@ print(loading.built_just_in_time())
 """
 
 
+@pytest.mark.slow
 def test_two_processes_build_once(tmp_path):
     environment = {
         **os.environ,
@@ -98,6 +99,7 @@ def test_two_processes_build_once(tmp_path):
     assert library.refusal(Path(paths.pop().strip())) is None
 
 
+@pytest.mark.slow
 def test_a_build_is_described_and_can_be_loaded(tmp_path):
     try:
         toolkit.cxx()

@@ -46,6 +46,7 @@ exec c++ "$@"
 """
 
 
+@pytest.mark.slow
 def test_a_wheel_is_built_without_the_library_where_the_compiler_fails(tmp_path):
     copy_sources(tmp_path)
     write(tmp_path, "0123abc", False)  # as in code that bundle.code packed: the wheel has its commit

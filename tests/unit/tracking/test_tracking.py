@@ -119,7 +119,10 @@ def test_offline_a_measured_repeat_is_one_run_with_cell_group_and_metrics(alone,
     assert warnings(caplog) == []
 
 
-@pytest.mark.parametrize("key", [None, "0" * 40], ids=["no key", "no network"])
+@pytest.mark.parametrize(
+    "key",
+    [pytest.param(None, id="no key"), pytest.param("0" * 40, id="no network", marks=pytest.mark.slow)],
+)
 def test_online_without_a_key_or_a_network_is_kept_offline_with_one_warning(alone, caplog, monkeypatch, key):
     pytest.importorskip("wandb")
     if key:

@@ -107,6 +107,7 @@ def test_a_late_first_batch_is_start_up_bound(measured):
     assert found["input_only"]["first_batch_s"] == pytest.approx(20 * made.SLOW_S, NEAR)
 
 
+@pytest.mark.slow
 def test_too_few_workers_are_input_bound_for_decode_in_one_process(measured):
     """On the real clock: the worker sleeps in a process of its own, 50 ms a batch."""
     axes = {"model": "simple_cnn", "workers": 1, "prefetch_factor": 2, "persistent_workers": True}
@@ -120,6 +121,7 @@ def test_too_few_workers_are_input_bound_for_decode_in_one_process(measured):
     assert "share the CPU's cores" in verdict.sentence
 
 
+@pytest.mark.slow
 def test_more_workers_shorten_what_too_few_wait_for(measured):
     """Five batches of 50 ms one after another in one worker process, at most two in each of four."""
     axes = {"model": "simple_cnn", "prefetch_factor": 2, "persistent_workers": True, "virtual": False}

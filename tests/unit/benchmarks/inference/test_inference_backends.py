@@ -178,6 +178,7 @@ def check_engines(files, side):
             engine(files.path(format), "SM75", side)
 
 
+@pytest.mark.slow
 def test_engines_for_rtx_cards_are_built_on_a_cpu(settings):
     check_engines(settings("vit_mean").files, made.SIDE)
 

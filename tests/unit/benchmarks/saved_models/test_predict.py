@@ -204,6 +204,7 @@ def test_a_device_that_is_not_there_ends_with_2(model, photos, monkeypatch, caps
     assert "finds no CUDA GPU" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_seen_enough_is_no_error(model, tmp_path):
     for number in range(3000):
         (tmp_path / f"{number:04}-{'x' * 60}.jpg").write_text("not a picture")
@@ -281,6 +282,7 @@ def test_a_model_without_weights_gives_rows_with_its_sentence(tmp_path, photos):
     assert all("No CUDA GPU on this node" in row["reason"] for row in rows.values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no file names that are no text")
 def test_names_that_are_no_text_survive(model, tmp_path):
     name = os.fsencode(tmp_path) + b"/caf\xe9\n.jpg"

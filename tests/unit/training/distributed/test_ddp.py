@@ -102,6 +102,7 @@ def test_a_cell_with_two_devices_gives_one_record(images, tmp_path, monkeypatch,
     assert any(message.startswith("[rank0]:") for message in caplog.messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "found"),
     [("raises", "a stone in the road"), ("is killed", "rank 1 of the training ended with SIGKILL")],

@@ -232,17 +232,6 @@ def test_keys_of_a_sweep_that_are_left_empty_are_none(preflight):
 
 
 @pytest.mark.slow
-def test_resources_that_are_no_numbers_are_told(preflight):
-    """The executor takes any gpu into its line, and ends in an error of Python's at such tasks."""
-    given = ("gate:gpu='H200:1'", "measure_kernel:tasks='two'", "plot:nodes='two'")
-    status, said = preflight("--site", "pace-ice", "--set-resources", *given, SBATCH_ACCOUNT="coc")
-    assert status == 1, said
-    assert "Traceback" not in said
-    for wrong in ("gate: gpu is H200:1", "measure_kernel: tasks is two", "plot: nodes is two"):
-        assert f"Slurm's executor refuses {wrong}, which is no whole number\n" in said, said
-
-
-@pytest.mark.slow
 def test_default_resources_without_memory_are_told(preflight):
     """Snakemake's own mem_mb follows from files that are not there yet."""
     status, said = preflight("--site", "pace-ice", "--default-resources", "gpu_model=H100", "runtime=30")
@@ -310,15 +299,11 @@ def test_a_config_file_that_is_no_yaml_is_told_with_its_line(preflight):
 
 
 @pytest.mark.slow
-def test_a_dry_run_is_no_other_executor(preflight):
-    _, said = preflight("--site", "pace-ice", "-n", SBATCH_ACCOUNT="coc")
+def test_a_dry_run_is_no_other_executor_and_a_remedy_repeats_the_config_that_was_given(preflight):
+    given = ("-n", "--config", "data=/dev/shm/none", "cores_per_job=4")
+    _, said = preflight("--site", "pace-ice", *given, SBATCH_ACCOUNT="coc")
     assert "build_extension (1 job)\n  sbatch " in said
     assert "an executor other than" not in said
-
-
-@pytest.mark.slow
-def test_a_remedy_repeats_the_config_that_was_given(preflight):
-    _, said = preflight("--site", "pace-ice", "--config", "data=/dev/shm/none", "cores_per_job=4")
     options = set(re.findall(r"--config (.*) \(all in one", said))
     assert len(options) == 1, said
     (option,) = options

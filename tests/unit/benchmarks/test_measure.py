@@ -266,6 +266,7 @@ def test_empty_steps_survive_parquet(run, tmp_path):
     assert len(pd.concat(found)) == 4
 
 
+@pytest.mark.slow
 def test_measuring_does_not_import_torchvision():
     """Each repeat is a fresh process, and torchvision costs seconds."""
     code = "import sys, gpufeed.benchmarks.end_to_end, gpufeed.training.engines.plain\n"
@@ -274,6 +275,7 @@ def test_measuring_does_not_import_torchvision():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_what_the_first_optimiser_imports_is_there_before_the_set_up():
     """Seconds that would count as loading, or as the first evaluation."""
     code = "import sys, gpufeed.benchmarks.end_to_end as measure, torch\n"

@@ -205,6 +205,7 @@ def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
     assert (shelf.decoder, shelf.least_kb_s) == ("pillow", 20)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")
 def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path):
     done = train_in(tmp_path, "trainer.accelerator=gpu", "trainer=plain")

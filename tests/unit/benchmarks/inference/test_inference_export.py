@@ -59,7 +59,13 @@ def exported(tmp_path_factory):
 LARGE = pytest.param("resnet18", marks=pytest.mark.slow)  # 11 million weights, whatever the options
 
 
-@pytest.mark.parametrize("case", [*(case for case in made.MODELS if case != "resnet18"), LARGE])
+QUICK = ("simple_cnn", "vit_class_token")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in made.MODELS],
+)
 def test_files_of_every_model_say_what_it_says_of_any_number_of_images(case, exported):
     modules, saved = onnx(), made.saved(case)
     model, (folder, program, told) = saved.build(torch.device("cpu")), exported(case)

@@ -163,6 +163,7 @@ def test_activations_in_different_pipelines_or_with_one_seed_are_not_compared(tm
 losses = st.lists(st.floats(0, 10), min_size=1, max_size=3)
 
 
+@pytest.mark.slow
 @hypothesis_settings(max_examples=15)  # each writes records and draws a figure
 @given(
     st.dictionaries(

@@ -6,7 +6,7 @@ rule build_cache:
     input:
         manifest=f"{DATA}/{{dataset}}/manifest.parquet",
         files=lambda wildcards: RUN.files_of(wildcards.dataset),
-        strips=DATASETS.strips_for_cache,
+        strips=DATASETS.store_for_cache,
         extension=RUN.extension_of_decoder,
     output:
         cache=f"{DATA}/{{dataset}}/cache/{{decoder}}.npy",
@@ -23,7 +23,7 @@ rule build_cache:
         gpu=lambda wildcards: RUN.gpu_jobs if takes_gpu(wildcards.decoder) else 0,
     params:
         decoder=lambda wildcards: wildcards.decoder,
-        device=lambda wildcards: config["device"] if wildcards.decoder == "strips" else None,
+        device=lambda wildcards: config["device"] if DATASETS.store_for_cache(wildcards) else None,
         code=lambda wildcards: CODES.of("build_cache", decoder=wildcards.decoder),
     script:
         "../workflow/scripts/build_cache.py"

@@ -18,6 +18,7 @@ from gpufeed.core.document import now
 from gpufeed.core.file_writes import whole
 from gpufeed.core.plan_side_by_side import block_of, words
 from gpufeed.core.record import Record
+from gpufeed.core.registry import store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.cache_format import read_info
 from gpufeed.system import gpu_locks
@@ -58,24 +59,21 @@ def measure(
     manifest: Path,
     cache: Path | None,
     planned_on: str,
-    strips: Path | None = None,
     attempt: int = 1,
     threads: int | None = None,
     gate: Path | None = None,
-    extension: Path | None = None,
     telemetry: bool = True,
     began_s: float | None = None,
     least_s: float = 0.0,
-    shards: Path | None = None,
-    beton: Path | None = None,
     scratch: Path | None = None,
     checkpoints: Checkpoints | None = None,
+    **built: Path | None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
 
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
-    extension: the library of gpufeed.native; None where neither model nor loader needs it.
+    cache, built: what Stores may hold beside it.
     telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
     began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
     the start of the process; None where nobody took it.
@@ -90,8 +88,7 @@ def measure(
     called, starts = time.perf_counter(), start_up(began_s)
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    built = {"cache": cache, "strips": strips, "shards": shards, "beton": beton, "extension": extension}
-    stores = Stores(**{name: path and Path(path) for name, path in built.items()})
+    stores = Stores(**{name: path and Path(path) for name, path in {"cache": cache, **built}.items()})
     asked = {"telemetry": telemetry, "least_s": least_s, "scratch": scratch}
     if checkpoints is not None:
         asked |= {"checkpoints": checkpoints, "least_s": 0.0}
@@ -179,6 +176,7 @@ def run(
 def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
     """The field dataset of a record."""
     broken, (height, width) = manifest.info.quarantined, manifest.image_size()
+    store = store_in(stores)
     return {
         "samples": len(manifest),
         "classes": len(manifest.info.classes),
@@ -187,9 +185,7 @@ def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
         "quarantined": len(broken),
         "examples": broken[:SHOWN],
         "cache": read_info(stores.cache).decoder_version if stores.cache else None,
-        "filesystem": filesystem(
-            stores.cache or stores.strips or stores.shards or stores.beton or manifest.files_root()
-        ),
+        "filesystem": filesystem(store[1] if store else manifest.files_root()),
     }
 
 

@@ -280,7 +280,7 @@ def homeless(cell: Cell) -> str:
     """Why the cell's loader has no place for its augment, as a sentence."""
     if cell.augment == "dali":
         return f"augment 'dali' runs inside DALI's pipeline, which loader {cell.loader} does not have"
-    if LOADERS[cell.loader].reads == "cache":
+    if LOADERS[cell.loader].decoded:
         return f"{cell.loader} decodes nothing in an epoch, so augment {cell.augment!r} has nowhere to run"
     return f"{cell.loader} decodes whole batches, so augment {cell.augment!r} has no single samples to run on"
 

@@ -24,7 +24,7 @@ from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_kernels import check_lines
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
-from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE, STORES
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
@@ -34,7 +34,7 @@ GROUPS = ("model", "trainer", "augment")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset"),
-    *("build_cache", "build_strips", "build_shards", "build_beton", "build_extension"),
+    *(f"build_{name}" for name in (*STORES, "extension")),
     *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
@@ -171,14 +171,14 @@ def check_made(config: Mapping) -> None:
 
 def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str, str]]:
     """(dataset, where, what else to do) of all that knows images in the size of their files alone."""
-    if config["cache_decoder"] == "strips":
+    if DECODERS[decoder := config["cache_decoder"]].reads != "files":
         for name, cells in found.cells.items():
             for cell in cells.values():
-                if LOADERS[cell.loader].reads == "cache":
+                if LOADERS[cell.loader].decoded:
                     yield (
                         cell.dataset,
-                        f"cache_decoder strips (experiments.{name}, loader {cell.loader})",
-                        "take another cache_decoder than strips, or another dataset",
+                        f"cache_decoder {decoder} (experiments.{name}, loader {cell.loader})",
+                        f"take another cache_decoder than {decoder}, or another dataset",
                     )
     for name in config["experiments"]:
         builds = planned_builds(config, name)

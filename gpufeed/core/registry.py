@@ -1,4 +1,4 @@
-"""Every layout, decoder, loader, augment, model, trainer and inference backend, one line each.
+"""Every layout, store, decoder, loader, augment, model, trainer and inference backend, one line each.
 
 The workflow imports this file while it plans, so it names modules without importing them;
 `load` fetches the object behind a name in the job that needs it.
@@ -6,6 +6,7 @@ The workflow imports this file while it plans, so it names modules without impor
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import Skip, unknown
@@ -19,8 +20,27 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class StoreEntry(Entry):
+    """A dataset in another form, which rule build_NAME makes. target: (path, manifest), opens it.
+
+    More targets, "" where there is none. build: (manifest, path, workers=), keeps a store that is whole.
+    verify: (path, manifest, alive), reads every byte. parts: (path, manifest, split) -> the files that hold
+    the split, where `file` does not. leaves: (path, manifest) -> whether samples are in the dataset's files
+    alone.
+    """
+
+    file: str  # in the folder of the dataset; {decoder}: who decodes it
+    build: str
+    verify: str = ""
+    parts: str = ""
+    leaves: str = ""
+    decoded: bool = False  # holds pixels, three bytes each, so that its loaders decode nothing
+
+
+@dataclass(frozen=True)
 class DecoderEntry(Entry):
     device: str = "any"  # any | cuda
+    reads: str = "files"  # files, or a store, which it decodes on a GPU where there is one
     extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
 
 
@@ -50,13 +70,28 @@ class LoaderEntry(Entry):
     anew: bool = False  # its workers start anew with each epoch
     stays: bool = False  # its workers stay for all epochs
     own_process: bool = False  # with persistent_workers its threads have a process that stays
-    reads: str = "files"  # files | cache | strips | shards | beton
+    reads: str = "files"  # files, or a store
     device: str = "any"  # any | cuda
     extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
     resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     makes: bool = False  # also loads samples that no file holds (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
+
+    @property
+    def store(self) -> StoreEntry | None:
+        """The store that it reads."""
+        return STORES.get(self.reads)
+
+    @property
+    def decoded(self) -> bool:
+        """Whether it reads pixels that were decoded before."""
+        return self.store is not None and self.store.decoded
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it reads image files: all, or those that its store may leave."""
+        return self.store is None or bool(self.store.leaves)
 
 
 LAYOUTS = {
@@ -73,6 +108,35 @@ LAYOUTS = {
 MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
+STORES = {
+    "cache": StoreEntry(
+        "gpufeed.stores.cache_format:open_cache",
+        file="cache/{decoder}.npy",
+        build="gpufeed.stores.decoded_cache:build_named",
+        decoded=True,
+    ),
+    "strips": StoreEntry(
+        "gpufeed.stores.strips_store:open_strips",
+        file="strips/strips.bin",
+        build="gpufeed.stores.strips_build:build",
+        verify="gpufeed.stores.strips_store:verify",
+        leaves="gpufeed.stores.strips_store:leaves_files",
+    ),
+    "shards": StoreEntry(
+        "gpufeed.stores.shards_store:open_shards",
+        file="shards/shards.json",
+        build="gpufeed.stores.shards_build:build",
+        verify="gpufeed.stores.shards_store:verify",
+        parts="gpufeed.stores.shards_store:files_of_split",
+    ),
+    "beton": StoreEntry(
+        "gpufeed.stores.ffcv_store:open_beton",
+        file="beton/images.beton",
+        build="gpufeed.stores.ffcv_build:build",
+        verify="gpufeed.stores.ffcv_store:verify_bytes",
+    ),
+}
+
 DECODERS = {
     "pillow": DecoderEntry("gpufeed.decoders.pillow:PillowDecoder"),
     "opencv": DecoderEntry("gpufeed.decoders.opencv:OpenCVDecoder"),
@@ -80,7 +144,7 @@ DECODERS = {
     "torchvision_cpu": DecoderEntry("gpufeed.decoders.torchvision_cpu:TorchvisionCpuDecoder"),
     "dali_cpu": DecoderEntry("gpufeed.decoders.dali_cpu:DaliCpuDecoder"),
     "nvimgcodec_cpu": DecoderEntry("gpufeed.decoders.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
-    "strips": DecoderEntry("gpufeed.decoders.strips:StripsDecoder"),
+    "strips": DecoderEntry("gpufeed.decoders.strips:StripsDecoder", reads="strips"),
     "torchvision_cuda": DecoderEntry(
         "gpufeed.decoders.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"
     ),
@@ -191,6 +255,7 @@ BACKENDS = {
 
 KINDS: dict[str, dict[str, Any]] = {
     "layout": LAYOUTS,
+    "store": STORES,
     "decoder": DECODERS,
     "loader": LOADERS,
     "augment": AUGMENTS,
@@ -200,15 +265,15 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def load(kind: str, name: str) -> Any:
+def load(kind: str, name: str, what: str = "target") -> Any:
     """The object registered as `name` under `kind`; imports its module.
 
-    Raises GpufeedError for a name that is not registered.
+    what: which of the entry's targets. Raises GpufeedError for a name that is not registered.
     """
     entries = KINDS[kind]
     if name not in entries:
         raise unknown(kind, name, entries, where="the registry")
-    module, _, attribute = entries[name].target.partition(":")
+    module, _, attribute = getattr(entries[name], what).partition(":")
     return getattr(import_module(module), attribute)
 
 
@@ -226,7 +291,7 @@ def fetch(kind: str, name: str) -> Any:
 
 def takes_gpu(decoder: str) -> bool:
     """Whether a decoder decodes on a GPU where there is one."""
-    return DECODERS[decoder].device == "cuda" or decoder == "strips"
+    return DECODERS[decoder].device == "cuda" or DECODERS[decoder].reads in STORES
 
 
 def takes_extension(decoder: str) -> bool:
@@ -234,8 +299,21 @@ def takes_extension(decoder: str) -> bool:
     return decoder in DECODERS and DECODERS[decoder].extension
 
 
-def module_of(kind: str, name: str) -> str:
-    """Return the module behind a name, such as gpufeed.models.resnet."""
+def store_in(given: Any) -> tuple[str, Path] | None:
+    """Return (name, path) of the store that `given` has an attribute for, such as a LoadRequest; or None."""
+    return next(((name, path) for name in STORES if (path := getattr(given, name)) is not None), None)
+
+
+def modules_of(kind: str, name: str) -> set[str]:
+    """Return the modules behind a name, such as gpufeed.models.resnet.
+
+    Those of a loader's store, without its build, and of the decoder that the loader is called as, if it is.
+    """
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
-    return KINDS[kind][name].target.partition(":")[0]
+    targets = [KINDS[kind][name].target]
+    if kind == "loader":
+        store = LOADERS[name].store
+        targets += [store.target, store.verify, store.parts, store.leaves] if store else []
+        targets += [DECODERS[name].target] if name in DECODERS else []
+    return {target.partition(":")[0] for target in targets if target}

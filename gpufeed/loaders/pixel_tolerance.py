@@ -28,7 +28,7 @@ def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     other: the loader's attribute `decoder` (a name in the registry, or what has name, version and tolerance
     as a decoder does), without which it decodes as the DataLoader does.
     """
-    if LOADERS[name].reads == "cache":
+    if LOADERS[name].decoded:
         info = read_info(cache)
         tolerance = info.tolerance or load("decoder", info.decoder).tolerance
         return PixelSource(info.decoder, info.decoder_version, tolerance)

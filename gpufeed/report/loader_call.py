@@ -61,22 +61,16 @@ def _split(entry: Entry) -> tuple[str, str]:
 
 def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[str, str]:
     """The arguments of LoadRequest, as code; what a loader does not read is left out."""
-    reads, workers = LOADERS[row["loader"]].reads, int(row["workers"])
+    loader, workers = LOADERS[row["loader"]], int(row["workers"])
     found = {
         "manifest": "manifest",
         "split": '"train"',
         "batch_size": str(int(row["batch_size"])),
         "device": f'torch.device("{row["device"]}")',
     }
-    if reads == "cache":
-        decoder = (cache or "simplejpeg").split()[0]
-        found["cache"] = f'folder / "cache/{decoder}.npy"'
-    if reads == "strips":
-        found["strips"] = 'folder / "strips/strips.bin"'
-    if reads == "shards":
-        found["shards"] = 'folder / "shards/shards.json"'
-    if reads == "beton":
-        found["beton"] = 'folder / "beton/images.beton"'
+    if loader.store:
+        file = loader.store.file.format(decoder=(cache or "simplejpeg").split()[0])
+        found[loader.reads] = f'folder / "{file}"'
     if row["augment"] not in ON_DEVICE:
         found["sample_transform"] = "augment"
     found["threads"] = "torch.get_num_threads()"

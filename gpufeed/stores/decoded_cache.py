@@ -53,6 +53,11 @@ def build_or_fall_back(
     return build(manifest, name, path, workers, decoder_name if because else None, because)
 
 
+def build_named(manifest: Manifest, path: str | Path, workers: int = 1) -> CacheInfo:
+    """As `build_or_fall_back`, by the decoder that the file is called by."""
+    return build_or_fall_back(manifest, Path(path).stem, path, workers)
+
+
 def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
     """Choose the decoder for this node: the given one and None, or the first of FALLBACKS and the reason."""
     try:

@@ -130,6 +130,17 @@ def verify_bytes(shards: ShardSet, alive: Callable[[], None] = lambda: None) -> 
             raise GpufeedError(f"sha256 {found} of {file}", shard.sha256, REMAKE)
 
 
+def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
+    """As `verify_bytes`, of the shard set that `open_shards` opens."""
+    verify_bytes(open_shards(path, manifest), alive)
+
+
+def files_of_split(path: str | Path, manifest: Manifest, split: str) -> list[Path]:
+    """The shards that hold a split."""
+    opened = open_shards(path, manifest)
+    return [opened.file(shard) for shard in opened.of_split(split)]
+
+
 def digest(file: Path, alive: Callable[[], None] = lambda: None) -> str:
     """sha256 of a shard; raises GpufeedError if it cannot be read."""
     found = hashlib.sha256()

@@ -191,6 +191,16 @@ def verify_bytes(strips: StripSet, alive: Callable[[], None] = lambda: None) -> 
     check_sum(strips.path, found.hexdigest(), strips.info.sha256)
 
 
+def verify(path: str | Path, manifest: Manifest, alive: Callable[[], None] = lambda: None) -> None:
+    """As `verify_bytes`, of the strip set that `open_strips` opens."""
+    verify_bytes(open_strips(path, manifest), alive)
+
+
+def leaves_files(path: str | Path, manifest: Manifest) -> bool:
+    """Whether there are samples in no strip."""
+    return open_strips(path, manifest).left_over().size > 0
+
+
 def check_digest(path: Path, expected: str) -> None:
     """Raises GpufeedError if the file is not the one that the sidecar speaks of."""
     check_sum(path, file_digest(path), expected)

@@ -6,7 +6,7 @@ In the workflow each of these is the output of a rule. Both use the same folders
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,11 @@ from gpufeed.core.cells import Cell, content, source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
-from gpufeed.core.registry import DECODERS, DERIVED, LOADERS
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load
 from gpufeed.datasets.download import SourceFile, fetch
 from gpufeed.datasets.http_transfer import LEAST_KB_S
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
-from gpufeed.stores.decoded_cache import build_or_fall_back, open_cache
-from gpufeed.stores.ffcv_build import build as build_beton
-from gpufeed.stores.ffcv_store import open_beton
-from gpufeed.stores.shards_build import build as build_shards
-from gpufeed.stores.shards_store import open_shards
-from gpufeed.stores.strips_build import build as build_strips
-from gpufeed.stores.strips_store import open_strips
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.environment import cores_allowed
 from gpufeed.training.runtime_context import Stores
@@ -53,7 +46,7 @@ class Shelf:
 
 def shelf_of(values: Mapping[str, Any]) -> Shelf:
     """Where the command line wants datasets to be; raises GpufeedError for a decoder that builds no cache."""
-    choices = set(DECODERS) - {"strips"}  # whose cache is made from another store
+    choices = {name for name, decoder in DECODERS.items() if decoder.reads == "files"}  # of no other store
     if values["cache_decoder"] not in choices:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
@@ -127,40 +120,25 @@ def as_list(value: object) -> object:
     return list(value) if isinstance(value, list | tuple) else value
 
 
-# what joins the files of a dataset, by what a loader reads: its file, how it is opened and how it is built
-JOINED = {
-    "strips": ("strips.bin", open_strips, build_strips),
-    "shards": ("shards.json", open_shards, build_shards),
-    "beton": ("images.beton", open_beton, build_beton),
-}
-
-
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
-    """The cache, strips, shards or .beton file that the cell's loader reads, built if they are not there or
-    not of this manifest. The extension of a model's activation is found or built when it is asked for."""
-    reads, samples = LOADERS[cell.loader].reads, Manifest.read(manifest)
-    if reads == "cache":
-        path = manifest.parent / "cache" / f"{shelf.decoder}.npy"
-        if not opens(open_cache, path, samples):
-            log.info("building the cache %s", path)
-            build_or_fall_back(samples, shelf.decoder, path, cores_allowed())
-        return Stores(cache=path)
-    if reads in JOINED:
-        file, open_, build = JOINED[reads]
-        path = manifest.parent / reads / file
-        if not opens(open_, path, samples):
-            log.info("building %s", path)
-            build(samples, path, workers=cores_allowed())
-        return Stores(**{reads: path})
-    return Stores()
+    """The store that the cell's loader reads, built if it is not there or not of this manifest. The extension
+    of a model's activation is found or built when it is asked for."""
+    name, store = LOADERS[cell.loader].reads, LOADERS[cell.loader].store
+    if store is None:
+        return Stores()
+    path, samples = manifest.parent / store.file.format(decoder=shelf.decoder), Manifest.read(manifest)
+    if not opens(name, path, samples):
+        log.info("building %s", path)
+        load("store", name, "build")(samples, path, workers=cores_allowed())
+    return Stores(**{name: path})
 
 
-def opens(open_: Callable, path: Path, manifest: Manifest) -> bool:
+def opens(name: str, path: Path, manifest: Manifest) -> bool:
     """Whether a store is there, whole and of this manifest."""
     if not path.exists():
         return False
     try:
-        open_(path, manifest)
+        load("store", name)(path, manifest)
     except GpufeedError as error:
         log.warning("%s", error)
         return False

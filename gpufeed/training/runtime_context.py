@@ -11,13 +11,11 @@ from torch import nn
 
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import Skip
-from gpufeed.core.registry import fetch
+from gpufeed.core.registry import STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make
 from gpufeed.native.jit_toolchain import require_compiler
-from gpufeed.stores.shards_store import open_shards
-from gpufeed.stores.strips_store import open_strips
 from gpufeed.system.devices import require_devices, resolve_device, resolve_precision
 from gpufeed.system.page_cache import evicted_share
 from gpufeed.training.checkpoints import Checkpoints
@@ -83,9 +81,10 @@ class Place:
 
 def reads_files(manifest: Manifest, stores: Stores) -> bool:
     """Whether the loader of a cell reads image files: without a store, or those that are in no strip."""
-    if stores.strips is not None:
-        return open_strips(stores.strips, manifest).left_over().size > 0
-    return not manifest.made and stores.cache is None and stores.shards is None and stores.beton is None
+    if store := store_in(stores):
+        name, path = store
+        return bool(STORES[name].leaves) and load("store", name, "leaves")(path, manifest)
+    return not manifest.made
 
 
 def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
@@ -111,11 +110,7 @@ def load_request(
         batch_size=cell.batch_size,
         device=device,
         seed=seed,
-        cache=stores.cache,
-        strips=stores.strips,
-        shards=stores.shards,
-        beton=stores.beton,
-        extension=stores.extension,
+        **vars(stores),
         sample_transform=None if augment.where == "device" else augment,
         workers=cell.workers,
         threads=torch.get_num_threads(),
@@ -180,13 +175,11 @@ LARGEST = 2**34  # bytes of a file that is looked at: 16 GiB are four million pa
 
 
 def input_files(request: LoadRequest) -> list[Path]:
-    """What its loader reads: the cache, strips.bin, .beton file or shards, without one the split's files."""
-    store = request.cache or request.strips or request.beton
-    if store is not None:
-        return [Path(store)]
-    if request.shards is not None:
-        opened = open_shards(request.shards, request.manifest)
-        return [opened.file(shard) for shard in opened.of_split(request.split)]
+    """What its loader reads: the files of its store, without one the split's."""
+    if store := store_in(request):
+        name, path = store
+        parts = STORES[name].parts and load("store", name, "parts")
+        return parts(path, request.manifest, request.split) if parts else [Path(path)]
     if request.manifest.made:
         return []
     root, names = request.manifest.files_root(), request.manifest.table["path"]

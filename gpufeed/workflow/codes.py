@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.plan_decoding import STRIP_SETS
-from gpufeed.core.registry import DECODERS, module_of
+from gpufeed.core.registry import DECODERS, modules_of
 from gpufeed.core.source_digest import MEASURING, REPORTING, SourceDigests
 from gpufeed.workflow.run import Run
 
@@ -29,7 +29,12 @@ class Codes:
         files: patterns of other files of the package. names: kind -> what the script takes from the registry,
         such as decoder="pillow".
         """
-        modules = {module for kind in names for module in modules_of(kind, names[kind])}
+        modules = set()
+        for kind, given in names.items():
+            for name in [given] if isinstance(given, str) else given:
+                if kind == "decoder" and name in STRIP_SETS and name not in DECODERS:
+                    continue  # no decoder of files: the scripts import what joins and decodes strips
+                modules |= modules_of(kind, name)
         return self.sources.of(script_file(script), *sorted(modules), rooms=MEASURING, files=files)
 
     def of_training(self, script: str) -> Callable[[Any], str]:
@@ -53,15 +58,3 @@ class Codes:
 def script_file(script: str) -> str:
     """Return the file of a script, which is called as its rule."""
     return f"workflow/scripts/{script}.py"
-
-
-def modules_of(kind: str, names: str | list[str]) -> set[str]:
-    """Return the modules behind names of the registry; a loader that is called as a decoder decodes by it."""
-    found = set()
-    for name in [names] if isinstance(names, str) else names:
-        if kind == "decoder" and name in STRIP_SETS and name not in DECODERS:
-            continue  # no decoder of files: the scripts import what joins and decodes strips
-        found.add(module_of(kind, name))
-        if kind == "loader" and name in DECODERS:
-            found.add(module_of("decoder", name))
-    return found

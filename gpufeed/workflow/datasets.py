@@ -7,7 +7,7 @@ from typing import Any
 from gpufeed.core.cells import source_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
-from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS
 from gpufeed.core.repeats import AGAIN
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
@@ -70,10 +70,10 @@ class Datasets:
             "name the dataset's manifest as target, and snakemake finds its files",
         )
 
-    def strips_for_cache(self, wildcards: Any) -> str | list[str]:
-        """Return the strips that a cache is decoded from; none for a decoder that reads files."""
-        strips = f"{self.run.data}/{wildcards.dataset}/{self.run.built['strips']}"
-        return strips if wildcards.decoder == "strips" else []
+    def store_for_cache(self, wildcards: Any) -> str | list[str]:
+        """Return the store that a cache is decoded from; none for a decoder that reads files."""
+        store = self.run.built.get(DECODERS[wildcards.decoder].reads)
+        return f"{self.run.data}/{wildcards.dataset}/{store}" if store else []
 
     def read_by(self, wildcards: Any) -> tuple[str, str]:
         """Return (dataset, loader) behind a path, of a cell or of a gate."""
@@ -90,10 +90,7 @@ class Datasets:
         found: dict[str, Any] = {"manifest": self.run.manifest_of(dataset)}
         if loader.reads in run.built:
             found[loader.reads] = f"{run.data}/{dataset}/{run.built[loader.reads]}"
-        if run.packed and loader.reads in (
-            "files",
-            "strips",
-        ):  # strips may have left some over, shards have not
+        if run.packed and loader.reads_files:
             found["files"] = self.run.files_of(dataset)
         if loader.extension:
             found["extension"] = run.extension

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda
 from gpufeed.core.dataset_size import Amount, amount_of
-from gpufeed.core.registry import DERIVED, LOADERS
+from gpufeed.core.registry import DERIVED, LOADERS, STORES
 from gpufeed.core.retry_policy import shows_gpu
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
@@ -23,7 +23,7 @@ from gpufeed.core.run_time_estimate import (
     written,
 )
 from gpufeed.workflow.benchmarks import Benchmarks, Models
-from gpufeed.workflow.gates import Gates, waits
+from gpufeed.workflow.gates import REFERENCE, Gates, waits
 from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.run import Run
 
@@ -88,9 +88,11 @@ class Estimate:
     def _stores_of(self, dataset: str) -> dict[str, int]:
         cells = [cell for cell in self.cells if cell.dataset == dataset]
         sizes, folder = self.amount(dataset), f"{self.run.data}/{dataset}"
-        found = {f"{folder}/cache/pillow.npy": 3 * sizes.kept} if any(map(waits, cells)) else {}
+        reference = STORES["cache"].file.format(decoder=REFERENCE)
+        found = {f"{folder}/{reference}": 3 * sizes.kept} if any(map(waits, cells)) else {}
         for reads in {LOADERS[cell.loader].reads for cell in cells} & self.run.built.keys():
-            found[f"{folder}/{self.run.built[reads]}"] = 3 * sizes.kept if reads == "cache" else sizes.files
+            size = 3 * sizes.kept if STORES[reads].decoded else sizes.files
+            found[f"{folder}/{self.run.built[reads]}"] = size
         return found
 
     def files_to_write(self, dataset: str) -> dict[str, int]:
@@ -110,7 +112,7 @@ class Estimate:
             return beyond(self.amount(name).read, self.cores)
         cells = self.run.plan.cells
         cell = cells[name][rest[0].removesuffix(".json")] if kind in ("records", "ceilings") else None
-        if cell is None or LOADERS[cell.loader].ceiling or LOADERS[cell.loader].reads == "cache":
+        if cell is None or LOADERS[cell.loader].ceiling or LOADERS[cell.loader].decoded:
             return 0.0
         sizes, epochs = self.amount(cell.dataset), cell.epochs
         if kind == "ceilings":

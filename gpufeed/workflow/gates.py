@@ -9,6 +9,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS
 from gpufeed.workflow.run import Run
 
+REFERENCE = "pillow"  # decodes the cache that every loader is held against
+
 
 def gate_name(cell: Cell) -> str:
     """Return what tells the verdict on a cell's loader with the cell's settings from others."""

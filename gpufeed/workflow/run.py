@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, Plan
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.registry import takes_extension
+from gpufeed.core.registry import STORES, takes_extension
 from gpufeed.core.retry_policy import attempt, planning_node
 from gpufeed.core.vit_options import BY_EXTENSION
 
@@ -51,10 +51,7 @@ class Run:
     def built(self) -> dict[str, str]:
         """What loaders read beside the manifest, in the folder of the dataset."""
         return {
-            "cache": f"cache/{self.config['cache_decoder']}.npy",
-            "strips": "strips/strips.bin",
-            "shards": "shards/shards.json",
-            "beton": "beton/images.beton",
+            name: store.file.format(decoder=self.config["cache_decoder"]) for name, store in STORES.items()
         }
 
     def manifest_of(self, dataset: str) -> str:

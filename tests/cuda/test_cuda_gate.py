@@ -160,7 +160,9 @@ def test_a_cache_of_a_device_decoder_is_held_to_its_tolerance(jpegs, tmp_path, d
         pytest.skip(str(skip))
     path = tmp_path / f"{decoder}.npy"
     build(manifest, decoder, path)
-    one = judged(replace(task_for(manifest, reference, "resident", device="cuda"), cache=str(path)))
+    one = judged(
+        replace(task_for(manifest, reference, "resident", device="cuda"), built={"cache": str(path)})
+    )
     assert one.status == "passed", one.sentence
     assert one.pixels["decoder"] == decoder
 
@@ -179,7 +181,7 @@ def test_a_cache_of_strips_is_held_to_the_tolerance_of_its_backend(
     for other in set(BACKENDS) - {backend}:
         monkeypatch.delitem(BACKENDS, other)
     build_from_strips(manifest, manifest.root / "strips" / "strips.bin", path, device, threads=2)
-    one = judged(replace(task_for(manifest, reference, loader, device="cuda"), cache=str(path)))
+    one = judged(replace(task_for(manifest, reference, loader, device="cuda"), built={"cache": str(path)}))
     assert one.status == "passed", one.sentence
     assert (one.pixels["decoder"], one.pixels["version"]) == ("strips", made.version())
     assert (one.pixels["max"], one.pixels["mean"]) == (made.tolerance.max, made.tolerance.mean)

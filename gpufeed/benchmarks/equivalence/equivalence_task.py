@@ -1,9 +1,10 @@
 """What the gate is asked to judge. Standard library only, since its job starts before torch is needed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpufeed.core.registry import LOADERS, STORES
 from gpufeed.datasets.packed import bring
 
 
@@ -12,8 +13,8 @@ class Task:
     """One loader with one setting on one dataset.
 
     Paths are text; settings are as core.equivalence_verdict makes them.
-    reference: the cache decoded by Pillow; cache, strips, shards, beton: what the loader reads, if it does;
-    extension: the library of gpufeed.native, if the loader decodes by it;
+    reference: the cache decoded by Pillow; built: what the loader reads, by the name that LoadRequest has for
+    it, the library of gpufeed.native (`extension`) among it;
     device: as in the config; threads: cores that the loader may use, None for all.
     """
 
@@ -22,11 +23,7 @@ class Task:
     settings: dict
     manifest: str
     reference: str
-    cache: str | None = None
-    strips: str | None = None
-    shards: str | None = None
-    beton: str | None = None
-    extension: str | None = None
+    built: dict[str, str] = field(default_factory=dict)
     device: str = "auto"
     threads: int | None = None
 
@@ -36,10 +33,7 @@ def task_of(job: Any) -> Task:
 
     Here, where no loader is taken for stuck meanwhile.
     """
-    built = {
-        name: job.input.get(name) or None for name in ("cache", "strips", "shards", "beton", "extension")
-    }
-    if built["cache"] is None and built["shards"] is None and built["beton"] is None:
+    if LOADERS[job.wildcards.loader].reads_files:
         bring(Path(job.input.manifest).parent)
     return Task(
         dataset=job.wildcards.dataset,
@@ -49,5 +43,5 @@ def task_of(job: Any) -> Task:
         reference=job.input.reference,
         device=job.params.device,
         threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
-        **built,
+        built={name: path for name in (*STORES, "extension") if (path := job.input.get(name))},
     )

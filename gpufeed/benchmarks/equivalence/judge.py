@@ -12,14 +12,11 @@ import torch
 from gpufeed.benchmarks.equivalence.epoch_check import Differences, Mismatch, Reference, check_epoch
 from gpufeed.benchmarks.equivalence.equivalence_task import Task
 from gpufeed.core.errors import GpufeedError, Skip, one_line
-from gpufeed.core.registry import fetch
+from gpufeed.core.registry import STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import sum_tallies
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
-from gpufeed.stores import ffcv_store as beton
-from gpufeed.stores import shards_store as shards
-from gpufeed.stores import strips_store as strips
 from gpufeed.stores.cache_format import open_cache, read_info
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed, environment
@@ -88,11 +85,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
         split="train",
         device=device,
         **task.settings,
-        cache=task.cache and Path(task.cache),
-        strips=task.strips and Path(task.strips),
-        shards=task.shards and Path(task.shards),
-        beton=task.beton and Path(task.beton),
-        extension=task.extension and Path(task.extension),
+        **{name: Path(path) for name, path in task.built.items()},
         threads=threads,
     )
     return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
@@ -141,15 +134,10 @@ def verify(request: LoadRequest, tell: Callable[[str, Any], None]) -> None:
 
     No loader does.
     """
-    if request.strips is not None:
-        opened = strips.open_strips(request.strips, request.manifest)
-        strips.verify_bytes(opened, lambda: tell("alive", "verifying the bytes of the strips"))
-    if request.shards is not None:
-        found = shards.open_shards(request.shards, request.manifest)
-        shards.verify_bytes(found, lambda: tell("alive", "verifying the bytes of the shards"))
-    if request.beton is not None:
-        said = "verifying the bytes of the .beton file"
-        beton.verify_bytes(request.beton, request.manifest, lambda: tell("alive", said))
+    name, path = store_in(request) or (None, None)
+    if name and STORES[name].verify:
+        said = f"verifying the bytes of {name}"
+        load("store", name, "verify")(path, request.manifest, lambda: tell("alive", said))
 
 
 def fields_of(source: PixelSource) -> dict:

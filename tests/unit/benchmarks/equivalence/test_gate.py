@@ -185,7 +185,7 @@ def test_a_cache_is_held_to_the_tolerance_that_its_sidecar_names(dataset, tmp_pa
     rows = np.load(other, mmap_mode="r+")
     rows[4] ^= 1  # written behind the sidecar's back, as a decoder that differs would
     rows.flush()
-    task = replace(task_for(manifest, reference, "resident"), cache=str(other))
+    task = replace(task_for(manifest, reference, "resident"), built={"cache": str(other)})
     one = judged(task)
     assert one.status == "failed"
     assert one.offenders[0]["id"] == 4

@@ -13,7 +13,7 @@ from gpufeed.benchmarks.inference.backend import Setting
 from gpufeed.benchmarks.inference.backends import onnx_runtime, tensor_rt
 from gpufeed.benchmarks.inference.exported_files import NAMES, Files
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import BACKENDS, fetch, module_of
+from gpufeed.core.registry import BACKENDS, fetch, modules_of
 
 BATCH = 4
 PAIRS = [(name, kind) for name, entry in BACKENDS.items() for kind in entry.precisions]
@@ -240,7 +240,7 @@ def test_without_its_package_tensorrt_for_rtx_says_how_to_get_it(settings, monke
 
 
 def test_every_entry_has_a_module_of_its_own():
-    modules = [module_of("backend", name) for name in BACKENDS]
+    modules = [module for name in BACKENDS for module in modules_of("backend", name)]
     assert {module.split(".")[-2] for module in modules} == {"backends"}
 
 

@@ -13,9 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from gpufeed import __version__
 from gpufeed.core.compose import PRIMARY, Composed, offer, refused, row, shipped
-from gpufeed.core.config import HYPER
+from gpufeed.core.config import GROUPS, HYPER, is_described
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, TRAINERS
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
 EXAMPLES = """For example:
@@ -52,6 +52,8 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
     try:
         known = shipped()
         offer({name: row(known, name) for name in known["sources"]})
+        for group in GROUPS:
+            offer({name: {} for name in KINDS[group] if not is_described(group, name)}, group)
         task()
     except Exception as error:
         if wanted or begun:  # a bug of ours; before that it is what the command line says

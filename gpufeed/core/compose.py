@@ -93,12 +93,12 @@ def row(config: Mapping, dataset: str) -> dict:
     return {"files": [], "resize": None, **source, "options": source_options(config, dataset)}
 
 
-def offer(rows: Mapping[str, dict]) -> None:
-    """Makes sources the choices of Hydra's group `data`, in this process."""
+def offer(rows: Mapping[str, dict], group: str = "data") -> None:
+    """Makes rows choices of a group of Hydra's beside its files, in this process."""
     from hydra.core.config_store import ConfigStore
 
-    for name, source in rows.items():
-        ConfigStore.instance().store(group="data", name=name, node=source, provider="config.yaml")
+    for name, row in rows.items():
+        ConfigStore.instance().store(group=group, name=name, node=row, provider="gpufeed")
 
 
 def composed(arguments: Iterable[str]) -> Composed:

@@ -14,7 +14,7 @@ from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
 from gpufeed.core.cells import Cell, Plan, check_batch, plan
-from gpufeed.core.config_schema import explain, first_error, read_yaml
+from gpufeed.core.config_schema import explain, first_error, read_yaml, validator
 from gpufeed.core.config_sources import check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.plan_builds import planned_builds
@@ -192,20 +192,29 @@ def wanted_as_they_are(config: Mapping, found: Plan) -> Iterator[tuple[str, str,
             yield dataset, f"experiments.{name}.sweep", "remove the dataset from the sweep"
 
 
+def is_described(group: str, name: str) -> bool:
+    """Whether there is a definition of the hyper-parameters of a model, trainer or augment."""
+    return name in validator("hyper").schema["properties"][group]["properties"]
+
+
 def check_hyper(group: str, name: str, values: object, place: str) -> None:
     """Raises GpufeedError at the first value that the definition of a model, trainer or augment refuses."""
+    if not values and not is_described(group, name):
+        return  # one line of the registry is enough where there is nothing to choose
     if error := first_error("hyper", {group: {name: values}}):
         path = list(error.absolute_path)
         raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
 
 
 def read_hyper(group: str, name: str) -> dict:
-    """The checked defaults of one model, trainer or augment from config/hydra."""
+    """The checked defaults of one model, trainer or augment from config/hydra; {} of one without options."""
     path = HYPER / group / f"{name}.yaml"
     place = str(path.relative_to(ROOT))
     try:
         values = read_yaml(path.read_text(), place)
     except OSError as error:
+        if not is_described(group, name):
+            return {}
         raise GpufeedError(
             f"no hyper-parameters of {group} {name!r}", f"a file {place}", "write it, if only with {}"
         ) from error

@@ -59,7 +59,7 @@ MODELS = Models(RUN)
 RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
-ESTIMATE = Estimate(RUN, GATES, REPEATS, BENCHMARKS, MODELS, workflow)
+ESTIMATE = Estimate(RUN, REPORT, workflow)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
 
 if workflow.is_main_process:

@@ -15,34 +15,14 @@ from functools import cache
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.result_kinds import RESULT_KINDS
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "reference"
+USUAL = "h200"  # its documents come first, as the seconds of RESULT_KINDS are those of an H200
 STARTING_S = 5.5  # before `started_at`: Snakemake's choice of the job, a new Python, the import of torch
 
 
-@dataclass(frozen=True)
-class Kind:
-    """One kind of measurement, by the folder of its documents. seconds: of a job without earlier documents.
-
-    written: bytes of what a job leaves there, about.
-    """
-
-    one: str
-    several: str
-    seconds: float
-    written: int = 100_000
-
-
-KINDS = {
-    "records": Kind("repeat", "repeats", 14),
-    "gate": Kind("verdict", "verdicts", 12),
-    "ceilings": Kind("cell's ceilings", "cells' ceilings", 90),
-    "sweeps": Kind("decoder", "decoders", 16),
-    "builds": Kind("timed build", "timed builds", 20),
-    "kernels": Kind("kernel benchmark", "kernel benchmarks", 120),
-    "models": Kind("kept model", "kept models", 40, 50_000_000),
-    "inference": Kind("model in use", "models in use", 480, 200_000_000),
-}
+KINDS = {kind.folder: kind for kind in RESULT_KINDS.values()}
 DATASET_S = 15  # its files, its caches and its strips
 USUAL_PIXELS = 10**8  # which all these seconds are of: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # that a core reads, decodes and resizes
@@ -79,7 +59,8 @@ def table(
     """
     seen: set[str] = set()
     rows, whole, left = [], 0.0, 0.0
-    folders = (Path(results), *sorted(PUBLISHED.glob("*")))
+    published = sorted(PUBLISHED.glob("*"), key=lambda folder: (folder.name != USUAL, folder.name))
+    folders = (Path(results), *published)
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
@@ -121,7 +102,7 @@ def counted(paths: Iterable[str], results: str) -> str:
     """`46 repeats, 1 verdict`."""
     folders = [Path(path).relative_to(results).parts[0] for path in paths]
     found = [(KINDS[folder], folders.count(folder)) for folder in KINDS if folder in folders]
-    return ", ".join(f"{n} {kind.one if n == 1 else kind.several}" for kind, n in found)
+    return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
 
 
 def seconds_of(

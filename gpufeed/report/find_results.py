@@ -1,28 +1,18 @@
 """Which results there are, held against the plan: what to show, what is missing, and what nobody plans."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpufeed.core.repeats import again
+from gpufeed.core.result_kinds import RESULT_KINDS
 
 STEPS_SUFFIX = ".steps.parquet"
-# Where each kind of result of an experiment lies; verdicts of the gate belong to no one experiment.
-PLACES = {
-    "records": "records/{name}/*/*.json",
-    "sweeps": "sweeps/{name}/*.json",
-    "builds": "builds/{name}/*.json",
-    "kernels": "kernels/{name}.json",
-    "evaluations": "models/{name}/*/evaluation.json",
-    "inferences": "inference/{name}/*.json",
-    "ceilings": "ceilings/{name}/*.json",
-}
-GATES = "gate/*/*/*.json"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One result of an experiment. kind: of PLACES, or `gates`; path: relative to the folder of results."""
+    """One result of an experiment. kind: of RESULT_KINDS; path: relative to the folder of results."""
 
     experiment: str
     kind: str
@@ -63,8 +53,8 @@ class Found:
     @property
     def beside_ceilings(self) -> bool:
         """Whether anything but ceilings was measured."""
-        of_cells = (self.paths, self.evaluations, self.inferences)
-        return any((*of_cells, self.builds, self.sweeps, self.kernels))
+        kinds = RESULT_KINDS.keys() - {"gates", "ceilings"}
+        return any(self.paths if kind == "records" else getattr(self, kind) for kind in kinds)
 
 
 def steps_beside(record: str | Path) -> Path:
@@ -78,28 +68,21 @@ Plans = Mapping[str, Mapping]  # experiment -> its part of plan_info (see `page.
 
 def planned(name: str, plan: Mapping) -> list[Part]:
     """Every result that an experiment plans."""
-    cells, repeats = plan["cells"], range(plan["repeats"])
-    files = {
-        "records": [f"records/{name}/{cell}/{repeat}.json" for cell in cells for repeat in repeats],
-        "gates": [f"gate/{verdict}.json" for verdict in plan.get("gates", [])],
-        "sweeps": [f"sweeps/{name}/{decoder}.json" for decoder in plan.get("sweep", [])],
-        "builds": [f"builds/{name}/{build}.json" for build in plan.get("builds", [])],
-        "kernels": [f"kernels/{name}.json"] * bool(plan.get("kernels")),
-        "evaluations": [f"models/{name}/{cell}/evaluation.json" for cell in plan.get("models", [])],
-        "inferences": [f"inference/{name}/{cell}.json" for cell in plan.get("inference", [])],
-        "ceilings": [f"ceilings/{name}/{cell}.json" for cell in plan.get("ceilings", [])],
-    }
-    return [Part(name, kind, Path(path)) for kind, paths in files.items() for path in paths]
+    return [
+        Part(name, kind_name, Path(path))
+        for kind_name, kind in RESULT_KINDS.items()
+        for path in kind.planned(name, plan)
+    ]
 
 
-def on_disk(results: str | Path, experiments: Iterable[str]) -> dict[str, list[Path]]:
+def on_disk(results: str | Path, experiments: Sequence[str]) -> dict[str, list[Path]]:
     """kind -> the files in a folder of results, sorted: of the experiments, and all verdicts of the gate."""
+    patterns = {name: dict.fromkeys(map(kind.pattern, experiments)) for name, kind in RESULT_KINDS.items()}
     root = Path(results)
-    found = {
-        kind: [path for name in experiments for path in sorted(root.glob(place.format(name=name)))]
-        for kind, place in PLACES.items()
+    return {
+        name: [path for pattern in ours for path in sorted(root.glob(pattern))]
+        for name, ours in patterns.items()
     }
-    return found | {"gates": sorted(root.glob(GATES))}
 
 
 def find_own(results: str | Path, experiments: Iterable[str], plans: Plans) -> Found:
@@ -146,7 +129,7 @@ def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans
     """
     experiments = list(experiments)
     folders = [on_disk(folder, experiments) for folder in sorted((Path(results) / "reference").glob("*"))]
-    there = {kind: [path for folder in folders for path in folder[kind]] for kind in (*PLACES, "gates")}
+    there = {kind: [path for folder in folders for path in folder[kind]] for kind in RESULT_KINDS}
     missing = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
     found = Found(there.pop("records"), missing, **there)
     return replace(found, reference=found.measured)

@@ -2,19 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report.find_results import Part
 from gpufeed.report.wording import listing, plural
-
-WORDS = {  # one and several of a kind, in the order in which they are told
-    "records": ("repeat", "repeats"),
-    "gates": ("verdict of the gate", "verdicts of the gate"),
-    "sweeps": ("decoder alone", "decoders alone"),
-    "builds": ("timed build of caches", "timed builds of caches"),
-    "kernels": ("kernel benchmark", "kernel benchmarks"),
-    "evaluations": ("evaluation of a model", "evaluations of models"),
-    "ceilings": ("measurement of ceilings", "measurements of ceilings"),
-    "inferences": ("measurement of a model in use", "measurements of models in use"),
-}
 
 
 def told(parts: Iterable[Part]) -> str:
@@ -24,12 +14,12 @@ def told(parts: Iterable[Part]) -> str:
     """
     parts = list(parts)
     said = []
-    for kind, nouns in WORDS.items():
-        paths = {part.path for part in parts if part.kind == kind}
+    for name, kind in RESULT_KINDS.items():
+        paths = {part.path for part in parts if part.kind == name}
         if paths:
-            words = plural(len(paths), *nouns)
+            words = plural(len(paths), *(kind.told or kind.words))
             cells = {path.parent for path in paths}
-            said.append(f"{words} of {plural(len(cells), 'cell')}" if kind == "records" else words)
+            said.append(f"{words} of {plural(len(cells), 'cell')}" if name == "records" else words)
     return listing(said) if said else "nothing"
 
 
@@ -40,11 +30,11 @@ def listed(parts: Sequence[Part]) -> list[tuple[str, str]]:
         if part.kind == "records":
             cells.setdefault(part.path.parent.name, []).append(part.path.stem)
     rows = [(cell, f"repeat {', '.join(repeats)}") for cell, repeats in cells.items()]
-    return rows + [(name(part), WORDS[part.kind][0]) for part in parts if part.kind != "records"]
+    others = ((part, RESULT_KINDS[part.kind]) for part in parts if part.kind != "records")
+    return rows + [(name(part), (kind.told or kind.words)[0]) for part, kind in others]
 
 
 def name(part: Part) -> str:
     """What tells a part from the others of its kind."""
-    if part.kind == "gates":
-        return f"{part.path.parent.parent.name}/{part.path.parent.name}/{part.path.stem}"
-    return part.path.parent.name if part.kind == "evaluations" else part.path.stem
+    experiment, unit = RESULT_KINDS[part.kind].names_in(part.path)
+    return unit or experiment

@@ -9,6 +9,7 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
+from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import (
     claims,
     downloads,
@@ -117,10 +118,8 @@ def breakable(text: str) -> Markup:
 def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.DataFrame) -> list[str]:
     """Experiments with a result or a gap, in the order of the plan."""
     present = {*table["experiment"], *(part.experiment for part in found.missing)}
-    present |= {path.parent.name for path in found.builds}
-    present |= {path.parent.name for path in found.sweeps} | {path.stem for path in found.kernels}
-    present |= {path.parent.parent.name for path in found.evaluations}
-    present |= {path.parent.name for path in (*found.inferences, *found.ceilings)}
+    for name in RESULT_KINDS.keys() - {"records", "gates"}:
+        present |= {RESULT_KINDS[name].names_in(path)[0] for path in getattr(found, name)}
     return [name for name in plan_info["experiments"] if name in present]
 
 

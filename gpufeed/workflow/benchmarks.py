@@ -61,13 +61,8 @@ class Benchmarks:
 
     def sweeps_of(self, wildcards: Any) -> list[str]:
         """Return the measured decoders of an experiment, a file each."""
-        self.sweep_of(wildcards)
-        return self.sweeps_in(wildcards.experiment)
-
-    def sweeps_in(self, experiment: str) -> list[str]:
-        """Return the measured decoders of an experiment, a file each; none without a sweep."""
-        decoders = (self.sweep_in(experiment) or {}).get("decoders", [])
-        return [f"{self.run.results}/sweeps/{experiment}/{decoder}.json" for decoder in decoders]
+        folder = f"{self.run.results}/sweeps/{wildcards.experiment}"
+        return [f"{folder}/{decoder}.json" for decoder in self.sweep_of(wildcards)["decoders"]]
 
     def manifests_of_sweep(self, wildcards: Any) -> dict[str, str]:
         """Return dataset -> its manifest."""
@@ -78,29 +73,17 @@ class Benchmarks:
         datasets = self.sweep_of(wildcards)["datasets"] if wildcards.decoder in sweep_plan.STRIP_SETS else []
         return [f"{self.run.data}/{name}/{self.run.built['strips']}" for name in datasets]
 
-    def build_path(self, experiment: str, decoder: str, cores: str) -> str:
-        """Return the file of one timed build."""
-        return f"{self.run.results}/builds/{experiment}/{decoder}-{cores}.json"
-
-    def builds_of(self, experiment: str) -> list[str]:
-        """Return the timed builds of an experiment, a file each; none without any."""
-        runs = self.builds[experiment].runs if experiment in self.builds else []
-        return [self.build_path(experiment, *one) for one in runs]
-
     def attempt_of_build(self, wildcards: Any) -> int:
         """Return which attempt the times come from; those of a CPU decoder do not depend on the device."""
-        path = self.build_path(wildcards.experiment, wildcards.decoder, wildcards.cores)
-        return self.run.attempt_at(path, "auto" if takes_gpu(wildcards.decoder) else "cpu")
-
-    def has_kernels(self, experiment: str) -> bool:
-        """Return whether an experiment has a kernel benchmark."""
-        return kernels_plan.settings(self.config, experiment) is not None
+        path = f"builds/{wildcards.experiment}/{wildcards.decoder}-{wildcards.cores}.json"
+        return self.run.attempt_at(
+            f"{self.run.results}/{path}", "auto" if takes_gpu(wildcards.decoder) else "cpu"
+        )
 
     def kernels_in_report(self, experiment: str) -> dict[str, Any] | None:
         """Return what the kernel benchmark of an experiment is held to; None without one."""
-        return (
-            {"lines": kernels_plan.lines(self.config, experiment)} if self.has_kernels(experiment) else None
-        )
+        has_any = kernels_plan.settings(self.config, experiment) is not None
+        return {"lines": kernels_plan.lines(self.config, experiment)} if has_any else None
 
     def kernels_of(self, experiment: str) -> dict[str, Any]:
         """Return what the kernel benchmark of an experiment measures."""

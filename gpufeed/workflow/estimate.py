@@ -1,5 +1,6 @@
 """What a run measures, how many minutes that takes and what it writes: printed before it begins."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -22,9 +23,8 @@ from gpufeed.core.run_time_estimate import (
     table,
     written,
 )
-from gpufeed.workflow.benchmarks import Benchmarks, Models
-from gpufeed.workflow.gates import REFERENCE, Gates, waits
-from gpufeed.workflow.repeats import Repeats
+from gpufeed.workflow.gates import REFERENCE, waits
+from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
 
 
@@ -33,10 +33,7 @@ class Estimate:
     """Time and room that a run needs. workflow: Snakemake's, of which it is asked where jobs run."""
 
     run: Run
-    gates: Gates
-    repeats: Repeats
-    benchmarks: Benchmarks
-    models: Models
+    report: Report
     workflow: Any
 
     @cached_property
@@ -57,23 +54,12 @@ class Estimate:
 
     def measurements_of(self, experiment: str) -> Iterator[str]:
         """Yield the documents that the measurements of an experiment leave, of the repeats known so far."""
-        results = self.run.results
-        yield from self.repeats.first_records(experiment, self.repeats.so_far(experiment))
-        yield from self.gates.paths(experiment)
-        yield from self.benchmarks.builds_of(experiment)
-        if self.benchmarks.has_kernels(experiment):
-            yield f"{results}/kernels/{experiment}.json"
-        yield from self.benchmarks.sweeps_in(experiment)
-        yield from (
-            f"{results}/models/{experiment}/{cell}/model.json" for cell in self.models.kept[experiment]
-        )
-        yield from self.models.inferences_of(experiment)
-        yield from self.benchmarks.ceilings_of(experiment)
+        yield from itertools.chain(*self.report.documents_of(experiment, timed=True).values())
 
     def datasets_of(self, experiment: str) -> Iterator[str]:
         """Yield the datasets that an experiment reads."""
         yield from (cell.dataset for cell in self.run.plan.cells[experiment].values())
-        yield from (self.benchmarks.sweep_in(experiment) or {}).get("datasets", [])
+        yield from (self.report.benchmarks.sweep_in(experiment) or {}).get("datasets", [])
 
     @cached_property
     def cells(self) -> list[Cell]:

@@ -61,7 +61,3 @@ class Gates:
         """Return the names of the verdicts that the cells of an experiment wait for."""
         cells = self.run.plan.cells[experiment].values()
         return sorted({gate_name(cell) for cell in cells if waits(cell)})
-
-    def paths(self, experiment: str) -> list[str]:
-        """Return the verdicts that the cells of an experiment wait for."""
-        return [self.path(name) for name in self.names(experiment)]

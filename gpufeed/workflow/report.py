@@ -9,6 +9,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import baseline_records
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_side_by_side import pair
+from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.repeats import Repeats
@@ -43,29 +44,39 @@ class Report:
         impact = planned_impact(self.run.config, experiment, self.run.plan.cells[experiment].values())
         return impact and asdict(impact)
 
-    def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
-        """Return what the report says of the plan: titles, questions, cells, and what was left out."""
-        config, plan, builds = self.run.config, self.run.plan, self.benchmarks.builds
+    def plan_of(self, experiment: str) -> dict[str, Any]:
+        """Return what the report says of the plan of an experiment: title, question, and all results."""
+        config, cells, builds = self.run.config, self.run.plan.cells[experiment], self.benchmarks.builds
         return {
-            "experiments": {
-                name: {
-                    "title": config["experiments"][name]["title"],
-                    "question": config["experiments"][name]["question"],
-                    "repeats": self.repeats.so_far(name),
-                    "cells": list(cells),
-                    "cores": max([8, *(cell.workers for cell in cells.values())]),
-                    "gates": self.gates.names(name),
-                    "builds": ["-".join(one) for one in builds[name].runs] if name in builds else [],
-                    "kernels": self.benchmarks.kernels_in_report(name),
-                    "impact": self.impact_of(name),
-                    "models": self.models.kept[name],
-                    "inference": self.models.in_use[name],
-                    "ceilings": self.benchmarks.limited[name],
-                    "side_by_side": self.side_by_side[name],
-                    "sweep": (self.benchmarks.sweep_in(name) or {}).get("decoders", []),
-                }
-                for name, cells in plan.cells.items()
-            },
+            "title": config["experiments"][experiment]["title"],
+            "question": config["experiments"][experiment]["question"],
+            "repeats": self.repeats.so_far(experiment),
+            "cells": list(cells),
+            "cores": max([8, *(cell.workers for cell in cells.values())]),
+            "gates": self.gates.names(experiment),
+            "builds": ["-".join(one) for one in builds[experiment].runs] if experiment in builds else [],
+            "kernels": self.benchmarks.kernels_in_report(experiment),
+            "impact": self.impact_of(experiment),
+            "models": self.models.kept[experiment],
+            "inference": self.models.in_use[experiment],
+            "ceilings": self.benchmarks.limited[experiment],
+            "side_by_side": self.side_by_side[experiment],
+            "sweep": (self.benchmarks.sweep_in(experiment) or {}).get("decoders", []),
+        }
+
+    def documents_of(self, experiment: str, timed: bool = False) -> dict[str, list[str]]:
+        """Return kind of result -> the documents that an experiment plans. timed: as ResultKind.planned."""
+        plan = self.plan_of(experiment)
+        return {
+            name: [f"{self.run.results}/{path}" for path in kind.planned(experiment, plan, timed)]
+            for name, kind in RESULT_KINDS.items()
+        }
+
+    def plan_info(self, wildcards: Any = None) -> dict[str, Any]:
+        """Return what the report says of the plan: that of each experiment, and what was left out."""
+        plan = self.run.plan
+        return {
+            "experiments": {name: self.plan_of(name) for name in plan.cells},
             "left_out": [
                 {"experiment": left.experiment, "sentence": left.sentence, "combinations": left.combinations}
                 for left in plan.left_out
@@ -83,10 +94,9 @@ class Report:
         for experiment in experiments:
             tables = f"{self.run.results}/tables/{experiment}"
             figures = f"{self.run.results}/figures/{experiment}"
-            if records:
-                yield from self.repeats.first_records(experiment, self.repeats.so_far(experiment))
-            yield from self.gates.paths(experiment)
-            yield from self.benchmarks.builds_of(experiment)
+            found = self.documents_of(experiment)
+            yield from found["records"] if records else ()
+            yield from (*found["gates"], *found["builds"])
             yield from (f"{tables}/{table}.csv" for table in TABLES)
             yield from (f"{figures}/{figure}.svg" for figure in FIGURES)
             if self.side_by_side[experiment]:
@@ -95,18 +105,17 @@ class Report:
             if self.benchmarks.sweep_in(experiment):
                 yield f"{tables}/decoders.csv"
                 yield from (f"{figures}/crossover.svg", f"{figures}/decoding.svg")
-            if self.benchmarks.has_kernels(experiment):
-                yield f"{self.run.results}/kernels/{experiment}.json"
+            yield from found["kernels"]
             for cell in self.models.kept[experiment]:
                 kept = f"{self.run.results}/models/{experiment}/{cell}"
                 yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")
                 if self.models.is_asked(experiment):
                     yield f"{kept}/predictions.csv"
             if self.models.in_use[experiment]:
-                yield from self.models.inferences_of(experiment)
+                yield from found["inferences"]
                 yield from (f"{tables}/inference.csv", f"{figures}/inference.svg")
             if self.benchmarks.limited[experiment]:
-                yield from self.benchmarks.ceilings_of(experiment)
+                yield from found["ceilings"]
                 yield from (f"{tables}/ceilings.csv", f"{figures}/ceilings.svg")
 
     def parts_of_page(self, wildcards: Any) -> Iterator[str]:

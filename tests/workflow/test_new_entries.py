@@ -1,4 +1,4 @@
-"""The loader, decoder and model of CONTRIBUTING: a file, a line of the registry and a line of a config each."""
+"""The loader, decoder and model of CONTRIBUTING, each a file, a line of the registry and one of a config."""
 
 import json
 import re

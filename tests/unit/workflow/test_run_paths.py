@@ -27,7 +27,7 @@ def report(run):
 
 def test_inputs_of_a_cell_are_what_its_loader_reads_and_its_verdict(run, of_cell):
     tiny = run()
-    (gate,) = (name for name in Gates(tiny).paths("tiny") if "/resident/" in name)
+    (gate,) = (Gates(tiny).path(name) for name in Gates(tiny).names("tiny") if "/resident/" in name)
     cache = f"in/synthetic/cache/{tiny.config['cache_decoder']}.npy"
     assert datasets(tiny).needs_of(of_cell(tiny, "resident")) == {
         "manifest": "in/synthetic/manifest.parquet",
@@ -162,7 +162,7 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
     tiny = run()
     parts = list(report(tiny).parts_of_page(SimpleNamespace(scope="-tiny")))
     assert {"out/tables/tiny/cells.csv", "out/figures/tiny/timeline.svg"} < set(parts)
-    assert set(Gates(tiny).paths("tiny")) < set(parts)
+    assert {f"out/gate/{name}.json" for name in Gates(tiny).names("tiny")} < set(parts)
     assert not [path for path in parts if "/records/" in path]
     records = [path for path in report(tiny).parts_of(["tiny"]) if "/records/" in path]
     assert len(records) == 2 * len(tiny.plan.cells["tiny"])
@@ -176,8 +176,7 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
 def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
     workflow = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
-    made = (Gates(tiny), Repeats(tiny, None), Benchmarks(tiny), Models(tiny))
-    estimate = Estimate(tiny, *made, workflow)
+    estimate = Estimate(tiny, report(tiny), workflow)
     assert estimate.cores == 4
     assert estimate.datasets == ["synthetic"]
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}

@@ -1,0 +1,111 @@
+"""The kinds of result, one entry each: where its documents lie, what they are called, how long one takes.
+
+What is expected, found, missing and shown follows from this list. Standard library only: used while planning.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ResultKind:
+    """One kind of result.
+
+    place: of a document below the folder of results. units: as many names as tell documents of an experiment
+    apart. part: what the plan of an experiment calls them. words: one and several of them; told: in the list
+    of what is missing, where that needs more. seconds: of a job without earlier documents, on an H200 with 16
+    cores. timed: the document that says what a job took, where it is another. written: bytes of what a job
+    leaves there, about.
+    """
+
+    place: str
+    part: str
+    words: tuple[str, str]
+    seconds: float
+    told: tuple[str, str] | None = None
+    timed: str = ""
+    written: int = 100_000
+    units: int = 1
+
+    @property
+    def folder(self) -> str:
+        """The folder of its documents below that of the results."""
+        return self.place.partition("/")[0]
+
+    def planned(self, experiment: str, plan: Mapping[str, Any], timed: bool = False) -> list[str]:
+        """Return the paths that an experiment plans. plan: its part of plan_info (report.page)."""
+        place = (timed and self.timed) or self.place
+        units = plan.get(self.part) or []
+        if self.part == "cells":
+            units = [f"{cell}/{repeat}" for cell in units for repeat in range(plan["repeats"])]
+        elif "{unit}" not in self.place:
+            units = [""] * bool(units)
+        return [place.format(experiment=experiment, unit=unit) for unit in units]
+
+    def pattern(self, experiment: str) -> str:
+        """Return the pattern of the documents of an experiment."""
+        return self.place.format(experiment=experiment, unit="/".join("*" * self.units))
+
+    def names_in(self, path: Path) -> tuple[str | None, str]:
+        """Return (experiment, unit) of the document at a path, which may begin anywhere."""
+        places = self.pattern("{experiment}").split("/")
+        named = list(zip(places, path.parts[-len(places) :], strict=True))
+        unit = "/".join(part for place, part in named if place.startswith("*"))
+        experiment = next((part for place, part in named if place.startswith("{")), None)
+        return experiment and experiment.removesuffix(".json"), unit.removesuffix(".json")
+
+
+RESULT_KINDS = {
+    "records": ResultKind("records/{experiment}/{unit}.json", "cells", ("repeat", "repeats"), 14, units=2),
+    "gates": ResultKind(
+        "gate/{unit}.json",
+        "gates",
+        ("verdict", "verdicts"),
+        12,
+        ("verdict of the gate", "verdicts of the gate"),
+        units=3,
+    ),
+    "sweeps": ResultKind(
+        "sweeps/{experiment}/{unit}.json",
+        "sweep",
+        ("decoder", "decoders"),
+        16,
+        ("decoder alone", "decoders alone"),
+    ),
+    "builds": ResultKind(
+        "builds/{experiment}/{unit}.json",
+        "builds",
+        ("timed build", "timed builds"),
+        20,
+        ("timed build of caches", "timed builds of caches"),
+    ),
+    "kernels": ResultKind(
+        "kernels/{experiment}.json", "kernels", ("kernel benchmark", "kernel benchmarks"), 120
+    ),
+    "evaluations": ResultKind(
+        "models/{experiment}/{unit}/evaluation.json",
+        "models",
+        ("kept model", "kept models"),
+        40,
+        ("evaluation of a model", "evaluations of models"),
+        timed="models/{experiment}/{unit}/model.json",
+        written=50_000_000,
+    ),
+    "ceilings": ResultKind(
+        "ceilings/{experiment}/{unit}.json",
+        "ceilings",
+        ("cell's ceilings", "cells' ceilings"),
+        90,
+        told=("measurement of ceilings", "measurements of ceilings"),
+    ),
+    "inferences": ResultKind(
+        "inference/{experiment}/{unit}.json",
+        "inference",
+        ("model in use", "models in use"),
+        480,
+        told=("measurement of a model in use", "measurements of models in use"),
+        written=200_000_000,
+    ),
+}

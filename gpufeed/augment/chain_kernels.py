@@ -47,7 +47,7 @@ UNIT = np.float32(2.0**-32)
 
 @cuda.jit(device=True)
 def mix(x):
-    """draws.mix; x and the result are uint64 below 2**32."""
+    """random_draws.mix; x and the result are uint64 below 2**32."""
     x = x ^ (x >> S16)
     x = (x * MIX_1) & MASK
     x = x ^ (x >> S15)
@@ -57,7 +57,7 @@ def mix(x):
 
 @cuda.jit(device=True)
 def fold(state, value):
-    """draws.fold, in uint64 below 2**32."""
+    """random_draws.fold, in uint64 below 2**32."""
     return mix(state ^ mix((value + GOLDEN) & MASK))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hostile_fixtures import available
 
-from gpufeed.benchmarks.decoding.decoder_benchmark import DeviceMemory, StripsBulk, measure_decoder
+from gpufeed.benchmarks.decoder_benchmark import DeviceMemory, StripsBulk, measure_decoder
 from gpufeed.core.plan_decoding import DEFAULTS
 from gpufeed.core.record import write_decoding
 from gpufeed.core.registry import DECODERS, load

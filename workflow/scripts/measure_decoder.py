@@ -4,7 +4,7 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.benchmarks.decoding.decoder_benchmark import for_job
+    from gpufeed.benchmarks.decoder_benchmark import for_job
 
     for_job(job)
 

@@ -60,7 +60,7 @@ def test_batches_are_the_files_in_order_again_and_again(images, name, cores):
 @pytest.mark.parametrize("batch_size", [5, 23, 40])
 def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
     available("dali_cpu")
-    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+    from gpufeed.benchmarks.dali_points import DaliBulk
     from gpufeed.loaders.dali_reader import DEPTH
 
     paths, pixels = images
@@ -82,7 +82,7 @@ def test_dalis_own_reader_brings_the_same_batches(images, batch_size):
 
 def test_a_file_that_changes_under_dalis_reader_is_an_error(images, tmp_path):
     available("dali_cpu")
-    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+    from gpufeed.benchmarks.dali_points import DaliBulk
 
     paths, pixels = list(images[0]), images[1]
     late = tmp_path / "late.jpg"
@@ -99,7 +99,7 @@ def test_a_file_that_changes_under_dalis_reader_is_an_error(images, tmp_path):
 
 def test_dali_is_fed_where_it_does_not_take_a_file(images, tmp_path):
     available("dali_cpu")
-    from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+    from gpufeed.benchmarks.dali_points import DaliBulk
 
     paths, pixels = images
     gif = tmp_path / "a.gif"

@@ -7,7 +7,7 @@ from gate_fixtures import judged, task_for
 from image_fixtures import request, write_cache
 from test_strips_set import dataset
 
-from gpufeed.benchmarks.decoding.decoder_benchmark import StripsBulk
+from gpufeed.benchmarks.decoder_benchmark import StripsBulk
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.parallel import Files
 from gpufeed.loaders.strips import StripsLoader

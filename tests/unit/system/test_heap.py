@@ -39,7 +39,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 # the start of every measurement; what cannot be measured here ends after it
 MEASUREMENTS = {
     "a cell": "from gpufeed.training.cell_training import settle_process; settle_process(None)",
-    "a sweep": "from gpufeed.benchmarks.decoding.decoder_benchmark import measure_decoder as m; "
+    "a sweep": "from gpufeed.benchmarks.decoder_benchmark import measure_decoder as m; "
     "m('e', 'pillow', {}, {}, 'n')",
     "a build": "from gpufeed.benchmarks.store_builds import measure_build as m; "
     "m('none', 'e', 'd', 'all', [], '.', 'n')",

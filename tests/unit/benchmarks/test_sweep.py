@@ -14,8 +14,8 @@ from hostile_fixtures import available
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.benchmarks.decoding import decoder_benchmark
-from gpufeed.benchmarks.decoding.decoder_benchmark import images_of_a_pass, measure_decoder, stored
+from gpufeed.benchmarks import decoder_benchmark
+from gpufeed.benchmarks.decoder_benchmark import images_of_a_pass, measure_decoder, stored
 from gpufeed.core import record
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError

@@ -1,4 +1,7 @@
-"""Decoders alone: every decoder by cores and batch sizes, over the files of a dataset or over its strips."""
+"""The sweep of decoders: images a second of each over image sizes, cores, batch sizes and page caches.
+
+Decoders alone, over the files of a dataset or over its strips.
+"""
 
 import logging
 import math
@@ -259,7 +262,7 @@ class Bench:
         if self.decoder in STRIP_SETS:
             return StripsBulk(self.cores, self.device, STRIP_SETS[self.decoder])
         if self.decoder in READ_BY_DALI:
-            from gpufeed.benchmarks.decoding.dali_points import DaliBulk
+            from gpufeed.benchmarks.dali_points import DaliBulk
 
             return DaliBulk(self.decoder, self.cores, self.device)
         return open_bulk(self.decoder, self.cores, self.device, self.core_ids)

@@ -1,7 +1,7 @@
 """How long a decoder takes to build caches of 1,000 images, of 200,000, and how much device memory it takes.
 
 One process a decoder, so that the memory of one is not counted for another. A round is a whole build as
-`gpufeed.stores.decoded_cache.build` does it, with a decoder made anew. Not in it: the start of Python,
+`gpufeed.stores.decoded_cache.build` does it, with a new decoder. Not in it: the start of Python,
 imports, the CUDA context, the first reading of the files (they are in the page cache) and the disk's own time
 to take the array (nobody waits for it here, as a real build does once at its end).
 """
@@ -24,7 +24,8 @@ from gpufeed.core.errors import Skip, one_line
 from gpufeed.core.registry import DECODERS, takes_gpu
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.cache_fill import decoder
-from gpufeed.stores.decoded_cache import CacheInfo, build, threads_of
+from gpufeed.stores.cache_format import CacheInfo
+from gpufeed.stores.decoded_cache import build, threads_of
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.host_memory import keep_freed_blocks
 
@@ -211,7 +212,7 @@ def own_place(place: Path) -> Iterator[Path]:
 
 
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:
-    """(seconds, sidecar) of one build with a decoder made anew."""
+    """(seconds, sidecar) of one build with a new decoder."""
     decoder.cache_clear()
     start = time.perf_counter()
     info = build_once()
@@ -274,13 +275,7 @@ def for_job(job: Any) -> None:
     """Do the work of rule measure_build, a gpufeed.job.Job."""
     job.take_gpus(takes_gpu(job.wildcards.decoder), share=False)
     job.load_extension()
-    times = measure_build(
-        job.input.manifest,
-        job.wildcards.experiment,
-        job.wildcards.decoder,
-        job.wildcards.cores,
-        job.params.counts,
-        Path(job.input.manifest).parent / "build_times",
-        **job.asked,
-    )
+    names, manifest = job.wildcards, job.input.manifest
+    where = (names.experiment, names.decoder, names.cores, job.params.counts)
+    times = measure_build(manifest, *where, Path(manifest).parent / "build_times", **job.asked)
     job.keep(times, job.output[0], what=f"builds by {times.decoder}")

@@ -1,6 +1,8 @@
 """The two ways in which gpufeed says no: an error for the person, a skip for the node."""
 
 from difflib import get_close_matches
+from importlib import import_module
+from types import ModuleType
 
 
 class GpufeedError(Exception):
@@ -16,6 +18,18 @@ class GpufeedError(Exception):
 
 class Skip(Exception):
     """This node lacks something (a GPU, a package); the sentence goes into the record."""
+
+
+def import_or_skip(user: str, module: str, package: str, remedy: str | None = None) -> ModuleType:
+    """Import a module of a package; raise Skip with a sentence if this node cannot.
+
+    user: what needs it, such as "Loader ffcv". remedy: what brings the package, where that is not its name.
+    """
+    try:
+        return import_module(module)
+    except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
+        to_do = f": {remedy}" if remedy else ""
+        raise Skip(f"{user} needs the package {package}, which this node lacks ({error}){to_do}.") from error
 
 
 def unknown(kind: str, name: object, choices, where: str = "the config") -> GpufeedError:

@@ -9,13 +9,12 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +95,7 @@ class Decoder(ABC):
         """threads: cores that one call may use. Raises Skip if this node lacks what the decoder needs."""
         self.threads = threads
         for module, package in self.needs.items():
-            need_module(self.name, module, package)
+            import_or_skip(f"Decoder {self.name}", module, package)
 
     def expect(self, size: float) -> None:  # noqa: B027 - most decode all sizes alike
         """Gets ready for files of so many bytes each in the mean."""
@@ -144,14 +143,6 @@ def bad_file(path: Path, reason: str) -> GpufeedError:
     return GpufeedError(
         f"{path}: {reason}", "an image that can be read and decoded", "prepare the dataset again"
     )
-
-
-def need_module(decoder: str, module: str, package: str) -> None:
-    """Imports a module; raises Skip with a sentence if this node cannot."""
-    try:
-        import_module(module)
-    except (ImportError, OSError) as error:  # OSError: a shared library of the package does not load
-        raise Skip(f"Decoder {decoder} needs {package}, which cannot be used here ({error}).") from error
 
 
 @dataclass

@@ -97,7 +97,7 @@ class DecodePipeline:
 def stretched(images: DataNode, size: tuple[int, int]) -> DataNode:
     """uint8 images of (H, W, 3) brought to (height, width), bilinear over all pixels that a new one covers.
 
-    Of what DALI has this is nearest to data/resize.py (docs/decoders.md).
+    Of what DALI has this is nearest to decoders/pillow.py (docs/decoders.md).
     """
     return fn.resize(images, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
 

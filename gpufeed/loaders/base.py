@@ -8,15 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tally
 from gpufeed.system.random_draws import BITS, MASK, fold
@@ -52,6 +50,7 @@ def epoch_order(
 
 # A worker that gives nothing for so long is taken for stuck (a dead network mount, mostly).
 STUCK_S = 300
+PEERS = "pip install 'gpufeed[peers]'"  # what brings the packages of other projects
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class LoadRequest:
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
     decoded: np.ndarray | None = None
-    # ^ uint8 (n, H, W, 3): images that come in place of decoded files, by turns, to time a loader without
+    # ^ uint8 (n, H, W, 3): images that come in place of decoded files, in turn, to time a loader without
     # its decoder; files are read as ever
     workers: int = 0
     threads: int = 1  # cores that a loader may use for threads of its own or of its library
@@ -324,18 +323,3 @@ def upload(images: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Sp
     start = Mark(device)
     images = images.to(device, non_blocking=device.type == "cuda")
     return images, Span(start, Mark(device))
-
-
-def import_peer(
-    loader: str, module: str, package: str, remedy: str = "pip install 'gpufeed[peers]'"
-) -> ModuleType:
-    """A module of a package; raises Skip with a sentence if this node has none.
-
-    remedy: what brings the package, where that is not the extra `peers`.
-    """
-    try:
-        return import_module(module)
-    except (ImportError, OSError) as error:  # OSError: a library that the package loads by itself
-        raise Skip(
-            f"Loader {loader} needs the package {package}, which this node lacks ({error}): {remedy}."
-        ) from error

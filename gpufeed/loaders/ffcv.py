@@ -19,9 +19,9 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tally
-from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, import_peer, send, upload
+from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, send, upload
 from gpufeed.loaders.prefetch import END_S, POLL_S, AheadLoader
 from gpufeed.stores.ffcv_store import JPEG, TOLERANCE, open_beton
 
@@ -74,7 +74,7 @@ class FfcvLoader(AheadLoader):
         super().open()
         r = self.request
         with torch_threads_kept():
-            import_peer(NAME, "ffcv", NAME, INSTALL)
+            import_or_skip("Loader ffcv", "ffcv", "ffcv", INSTALL)
             open_beton(r.beton, r.manifest)
             self.loader = new_loader(r)
             self.jpegs = self.loader.reader.metadata["f0"]["mode"] == JPEG

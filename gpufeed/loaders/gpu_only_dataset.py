@@ -23,15 +23,8 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import permutation
 from gpufeed.loaders.resident import SHARE_OF_FREE, copy_rows, free_bytes
 from gpufeed.stores.cache_fill import decoder
-from gpufeed.stores.decoded_cache import (
-    able,
-    build,
-    check_share,
-    info_path,
-    manifest_digest,
-    open_cache,
-    read_info,
-)
+from gpufeed.stores.cache_format import info_path, manifest_digest, open_cache, read_info
+from gpufeed.stores.decoded_cache import able, build, check_share
 from gpufeed.system.build_once import one_builder
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed

@@ -1,4 +1,4 @@
-"""SPDL's pipeline in a process of its own: MTP in the words of its documentation ("Execution Models").
+"""SPDL's pipeline in a process of its own: MTP in its documentation ("Execution Models").
 
 The process lives as long as the loader and makes a new pipeline for each epoch. Batches come through SPDL's
 shared memory and are copied from there into (pinned) memory of this process.
@@ -133,8 +133,8 @@ class Segments(SharedMemorySegmentPool):
                 memory.close()
 
 
-HANDED = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
-ALIGNMENT = 64  # bytes that SPDL may leave out at the beginning of a segment
+IN_USE = 2  # segments beyond those that wait: of the batch that is sent, and of the one that is copied
+OFFSET = 64  # bytes that SPDL may leave out at the beginning of a segment
 
 
 class OwnProcess:
@@ -144,17 +144,17 @@ class OwnProcess:
         """samples: in an epoch, at most. Raises GpufeedError for a transform that no process can be sent."""
         self.request = request
         self.maker = SendingMaker(request)
-        self.turn = Turn(samples, request.batch_size)
+        self.order = EpochOrder(samples, request.batch_size)
         self.batches: Iterable | None = None
 
     def open(self) -> None:
         """Starts the process, whose imports take seconds; raises GpufeedError if it does not come up."""
-        size = ALIGNMENT + self.maker.batch_bytes(self.turn.most)
-        segments = Segments(size, WAITING + HANDED, CONTEXT, STUCK_S)
+        size = OFFSET + self.maker.batch_bytes(self.order.most)
+        segments = Segments(size, WAITING + IN_USE, CONTEXT, STUCK_S)
         threads, maker = threads_of(self.request), Packed(self.maker)
         try:
             self.batches = run_pipeline_in_subprocess(
-                described(self.turn, maker.attempt, threads, self.request).get_config(),
+                described(self.order, maker.attempt, threads, self.request).get_config(),
                 num_threads=threads,
                 buffer_size=WAITING,
                 initializer=[begin, segments.attach, maker.open, leave_signals],
@@ -174,7 +174,7 @@ class OwnProcess:
         """
         if self.batches is None:
             self.open()
-        self.turn.set(order, epoch)
+        self.order.set(order, epoch)
         with closing(iter(self.batches)) as found:
             for _ in parts_of(order, epoch, self.request.batch_size):
                 yield self._next(found)
@@ -223,7 +223,7 @@ class Packed:
         return self.maker.attempt(part)
 
 
-class Turn(Iterable[Part]):
+class EpochOrder(Iterable[Part]):
     """The order of the next epoch, in memory that the process shares: it is read when an epoch begins."""
 
     def __init__(self, most: int, batch_size: int):
@@ -242,7 +242,7 @@ class Turn(Iterable[Part]):
 
 
 def pipeline_error(error: RuntimeError, threads: int) -> GpufeedError:
-    """SPDL's word on a process that died, failed or is stuck."""
+    """The error for what SPDL says of a process that died, failed or is stuck."""
     if "did not produce any data" in str(error):
         return stuck(STUCK_S, threads)
     return gone(error, f"a process with {threads} threads that stays alive and at work")

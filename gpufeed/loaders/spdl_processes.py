@@ -1,4 +1,4 @@
-"""SPDL's pipeline with a pool of processes: MP in the words of its documentation ("Execution Models").
+"""SPDL's pipeline with a pool of processes: MP in its documentation ("Execution Models").
 
 Each process makes whole batches in one thread, so that none waits for the interpreter's lock of another. The
 processes live as long as the loader. They write into slots of memory that is shared once: a batch in memory
@@ -87,7 +87,7 @@ class Slots:
 
 
 AHEAD = 2  # batches a process: one that takes long stops the others no sooner
-BEYOND = 2  # attempts that SPDL's pipe with an order begins before it counts (0.8)
+UNCOUNTED = 2  # attempts that SPDL's pipe with an order begins before it counts (0.8)
 END_S = 5  # for the batches that the processes are at when they should end
 
 
@@ -109,7 +109,7 @@ class Processes:
 
         Raises GpufeedError if they do not come up, or if shared memory has no room for their batches.
         """
-        self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count + BEYOND)
+        self.slots = Slots(self.maker.batch_bytes(self.samples), AHEAD * self.count + UNCOUNTED)
         initargs = (CONTEXT.Barrier(self.count),)
         others = set(multiprocessing.active_children())
         self.pool = ProcessPoolExecutor(self.count, CONTEXT, initializer=begin_making, initargs=initargs)

@@ -26,7 +26,7 @@ from gpufeed.system.timing import Span
 
 
 class PredecodedImages(Decoder):
-    """Gives images of one size by turns, whatever the files are; bears the name of whom it stands in for."""
+    """Gives images of one size in turn, whatever the files are; reports the wrapped decoder's name."""
 
     def __init__(self, of: Decoder, images: np.ndarray, device: torch.device):
         """images: uint8 (n, H, W, 3), kept on `device`."""

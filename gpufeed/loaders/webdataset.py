@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders.base import Batch, LoadRequest, OrderedLoader, empty_batch, epoch_order, import_peer
+from gpufeed.core.errors import GpufeedError, import_or_skip
+from gpufeed.loaders.base import PEERS, Batch, LoadRequest, OrderedLoader, empty_batch, epoch_order
 from gpufeed.loaders.samples import HostBatch, HostBatches, Samples, collate, copied
 from gpufeed.stores.shards_store import REMAKE, Shard, open_shards
 
@@ -49,7 +49,7 @@ class WebDatasetLoader(OrderedLoader):
         self.host: ShardBatches | None = None
 
     def open(self) -> None:
-        import_peer("webdataset", "webdataset", "webdataset")
+        import_or_skip("Loader webdataset", "webdataset", "webdataset", PEERS)
         r = self.request
         opened = open_shards(r.shards, r.manifest)
         # absolute: webdataset takes what stands before a colon for the scheme of a URL

@@ -183,10 +183,11 @@ def decode_task(
 
 def read_files(files: list[Path]) -> list[bytes | str]:
     """The content of each file, or the reason why it cannot be read."""
-    return [read_file(file) for file in files]
+    return [read_or_reason(file) for file in files]
 
 
-def read_file(file: Path) -> bytes | str:
+def read_or_reason(file: Path) -> bytes | str:
+    """Return the content of a file, or the reason why it cannot be read."""
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe could block forever

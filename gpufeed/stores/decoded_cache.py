@@ -14,7 +14,6 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.quarantine import too_many
 from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.cache_fill import (
-    CHUNK,
     Undecodable,
     allocate,
     decoder,
@@ -25,7 +24,6 @@ from gpufeed.stores.cache_fill import (
 )
 from gpufeed.stores.cache_format import (
     CacheInfo,
-    check_manifest,
     file_digest,
     info_path,
     manifest_digest,
@@ -34,7 +32,6 @@ from gpufeed.stores.cache_format import (
     write_info,
 )
 from gpufeed.system.build_once import one_builder, own_partial
-from gpufeed.system.processes import run
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
 FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
@@ -260,20 +257,3 @@ def log_built(info: CacheInfo) -> None:
     """Log what a cache holds."""
     said = "%d images %s by %s, sha256 %s"
     log.info(said, info.count, info.shape[1:], info.decoder_version, info.sha256)
-
-
-__all__ = [
-    "CHUNK",
-    "CacheInfo",
-    "build",
-    "build_from_rows",
-    "build_or_fall_back",
-    "check_manifest",
-    "file_digest",
-    "info_path",
-    "manifest_digest",
-    "open_cache",
-    "read_info",
-    "run",
-    "write_info",
-]

@@ -19,9 +19,11 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import bad_file
 from gpufeed.decoders.encoded_file import JPEG_KINDS, read_file, read_header
 from gpufeed.decoders.pillow import PillowDecoder, resized
-from gpufeed.stores.decoded_cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
+from gpufeed.stores.cache_fill import CHUNK
+from gpufeed.stores.cache_format import file_digest, info_path, manifest_digest, write_info
 from gpufeed.stores.ffcv_store import JPEG, PIXELS, TOLERANCE, BetonInfo, open_beton, page_for, write_beton
 from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.processes import run
 
 TO_RGB = JPEG_KINDS | {"jpeg RGB"}  # that libjpeg-turbo turns into RGB by itself; simplejpeg does CMYK, too
 

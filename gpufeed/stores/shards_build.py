@@ -20,9 +20,10 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import read_file
-from gpufeed.stores.decoded_cache import manifest_digest, run, write_info
+from gpufeed.stores.cache_format import manifest_digest, write_info
 from gpufeed.stores.shards_store import Shard, ShardsInfo, digest, open_shards, sample_name
 from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.processes import run
 
 # Whole shards are shared among worker processes: 64 are as many for each of 1, 2, 4, 8, 16, 32 or 64 of them.
 SHARDS_PER_SPLIT = 64

@@ -23,9 +23,11 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.jpeg_parser import Jpeg, Kind, Refused, parse
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.decoders.strip_joiner import join, kind_digest
-from gpufeed.stores.decoded_cache import CHUNK, file_digest, info_path, manifest_digest, run, write_info
+from gpufeed.stores.cache_fill import CHUNK
+from gpufeed.stores.cache_format import file_digest, info_path, manifest_digest, write_info
 from gpufeed.stores.strips_store import Strip, StripsInfo, index_path, open_strips, write_index
 from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.processes import run
 
 IMAGES_PER_STRIP = 256
 # an H200's JPEG engines take 256 images of 64 rows and refuse 1000

@@ -10,7 +10,8 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import takes_gpu
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.stores.decoded_cache import CacheInfo, build_from_rows, log_built
+from gpufeed.stores.cache_format import CacheInfo
+from gpufeed.stores.decoded_cache import build_from_rows, log_built
 from gpufeed.stores.strips_reader import StripReader
 from gpufeed.system.devices import resolve_device
 

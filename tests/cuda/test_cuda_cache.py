@@ -13,7 +13,8 @@ from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores import cache_fill
-from gpufeed.stores.decoded_cache import build, build_from_rows, build_or_fall_back, open_cache, read_info
+from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.decoded_cache import build, build_from_rows, build_or_fall_back
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]
 COUNT, SIDE = 700, 64

@@ -18,7 +18,7 @@ from gpufeed.decoders.fallback import resize_tolerance
 from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders import gpu_only_dataset
 from gpufeed.loaders.gpu_only_dataset import DECODING_BYTES, GPUOnlyDataset
-from gpufeed.stores.decoded_cache import open_cache, read_info
+from gpufeed.stores.cache_format import open_cache, read_info
 
 COUNT, SIDE = 60, 64
 SIZE = (48, 40)

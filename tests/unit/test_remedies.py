@@ -22,7 +22,7 @@ from gpufeed.datasets.packed import ARCHIVE, SIDECAR, files_at
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
 from gpufeed.report.sections import confusion
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.ffcv_store import open_beton
 from gpufeed.stores.shards_store import open_shards
 from gpufeed.stores.strips_store import open_strips

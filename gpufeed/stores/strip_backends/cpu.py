@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 
-from gpufeed.core.errors import GpufeedError
-from gpufeed.decoders.base import Tolerance, need_module
+from gpufeed.core.errors import GpufeedError, import_or_skip
+from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores.strip_backends.base import StripBackend, rows_of
 from gpufeed.stores.strips_store import REMAKE, Strip, StripSet
@@ -82,7 +82,7 @@ class CpuStrips(StripBackend):
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
-        need_module("strips", "simplejpeg", "simplejpeg")
+        import_or_skip("Decoder strips", "simplejpeg", "simplejpeg")
         self.pool = ThreadPoolExecutor(threads)
         self.staging: torch.Tensor | None = None
 

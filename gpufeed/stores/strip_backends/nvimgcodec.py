@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gpufeed.core.errors import Skip
-from gpufeed.decoders.base import Tolerance, need_module
+from gpufeed.core.errors import Skip, import_or_skip
+from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.strip_backends.base import StripBackend, rows_of, tall, trial_strip
 from gpufeed.stores.strips_store import Strip
 
@@ -24,9 +24,8 @@ class NvImageCodecStrips(StripBackend):
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
-        need_module(
-            "strips by nvimgcodec", "nvidia.nvimgcodec", "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13"
-        )
+        packages = "nvidia-nvimgcodec-cu12 or nvidia-nvimgcodec-cu13"
+        import_or_skip("Decoder strips by nvimgcodec", "nvidia.nvimgcodec", packages)
         from nvidia import nvimgcodec
 
         self.library = nvimgcodec

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gpufeed.core.errors import Skip
-from gpufeed.decoders.base import Tolerance, need_module
+from gpufeed.core.errors import Skip, import_or_skip
+from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.fallback import Refused, isolate
 from gpufeed.stores.strip_backends.base import StripBackend, rows_of, tall, trial_strip
 from gpufeed.stores.strips_store import Strip
@@ -21,7 +21,7 @@ class TorchvisionStrips(StripBackend):
 
     def __init__(self, device: torch.device, threads: int):
         super().__init__(device, threads)
-        need_module("strips by torchvision_cuda", "torchvision", "torchvision")
+        import_or_skip("Decoder strips by torchvision_cuda", "torchvision", "torchvision")
         import torchvision
 
         self.library = torchvision

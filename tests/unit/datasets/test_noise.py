@@ -16,7 +16,8 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.noise import parse_options
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders.base import LoadRequest
-from gpufeed.stores.decoded_cache import build, open_cache
+from gpufeed.stores.cache_format import open_cache
+from gpufeed.stores.decoded_cache import build
 from gpufeed.training.runtime_context import input_files, page_cached_share
 
 SMALL = {"count": 23, "size": 24, "classes": 10, "seed": 3}

@@ -14,7 +14,8 @@ from gpufeed.datasets import quarantine as module
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
 from gpufeed.datasets.quarantine import quarantine
-from gpufeed.stores.decoded_cache import build, open_cache
+from gpufeed.stores.cache_format import open_cache
+from gpufeed.stores.decoded_cache import build
 
 TOP = "tiny-imagenet-200/"
 

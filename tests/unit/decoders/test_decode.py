@@ -204,7 +204,7 @@ def test_missing_package_is_a_sentence(name, monkeypatch):
     for module, package in decoder.needs.items():
         with monkeypatch.context() as node:
             node.setitem(sys.modules, module, None)  # as if it were not installed
-            with pytest.raises(Skip, match=f"Decoder {name} needs {package}"):
+            with pytest.raises(Skip, match=f"Decoder {name} needs the package {package}"):
                 decoder()
     assert (name == "pillow") == (not decoder.needs)
 

@@ -20,7 +20,8 @@ from gpufeed.decoders.pillow import resized
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.loaders.samples import Samples
 from gpufeed.stores import cache_fill
-from gpufeed.stores.decoded_cache import build, open_cache, read_info
+from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.decoded_cache import build
 
 SIZE = (24, 32)
 SIDES = [(24, 32), (48, 64), (31, 17), (100, 20), (24, 32), (8, 9)]

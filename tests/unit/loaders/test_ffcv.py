@@ -19,7 +19,7 @@ from gpufeed.datasets.synthetic import reorganise
 from gpufeed.loaders import ffcv
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.pixel_tolerance import pixel_source
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 
 JPEGS = {
     "count": 60,

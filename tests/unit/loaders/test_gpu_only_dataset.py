@@ -19,7 +19,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.prepare import prepare
 from gpufeed.loaders import gpu_only_dataset
 from gpufeed.loaders.gpu_only_dataset import GPUOnlyDataset
-from gpufeed.stores.decoded_cache import build, read_info
+from gpufeed.stores.cache_format import read_info
+from gpufeed.stores.decoded_cache import build
 
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

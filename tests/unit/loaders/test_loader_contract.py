@@ -27,7 +27,7 @@ from gpufeed.decoders.base import EXACT, Tolerance
 from gpufeed.decoders.fallback import resize_tolerance
 from gpufeed.loaders.base import Batch, Loader, epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gpufeed.loaders import webdataset
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.loaders.spdl_batches import Ffmpeg
-from gpufeed.stores.decoded_cache import open_cache
+from gpufeed.stores.cache_format import open_cache
 from gpufeed.stores.shards_store import open_shards, read_info
 
 PACKAGES = {"spdl": ["spdl.io", "spdl.pipeline"], "webdataset": ["webdataset"]}

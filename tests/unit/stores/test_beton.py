@@ -13,7 +13,7 @@ from image_fixtures import write_beton, write_dataset, write_files
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.pillow import resized, rgb
 from gpufeed.stores import ffcv_store as beton
-from gpufeed.stores.decoded_cache import info_path
+from gpufeed.stores.cache_format import info_path
 from gpufeed.stores.ffcv_build import build
 from gpufeed.stores.ffcv_store import TOLERANCE, open_beton, read_info, verify_bytes
 

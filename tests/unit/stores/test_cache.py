@@ -17,7 +17,9 @@ from image_fixtures import pixels, write_cache, write_dataset
 from gpufeed.core.errors import GpufeedError
 from gpufeed.stores import cache_fill
 from gpufeed.stores.cache_fill import Rows
-from gpufeed.stores.decoded_cache import build, build_from_rows, file_digest, info_path, open_cache, run
+from gpufeed.stores.cache_format import file_digest, info_path, open_cache
+from gpufeed.stores.decoded_cache import build, build_from_rows
+from gpufeed.system.processes import run
 
 ROOT = Path(__file__).parents[3]
 

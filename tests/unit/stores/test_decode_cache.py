@@ -17,7 +17,8 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores import cache_fill, decoded_cache
-from gpufeed.stores.decoded_cache import build, build_or_fall_back, info_path, open_cache, read_info
+from gpufeed.stores.cache_format import info_path, open_cache, read_info
+from gpufeed.stores.decoded_cache import build, build_or_fall_back
 from gpufeed.system import processes
 
 GPU = [name for name in DECODERS if load("decoder", name).parallel == "device"]

@@ -12,7 +12,7 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores import strips_to_cache
-from gpufeed.stores.decoded_cache import open_cache, read_info
+from gpufeed.stores.cache_format import open_cache, read_info
 from gpufeed.stores.strip_backends import BACKENDS
 from gpufeed.stores.strip_backends.cpu import CpuStrips
 from gpufeed.stores.strips_build import build

@@ -20,7 +20,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.simplejpeg import decode_jpeg
 from gpufeed.stores import strips_build as building
-from gpufeed.stores.decoded_cache import info_path
+from gpufeed.stores.cache_format import info_path
 from gpufeed.stores.strip_backends.cpu import decode_strip, decode_strips
 from gpufeed.stores.strips_build import build
 from gpufeed.stores.strips_store import index_path, open_strips

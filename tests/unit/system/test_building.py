@@ -19,7 +19,8 @@ from test_strips_set import dataset
 
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores import strips_build as strips_building
-from gpufeed.stores.decoded_cache import build, open_cache
+from gpufeed.stores.cache_format import open_cache
+from gpufeed.stores.decoded_cache import build
 from gpufeed.stores.strips_build import build as build_strips
 from gpufeed.stores.strips_store import open_strips
 from gpufeed.system import build_once

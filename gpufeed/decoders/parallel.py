@@ -64,6 +64,7 @@ class Bulk(ABC):
 
     files: Files
     settings: dict[str, float | None] = {}  # noqa: RUF012
+    slots: "Slots | None" = None  # memory of the batches in flight, where a bulk has such
 
     def __init__(self, device: torch.device):
         self.device, self.fell_back = device, 0
@@ -95,6 +96,11 @@ class Bulk(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends processes and threads; safe to call twice."""
+
+    def _drop_slots(self) -> None:
+        if self.slots is not None:
+            self.slots.close()
+            self.slots = None
 
     def __enter__(self) -> "Bulk":
         return self
@@ -184,7 +190,7 @@ class ProcessBulk(Bulk):
 
     def __init__(self, decoder: str, cores: int, device: torch.device, core_ids: list[int] | None = None):
         super().__init__(device)
-        self.decoder, self.slots, self.workers = decoder, None, []
+        self.decoder, self.workers = decoder, []
         self.owed = [0] * cores  # answers that a process has still to give
         # not forked from this process, which may have started CUDA; and an end of a pipe has no third owner
         context = get_context("forkserver")
@@ -315,11 +321,6 @@ class ProcessBulk(Bulk):
                 "make a new bulk",
             )
 
-    def _drop_slots(self) -> None:
-        if self.slots is not None:
-            self.slots.close()
-            self.slots = None
-
 
 def modules_of(decoder: str) -> list[str]:
     """What the parent of all decoding processes imports once: the decoder's module and what it needs."""
@@ -334,7 +335,6 @@ class CallBulk(Bulk):
         super().__init__(device)
         self.decoder = load("decoder", decoder)(cores)
         self.reader = ThreadPoolExecutor(1)
-        self.slots: Slots | None = None
 
     @property
     def settings(self) -> dict[str, float | None]:
@@ -388,11 +388,6 @@ class CallBulk(Bulk):
     def close(self) -> None:
         self.reader.shutdown(cancel_futures=True)
         self._drop_slots()
-
-    def _drop_slots(self) -> None:
-        if self.slots is not None:
-            self.slots.close()
-            self.slots = None
 
 
 @contextlib.contextmanager

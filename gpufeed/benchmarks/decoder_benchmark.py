@@ -243,7 +243,7 @@ def how(decoder: str, device: torch.device) -> str:
 
 
 class Bench:
-    """The bulk form of a decoder, made when first needed and made anew after an error."""
+    """The bulk form of a decoder, made when first needed, and again after an error."""
 
     def __init__(self, decoder: str, cores: int, core_ids: list[int] | None, device: torch.device):
         self.decoder, self.cores, self.core_ids, self.device = decoder, cores, core_ids, device
@@ -391,14 +391,9 @@ def for_job(job: Any) -> None:
     """Do the work of rule measure_decoder, a gpufeed.job.Job."""
     job.take_gpus(1, job.params.device, share=False)
     job.load_extension()
-    datasets, strips = job.params.settings["datasets"], job.input.get("strips") or []
-    sweep = measure_decoder(
-        job.wildcards.experiment,
-        job.wildcards.decoder,
-        job.params.settings,
-        {name: job.input[name] for name in datasets},
-        device=job.params.device,
-        strips=dict(zip(datasets, [strips] if isinstance(strips, str) else strips, strict=False)),
-        **job.asked,
-    )
+    names, settings, strips = job.wildcards, job.params.settings, job.input.get("strips") or []
+    manifests = {name: job.input[name] for name in settings["datasets"]}
+    sets = dict(zip(manifests, [strips] if isinstance(strips, str) else strips, strict=False))
+    asked = {"device": job.params.device, "strips": sets, **job.asked}
+    sweep = measure_decoder(names.experiment, names.decoder, settings, manifests, **asked)
     job.keep(sweep, job.output[0], write_decoding, sweep["decoder"])

@@ -75,7 +75,7 @@ def measure(
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
     cache, built: what Stores may hold beside it.
     telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
-    began_s: time.time() at the top of the program that calls, before its imports, which are thereby told from
+    began_s: time.time() at the top of the program that calls, before its imports, which count apart from
     the start of the process; None where nobody took it.
     least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
     scratch: a folder that all nodes see, for a cell on several.

@@ -12,7 +12,6 @@ from gpufeed.core.errors import Skip, one_line
 from gpufeed.core.record import MODEL_VERSION
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import environment
-from gpufeed.training.runtime_context import Place
 
 log = logging.getLogger("gpufeed")
 
@@ -39,7 +38,7 @@ def outcome(
 
 def heading(
     cell: Cell,
-    place: Place,
+    device: torch.device,
     started_at: str,
     status: str,
     sentence: str | None,
@@ -58,5 +57,5 @@ def heading(
         "started_at": started_at,
         "finished_at": now(),
         "cell": cell.asdict(),
-        "environment": environment(place.device),
+        "environment": environment(device),
     }

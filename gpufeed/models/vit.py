@@ -187,12 +187,8 @@ class VisionTransformer(nn.Module):
                 "a height and a width that are multiples of the patch",
                 "change model.patch, or give the source `resize`",
             )
-        self.image_size, self.activation, self.residual, self.sdpa = (
-            tuple(image_size),
-            activation,
-            residual,
-            sdpa,
-        )
+        self.image_size, self.activation = tuple(image_size), activation
+        self.residual, self.sdpa = residual, sdpa
         self.tokens = (image_size[0] // patch) * (image_size[1] // patch) + (pool == "class_token")
         if sdpa == "packed" and self.tokens > MOST_TOKENS:
             raise GpufeedError(

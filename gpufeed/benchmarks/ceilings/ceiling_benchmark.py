@@ -55,7 +55,7 @@ def measure_ceilings(
     status, sentence, found = guarded(
         cell_, lambda: measured(cell_, Path(manifest), stores, told, place, gate and Path(gate))
     )
-    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": told} | (found or {})
 
 

@@ -104,8 +104,9 @@ class Cold:
 def input_runs(
     loader: Loader, request: LoadRequest, epochs: int, rounds: int
 ) -> tuple[dict[str, list[float]], list[float], dict[str, str]]:
-    """The loader alone, whole (key `input_only`) and without a stage (its name): seconds an epoch, by round.
+    """Seconds an epoch of the loader alone, by round: whole and without each stage.
 
+    Keys: `input_only`, as in a record, for the whole loader, else the name of the stage that is left out.
     Beside them the seconds to the first batch of each whole epoch, and why a stage could not be left out.
     The variants take turns, every other round backwards. loader: open, made from `request`.
     """

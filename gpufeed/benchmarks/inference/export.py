@@ -35,7 +35,6 @@ from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.training.cell_training import guarded, read_cell, settle_process
-from gpufeed.training.runtime_context import Place
 
 OPSET = 20  # has GELU and layer norm as single operators; TensorRT 10 and ONNX Runtime 1.17 read it
 EXAMPLES = 2  # images that a model is traced with: 1 would be taken for a constant
@@ -72,7 +71,7 @@ def export_model(
             row("onnx", folder, partial(write_onnx, saved), outcome),
         ]
         rows.append(half_row(rows[-1], folder, outcome))
-    about = heading(cell_, Place(), started_at, status, sentence, planned_on, attempt)
+    about = heading(cell_, torch.device("cpu"), started_at, status, sentence, planned_on, attempt)
     return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": None}
 
 

@@ -56,7 +56,7 @@ def measure_inference(
         cell_,
         lambda: measured(cell_, Path(model), files, Path(manifest), stores, settings, place),
     )
-    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     told_settings = {**settings, "warmup": inference_row.WARMUP}
     return about | NOTHING | {"schema_version": INFERENCE_VERSION, "settings": told_settings} | (found or {})
 
@@ -181,16 +181,9 @@ def time_rounds(rows: Sequence[Row], images: torch.Tensor, settings: Mapping[str
 def for_job(job: Any) -> None:
     """Do the work of rule measure_inference, a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
-    lists = {job.input.exported: job.input.exported_files, job.input.quantised: job.input.quantised_files}
+    given, what = job.input, f"inference of {job.wildcards.cell}"
+    files = find({given.exported: given.exported_files, given.quantised: given.quantised_files})
     found = measure_inference(
-        job.cell,
-        job.input.model,
-        find(lists),
-        job.input.manifest,
-        job.stores,
-        job.params.settings,
-        **job.asked,
+        job.cell, given.model, files, given.manifest, job.stores, job.params.settings, **job.asked
     )
-    job.keep(
-        found, job.output.inference, write_inference, f"inference of {job.wildcards.cell}", troubles(found)
-    )
+    job.keep(found, job.output.inference, write_inference, what, troubles(found))

@@ -73,7 +73,7 @@ def quantise_model(
     outcome = partial(guarded, cell_)
     made = row("onnx_int8", folder, work, outcome)
     rows = [made, half_row(made, folder, outcome)]
-    about = heading(cell_, place, started_at, made["status"], made["sentence"], planned_on, attempt)
+    about = heading(cell_, place.device, started_at, made["status"], made["sentence"], planned_on, attempt)
     told = {"split": "train", **calibration} if made["status"] == "done" else None
     return {**about, "schema_version": SCHEMA_VERSION, "rows": rows, "calibration": told}
 
@@ -172,14 +172,9 @@ def reader(images: np.ndarray) -> Any:
 def for_job(job: Any) -> None:
     """Do the work of rule quantise_model, a gpufeed.job.Job."""
     job.take_gpus(1, job.cell["device"])
+    given, what = job.input, f"INT8 file of {job.wildcards.cell}"
+    exported, calibration = find({given.exported: given.exported_files}), job.params.calibration
     found = quantise_model(
-        job.cell,
-        find({job.input.exported: job.input.exported_files}),
-        job.input.manifest,
-        job.stores,
-        job.params.calibration,
-        job.output.files,
-        **job.asked,
+        job.cell, exported, given.manifest, job.stores, calibration, job.output.files, **job.asked
     )
-    what = f"INT8 file of {job.wildcards.cell}"
     job.keep(found, job.output.quantised, EXPORTED.write, what, troubles(found))

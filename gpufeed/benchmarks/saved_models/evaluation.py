@@ -66,7 +66,7 @@ def evaluate_model(
     status, sentence, found = guarded(
         cell_, lambda: judged(cell_, Path(model), Path(manifest), stores, place)
     )
-    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | (found or NOTHING)
 
 

@@ -52,7 +52,7 @@ def train_model(
             cell_, REPEAT, Path(manifest), stores, place, verdict, checkpoints=checkpoints, scratch=scratch
         ),
     )
-    about = heading(cell_, place, started_at, status, sentence, planned_on, attempt)
+    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     about |= learned(trained, place) if trained else unlearned()
     return Attempt(about, trained.model if trained else None)
 
@@ -85,15 +85,8 @@ def for_job(job: Any) -> None:
     """Do the work of rule train_model, a gpufeed.job.Job: the weights, then what is known of them."""
     job.take_gpus(job.cell["devices"], job.cell["device"])
     with resumable(Path(job.output.model).parent, job.wildcards.cell, job.params.code) as checkpoints:
-        found = train_model(
-            job.cell,
-            job.input.manifest,
-            job.stores,
-            job.gate,
-            checkpoints=checkpoints,
-            scratch=job.scratch,
-            **job.asked,
-        )
+        asked = {"checkpoints": checkpoints, "scratch": job.scratch, **job.asked}
+        found = train_model(job.cell, job.input.manifest, job.stores, job.gate, **asked)
         save(found.about, found.model, job.output.model)
         job.keep(found.about, job.output.about, MODEL.write, f"model of {job.wildcards.cell}")
     remove_if_done(checkpoints, found.about["status"])

@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_only
-from pytorch_lightning import Callback, LightningDataModule, LightningModule
+from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning import Trainer as Engine
-from pytorch_lightning.callbacks import RichProgressBar, TQDMProgressBar
+from pytorch_lightning.callbacks import Callback, RichProgressBar, TQDMProgressBar
 from pytorch_lightning.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from pytorch_lightning.plugins.precision import MixedPrecision, Precision
 from pytorch_lightning.strategies import DDPStrategy
@@ -47,13 +47,12 @@ ASK_EVERY = 4  # steps from a question to its answer, so that the state is writt
 
 
 class EndRequest:
-    """Of one run of a rank, or of the only process, which needs to ask nobody."""
+    """Whether a run ends early. Of one run of a rank, or of the only process, which needs to ask nobody."""
 
     def __init__(self, device: torch.device, world_size: int):
         self.device, self.world_size, on_gpu = device, world_size, device.type == "cuda"
-        self.answer = torch.zeros(
-            (), dtype=torch.int32, pin_memory=on_gpu
-        )  # 1 where any rank was asked to end
+        # 1 where any rank was asked to end
+        self.answer = torch.zeros((), dtype=torch.int32, pin_memory=on_gpu)
         self.wait: Callable[[], object] | None = None  # for the answer; None before the first question
 
     def after(self, step: int) -> bool:
@@ -360,8 +359,7 @@ def handle_no_signals(engine: Engine) -> None:
     """Leaves SIGTERM to us, as with the other trainers (checkpoints.heeding).
 
     Lightning would finish its step first, and with several ranks ask all of them in every step whether one
-    got it, which waits for the device; training/engines/lightning.py does not. torchrun passes the signal on to
-    all.
+    got it, which waits for the device; EndRequest does not. torchrun passes the signal on to all.
     """
     engine._signal_connector.register_signal_handlers = lambda: None
     engine.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None

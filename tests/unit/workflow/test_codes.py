@@ -84,7 +84,6 @@ def edited(copy, digests):
         ("loaders/coded_store.py", {"resident_jpeg"}),
         ("loaders/streaming.py", {"dali_gpu", "resident_jpeg"}),
         ("loaders/resident.py", {"resident", "resident_jpeg"}),
-        ("loaders/streaming.py", {"dali_gpu", "resident_jpeg"}),
         ("datasets/http_transfer.py", set()),
         ("loaders/resident_jpeg.py", {"resident_jpeg"}),
         ("native/jpeg_op.py", {"resident_jpeg"}),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
-from torch.export.passes import move_to_device_pass
 
 from gpufeed.benchmarks.inference.backend import Ready, Run, Setting, forward_of, weight_bytes
 from gpufeed.core.errors import Skip
@@ -87,7 +86,7 @@ class CapturedRun:
             self.logits = run(self.images)
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
-        """Logits (N, classes); the next call writes them anew."""
+        """Logits (N, classes); the next call overwrites them."""
         self.images.copy_(images)
         self.graph.replay()
         return self.logits
@@ -95,6 +94,9 @@ class CapturedRun:
 
 def prepare_program(setting: Setting) -> Ready:
     """As `gpufeed.benchmarks.inference.backend` says."""
+    # an older torch lacks it, which shall cost this backend alone
+    from torch.export.passes import move_to_device_pass
+
     path = setting.files.path("program")
     module = move_to_device_pass(torch.export.load(path), str(setting.device)).module()
     return Ready(module, path.stat().st_size)

@@ -25,7 +25,6 @@ from gpufeed.training.distributed.launch_ranks import blame, spread
 from gpufeed.training.distributed.process_group import check_world
 from gpufeed.training.distributed.rank_commands import check_one_task, torchrun_environment
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.training.engines import lightning
 
 SLURM = {"SLURM_NTASKS": "1", "SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NODELIST": "node1"}
 
@@ -131,6 +130,8 @@ def test_a_signal_to_the_starter_ends_all_ranks(tmp_path, number):
 @pytest.mark.parametrize("whom", ["starter", "rank"])
 def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weights(images, whom):
     """rank: one alone hears it, as where Slurm's signal comes to the others later."""
+    from gpufeed.training.engines.lightning import ASK_EVERY
+
     code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, waits_after=2)"
     starter, family = ddp_fixtures.started(code, images.root)
     waiting = int((images.root / "pid-0").read_text())
@@ -139,9 +140,8 @@ def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weig
     assert status == sigterm_handler.STATUS if whom == "starter" else status != 0
     assert not psutil.wait_procs(family, timeout=60)[1]
     state = load(images.root / "kept" / CHECKPOINT)
-    assert (
-        state[KEY]["step"] == 2 * lightning.ASK_EVERY
-    )  # asked in the first steps, of 12, and answered so much later
+    # asked in the first steps, of 12, and answered so much later
+    assert state[KEY]["step"] == 2 * ASK_EVERY
     resumed = ddp_fixtures.spread_training(str(images.root))
     (images.root / "kept" / CHECKPOINT).unlink()
     whole = ddp_fixtures.spread_training(str(images.root))

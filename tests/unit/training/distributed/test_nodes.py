@@ -27,7 +27,6 @@ from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
 from gpufeed.training.distributed import node_task, rank_commands
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.training.engines import lightning
 
 
 @pytest.fixture
@@ -151,6 +150,8 @@ def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp
 @pytest.mark.parametrize("whom", ["starter", "step"])
 def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
     """step: Slurm asks all processes of the step, and the starter and its srun not at all."""
+    from gpufeed.training.engines.lightning import ASK_EVERY
+
     job("n1", "n2")
     code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, 1, 2, waits_after=2)"
     starter, family = ddp_fixtures.started(code, images.root)
@@ -160,7 +161,7 @@ def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):
             process.send_signal(signal.SIGTERM)
     assert starter.wait(timeout=60) == sigterm_handler.STATUS
     assert not psutil.wait_procs(family, timeout=60)[1]
-    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * lightning.ASK_EVERY
+    assert load(images.root / "kept" / CHECKPOINT)[KEY]["step"] == 2 * ASK_EVERY
     assert not list((images.root / "scratch").iterdir())
 
 

@@ -1,7 +1,8 @@
 """The augment `chain`: a kernel a step, CuPy's for normalisation, Numba's for the rest, on torch's memory.
 
-Torch and CuPy exchange tensors by DLPack, at the same address, or through the host to compare. Every kernel
-runs on torch's current stream, and all memory is torch's.
+Torch and CuPy exchange tensors by DLPack, at the same address, or, to measure against, through the host:
+two copies each way through pageable memory, for which the host waits. Every kernel runs on torch's current
+stream, and all memory is torch's.
 """
 
 import functools

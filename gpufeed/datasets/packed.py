@@ -3,7 +3,8 @@
 `images.tar` holds them uncompressed, in the order of their names, without times and owners: the same bytes
 on every machine. A node unpacks it once for all its jobs, and each job checks what it finds. The files lie in
 `$GPUFEED_UNPACK`, or else `$TMPDIR`, in a folder of the user's own, below a name that ends in the archive's
-digest.
+digest. They stay there when a job ends, for the next one on the node; Slurm removes a `$TMPDIR` that is a
+job's own. No third-party library and no threads: the gate asks for the files before it forks.
 """
 
 import ctypes

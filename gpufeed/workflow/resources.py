@@ -126,8 +126,8 @@ class JobResources:
         """Return what a training asks for, beside cores and `gpu`.
 
         On several nodes the job is one process on the first, which starts one on each by srun
-        (gpufeed/training/distributed/rank_commands.py). Slurm's executor leaves that to a job of MPI, which it
-        puts into no step of its own: one with as many tasks as nodes, and none for a GPU.
+        (gpufeed/training/distributed/rank_commands.py). Slurm's executor leaves that to a job of MPI, which
+        it puts into no step of its own: one with as many tasks as nodes, and none for a GPU.
         """
         several = {
             "tasks": lambda cell: cell.nodes,

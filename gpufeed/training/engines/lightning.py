@@ -5,8 +5,9 @@ SyncBatchNorm left out, batch normalisation is per device, as it is in most trai
 the device already. Each step is marked where Lightning hands its batch to the module and where the module
 returns it, so that whatever Lightning does in a step is part of it.
 
-SIGTERM comes to the ranks at different moments. They ask each other after every few steps and read the answer
-that many steps later, so that a host rarely waits for its device.
+SIGTERM comes to the ranks at different moments, and each may be at another step. They ask each other after
+every few steps and read the answer that many steps later: it is there by then, so that a host waits only
+where its device is further behind, which has work enough then.
 """
 
 import importlib.util
@@ -47,7 +48,10 @@ ASK_EVERY = 4  # steps from a question to its answer, so that the state is writt
 
 
 class EndRequest:
-    """Whether a run ends early. Of one run of a rank, or of the only process, which needs to ask nobody."""
+    """Whether a run ends early, known to all ranks after one and the same step.
+
+    One for each run of a rank, or of the only process, which needs to ask nobody.
+    """
 
     def __init__(self, device: torch.device, world_size: int):
         self.device, self.world_size, on_gpu = device, world_size, device.type == "cuda"

@@ -1,4 +1,4 @@
-"""Compiles the extension and loads what came out, in a process of its own: python -P compiling.py JOB.
+"""Compiles the extension and loads what came out, in a process of its own: python -P compile_job.py JOB.
 
 JOB is JSON: folder, name, sources, cuda, includes. The process is fresh, since a library cannot be loaded
 twice, and since one is kept only after it was loaded. Imports torch only: pip runs it before gpufeed is

@@ -68,7 +68,7 @@ class TrainResult:
 class Trainer(ABC):
     """Made from a job; `prepare` does all that comes before the clock, `run` is what is timed.
 
-    takes_rows: whether its steps may gather their batch by themselves (loaders/rows.py).
+    takes_rows: whether its steps may gather their batch by themselves (loaders/base.py, Rows).
     """
 
     takes_rows: ClassVar[bool] = False

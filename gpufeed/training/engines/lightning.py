@@ -389,7 +389,7 @@ def quiet() -> Iterator[None]:
             logger.setLevel(logging.WARNING)
         # of torch's, about what Lightning itself calls
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"pytorch_lightning|torch")
-        # its advice to start the training by srun, which would train the whole once a task (ddp/tasks.py)
+        # its advice to start the training by srun, which would train the whole once a task (check_one_task)
         warnings.filterwarnings("ignore", message="The `srun` command is available")
         yield
 

@@ -164,7 +164,10 @@ def default_root() -> str:
 
 
 def run_compilers(planned: Plan, folder: Path, jobs: int | None) -> Path:
-    """Runs compile_job.py for the plan; returns the library that it loaded. Raises GpufeedError if it fails."""
+    """Runs compile_job.py for the plan; returns the library that it loaded.
+
+    Raises GpufeedError if it fails.
+    """
     job = {
         "folder": str(folder),
         "name": NAME,

@@ -101,7 +101,7 @@ def test_without_the_library_it_skips_before_an_epoch(manifest, monkeypatch):
     available("dali_cpu")
     loader = load("loader", "dali_cpu")(wanted(manifest, None))
     monkeypatch.setitem(sys.modules, "nvidia.dali", None)  # as if it were not installed
-    with pytest.raises(Skip, match="Decoder dali_cpu needs nvidia-dali"):
+    with pytest.raises(Skip, match="Decoder dali_cpu needs the package nvidia-dali"):
         loader.open()
 
 

@@ -45,7 +45,7 @@ def heading(
     planned_on: str,
     attempt: int,
 ) -> dict[str, Any]:
-    """Of work that ends now. started_at: as gpufeed.core.document.now gave it."""
+    """Return the first fields of a document on work that ends now. started_at: as document.now gave it."""
     return {
         "schema_version": MODEL_VERSION,
         "experiment": cell.experiment,

@@ -142,14 +142,13 @@ def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
 def _stack(panels: list[pd.DataFrame]) -> tuple[Figure, list[Axes]]:
     """One panel below the other, as high as their bars need."""
     heights = [PANEL_IN + BAR_IN * len(rows) * _lines(rows["label"]) for rows in panels]
-    figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.4), layout="constrained")
-    axes = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
+    figure, axes = style.stack(heights, more=0.4)
     for axis, rows in zip(axes, panels, strict=True):
         axis.set_yticks(range(len(rows)), rows["label"])
         axis.set_ylim(len(rows) - 0.4, -0.6)
         axis.tick_params(axis="y", length=0)
         axis.set_title(rows["title"].iloc[0])
-    return figure, list(axes)
+    return figure, axes
 
 
 def _lines(labels: pd.Series) -> float:

@@ -3,8 +3,11 @@
 import io
 import re
 import textwrap
+from collections.abc import Sequence
 
 import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -83,6 +86,15 @@ def title(text: str) -> str:
     return "\n".join(textwrap.fill(part, TITLE_LETTERS) for part in text.split("; "))
 
 
+def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axes]]:
+    """A figure of panels below each other, and these; heights, and `more` for what is around them, in inches.
+
+    To be called within `look`.
+    """
+    figure = Figure(figsize=(WIDTH_IN, sum(heights) + more), layout="constrained")
+    return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+
+
 def sentence_figure(sentence: str) -> Figure:
     """A figure that says in words why there is nothing to draw."""
     with look():
@@ -124,3 +136,8 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
     element = re.sub(r'href="#', f'href="#{prefix}-', element)
     safe = title.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return element.replace("<svg ", f'<svg role="img" aria-label="{safe}" ', 1)
+
+
+def picture(figure: Figure, prefix: str, caption: str) -> dict[str, str]:
+    """A figure as a section has it on the page: `svg`, with `prefix` before its ids, and `caption`."""
+    return {"svg": Markup(inline_svg(to_svg(figure), prefix, caption)), "caption": caption}

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 
 from gpufeed.core import record
 from gpufeed.core.file_writes import write_whole
@@ -68,10 +67,10 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
             troubles.append({"status": found["status"], "who": cell, "sentence": found["sentence"]})
     grouped, pictures = groups(measurements), []
     if grouped:
-        for name, figure in (("ceilings", ceilings_figure), ("au", speed_utilization_figure)):
-            svg = style.to_svg(figure.draw(measurements))
-            inline = style.inline_svg(svg, f"{experiment}-{name}", figure.CAPTION)
-            pictures.append({"svg": Markup(inline), "caption": figure.CAPTION})
+        pictures = [
+            style.picture(figure.draw(measurements), f"{experiment}-{name}", figure.CAPTION)
+            for name, figure in (("ceilings", ceilings_figure), ("au", speed_utilization_figure))
+        ]
     return {
         "tasks": [task(title, rows) for title, rows in grouped.items()],
         "pictures": pictures,

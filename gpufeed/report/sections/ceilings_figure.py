@@ -40,8 +40,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
         return style.sentence_figure(NOTHING)
     heights = [HEAD_IN + ROW_IN * len(rows) for rows in drawn.values()]
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights) + 0.7), layout="constrained")
-        axes = figure.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
+        figure, axes = style.stack(heights, more=0.7)
         seen = set()
         for axis, (name, rows) in zip(axes, drawn.items(), strict=True):
             seen |= _panel(axis, rows)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -47,10 +46,7 @@ def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pa
     """matrix: int64 (classes, classes), true classes in rows; pairs: the confused ones."""
     pairs = pairs[:MOST_PAIRS]
     with style.look():
-        bars_in = 0.8 + BAR_IN * len(pairs) if pairs else 0
-        figure = Figure(figsize=(style.WIDTH_IN, MATRIX_IN + bars_in), layout="constrained")
-        rows = 2 if pairs else 1
-        axes = figure.subplots(rows, 1, squeeze=False, height_ratios=[MATRIX_IN, bars_in][:rows])[:, 0]
+        figure, axes = style.stack([MATRIX_IN, 0.8 + BAR_IN * len(pairs)] if pairs else [MATRIX_IN])
         draw_matrix(axes[0], matrix, classes)
         figure.suptitle(textwrap.fill(title, TITLE_WIDTH), x=0.01, ha="left", fontsize=9)
         if pairs:
@@ -267,8 +263,7 @@ def model(found: Mapping, path: Path) -> dict:
         "title": title(found),
         "machine": f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}",
         "sentences": sentences(found),
-        "svg": Markup(style.inline_svg(style.to_svg(draw(found)), f"confusion-{found['cell_id']}", caption)),
-        "caption": caption,
+        **style.picture(draw(found), f"confusion-{found['cell_id']}", caption),
         "file": file.as_posix() if file.exists() else None,
         "predictions": predictions(path.with_name("predictions.csv")),
     }

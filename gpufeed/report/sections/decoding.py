@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
@@ -39,8 +38,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
     if not panels:
         return style.sentence_figure(NOTHING)
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, 5.6 * len(panels)), layout="constrained")
-        axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        figure, axes = style.stack([5.6] * len(panels))
         for axis, (rows, found) in zip(axes, panels, strict=True):
             _crossover_panel(axis, rows, found)
     return figure
@@ -347,9 +345,9 @@ def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
     sentences = crossover.answer(rows)
     if found:
         caption = f"{CROSSOVER} {say_threads(rows)}".rstrip()
-        pictures.append(_picture(draw_crossover(rows), f"{prefix}-crossover", caption))
+        pictures.append(style.picture(draw_crossover(rows), f"{prefix}-crossover", caption))
     if has_decoding(rows):
-        pictures.append(_picture(draw_decoding(rows), f"{prefix}-decoding", DECODING))
+        pictures.append(style.picture(draw_decoding(rows), f"{prefix}-decoding", DECODING))
     counts = sorted({cores for size in found for cores in size.cpu})
     without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
     return {
@@ -385,10 +383,6 @@ def _title(rows: pd.DataFrame) -> str:
     on = f"on {named}" if len(nodes) == 1 else f"on {len(nodes)} nodes alike ({named})"
     driver = "" if pd.isna(first["driver"]) else f", driver {first['driver']}"
     return f"{decoding_tables.hardware(rows)}{driver}, torch {first['torch']}, {on}"
-
-
-def _picture(figure, prefix: str, caption: str) -> dict:
-    return {"svg": Markup(style.inline_svg(style.to_svg(figure), prefix, caption)), "caption": caption}
 
 
 def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFrame) -> dict:

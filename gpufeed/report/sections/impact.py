@@ -211,8 +211,7 @@ def factors(machines: list[dict]) -> Figure:
     """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
     with style.look():
         heights = [REST_IN + row_in(machine["rows"]) * len(machine["rows"]) for machine in machines]
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
+        figure, axes = style.stack(heights)
         for axis, machine in zip(axes, machines, strict=True):
             _panel(axis, machine)
     return figure

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -141,10 +140,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     pictures = []
     finished = [found for found in measurements if done(found)]
     for number, found in enumerate(finished):  # a figure each: all in one would not fit a sheet of paper
-        svg = style.to_svg(draw([found]))
         caption = f"The same of {title(found)}." if number else CAPTION
-        inline = style.inline_svg(svg, f"{experiment}-inference-{number}", caption)
-        pictures.append({"svg": Markup(inline), "caption": caption})
+        pictures.append(style.picture(draw([found]), f"{experiment}-inference-{number}", caption))
     missing = [cell for cell in planned if cell not in there]
     return {"models": shown, "pictures": pictures, "troubles": troubles, "missing": missing}
 

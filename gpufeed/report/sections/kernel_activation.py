@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -133,11 +132,10 @@ def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
         if row["status"] == "done"
     }
     settings = found["settings"]
-    svg = style.inline_svg(style.to_svg(draw(done, settings)), prefix, CAPTION)
     return {
         "sentences": sentences(done, settings["columns"]),
         "claims": kernel_claims.activation_claims(done, lines, settings["columns"]),
-        "pictures": [{"svg": Markup(svg), "caption": CAPTION}],
+        "pictures": [style.picture(draw(done, settings), prefix, CAPTION)],
         "tables": [table(done, settings)],
     }
 

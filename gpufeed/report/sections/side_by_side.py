@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gpufeed.core.file_writes import write_whole
@@ -47,8 +46,7 @@ def _panels(machines: Sequence[pd.DataFrame], height: float, draw) -> Figure:
     if not machines:
         return style.sentence_figure(NOTHING_DRAWN)
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, height * len(machines)), layout="constrained")
-        axes = figure.subplots(len(machines), 1, squeeze=False)[:, 0]
+        figure, axes = style.stack([height] * len(machines))
         for axis, middle in zip(axes, machines, strict=True):
             draw(axis, middle)
     return figure
@@ -228,12 +226,10 @@ def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str],
     found = []
     for number, rows in enumerate(machines(means(records, steps, pair)) if pair else []):
         by_total, middle = {total: saved(rows, total) for total in TOTALS}, medians(rows)
-        pictures = []
-        for kind, draw in enumerate(BOTH):
-            svg = style.inline_svg(
-                style.to_svg(draw([middle])), f"{name}-both-{number}-{kind}", CAPTIONS[kind]
-            )
-            pictures.append({"svg": Markup(svg), "caption": CAPTIONS[kind]})
+        pictures = [
+            style.picture(draw([middle]), f"{name}-both-{number}-{kind}", caption)
+            for kind, (draw, caption) in enumerate(zip(BOTH, CAPTIONS, strict=True))
+        ]
         found.append(
             {
                 "machine": wording.machine(rows),

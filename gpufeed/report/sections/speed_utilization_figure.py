@@ -31,8 +31,7 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
         return style.sentence_figure("Nothing to draw: the ceilings of no cell have been measured.")
     heights = [HEAD_IN + max(PANEL_IN, ROW_IN * len(rows)) for rows in drawn.values()]
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, sum(heights)), layout="constrained")
-        axes = figure.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
+        figure, axes = style.stack(heights)
         for axis, (title, rows) in zip(axes, drawn.items(), strict=True):
             _panel(axis, rows)
             axis.set_title(style.title(title))

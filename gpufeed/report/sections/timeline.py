@@ -110,8 +110,7 @@ def draw(two: list[Step]) -> Figure:
     left = min(min(-step.before_ms, *step.starts.values()) for step in two)
     right = max(start + getattr(step, name) for step in two for name, start in step.starts.items())
     with style.look():
-        figure = Figure(figsize=(style.WIDTH_IN, HEAD_IN + PANEL_IN * len(two) + 0.3), layout="constrained")
-        axes = figure.subplots(len(two), 1, squeeze=False)[:, 0]
+        figure, axes = style.stack([PANEL_IN] * len(two), more=HEAD_IN + 0.3)
         figure.suptitle(two[0].title, x=0.01, ha="left", fontsize=10)
         for axis, step in zip(axes, two, strict=True):
             _panel(axis, step)

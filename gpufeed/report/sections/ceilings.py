@@ -1,19 +1,28 @@
-"""The part of the report on limits: each cell's verdict, the table, the figure, and what was not measured."""
+"""The part of the report on limits: each cell's verdict, the table, what was not measured, two figures.
+
+One figure shows where a steady epoch of each cell goes, the other how fast each is and what AU it has.
+"""
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core import record
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, loader_call, style, wording
 from gpufeed.report.comparison_text import piped
 from gpufeed.report.load_records import machine_of, read_documents
-from gpufeed.report.sections import ceilings_figure, ceilings_rows, ceilings_verdict, speed_utilization_figure
-from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, table
+from gpufeed.report.sections import ceilings_rows, ceilings_verdict
+from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
 from gpufeed.report.tables import CELL_COLUMNS
 
 WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
@@ -68,8 +77,11 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     grouped, pictures = groups(measurements), []
     if grouped:
         pictures = [
-            style.picture(figure.draw(measurements), f"{experiment}-{name}", figure.CAPTION)
-            for name, figure in (("ceilings", ceilings_figure), ("au", speed_utilization_figure))
+            style.picture(draw(measurements), f"{experiment}-{name}", caption)
+            for name, draw, caption in (
+                ("ceilings", draw_epochs, EPOCHS_CAPTION),
+                ("au", draw_speeds, SPEEDS_CAPTION),
+            )
         ]
     return {
         "tasks": [task(title, rows) for title, rows in grouped.items()],
@@ -78,6 +90,13 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         "troubles": troubles,
         "missing": [cell for cell in planned if cell not in there],
     }
+
+
+def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
+    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
+    measurements = [record.read_ceilings(path) for path in paths]
+    write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
+    write_whole(out_figure, style.to_svg(draw_epochs(measurements)))
 
 
 def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
@@ -203,8 +222,141 @@ def start(found: Mapping[str, float]) -> str:
     )
 
 
-def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
-    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    measurements = [record.read_ceilings(path) for path in paths]
-    write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(ceilings_figure.draw(measurements)))
+BAR_IN, BARS_HEAD_IN = 0.38, 1.0
+FEWEST_ROWS = 2  # that a panel has room for, so that a bar alone is no block
+VISIBLE = 0.002  # share of the longest bar: what is thinner is not in the legend
+BARS_ROOM = 1.45  # of the longest bar: what stands beside the bars is in it
+# Hatches tell them apart in a grey print, and the light ones stand beside dark ones.
+LOOKS = {
+    "compute": (style.BLUE, "", "compute: what remains without any input"),
+    "first batch": (style.GREY, "xx", "wait for the first batch of the epoch"),
+    "decode": (style.VERMILION, "//", "wait, decode"),
+    "transfer": (style.ORANGE, "..", "wait, transfer"),
+    "other wait": (style.SKY, "\\\\", "wait, not told apart"),
+    "growth": (style.GREEN, "++", "steps slower beside the loader"),
+}
+NOTHING = "Nothing to draw: the ceilings of no cell have been measured."
+EPOCHS_CAPTION = (
+    "Where a steady epoch of each pipeline goes, end to end. Compute is what remains where one batch on the "
+    "device is trained on again and again; the rest is what the input costs: the wait, by what difference "
+    "runs of the loader say of it, and what the steps themselves take longer beside the loader. What falls "
+    "on the first batch of an epoch, decode too, stands there and not with its stage. Beside each bar its "
+    "AU, the share of compute, and its verdict."
+)
+
+
+def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
+    """Panels of the measurements that are done."""
+    drawn = groups(measurements)
+    if not drawn:
+        return style.sentence_figure(NOTHING)
+    heights = [BARS_HEAD_IN + BAR_IN * len(rows) for rows in drawn.values()]
+    with style.look():
+        figure, axes = style.stack(heights, more=0.7)
+        seen = set()
+        for axis, (name, rows) in zip(axes, drawn.items(), strict=True):
+            seen |= _epochs_panel(axis, rows)
+            axis.set_title(style.title(name))
+        figure.legend(handles=_legend(seen), loc="outside upper left", ncols=3)
+    return figure
+
+
+def _epochs_panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> set[str]:
+    """Draws the bars and returns the parts that they have."""
+    split = [parts(found) for _, found in rows]
+    longest, seen = max(sum(part.values()) for part in split), set()
+    for y, (found, seconds) in enumerate(zip((found for _, found in rows), split, strict=True)):
+        left = 0.0
+        for name, (colour, hatch, _) in LOOKS.items():
+            if seconds[name] > 0:
+                bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6, "zorder": 2}
+                axis.barh(y, seconds[name], left=left, height=0.66, **bar)
+                left += seconds[name]
+            if seconds[name] > VISIBLE * longest:
+                seen.add(name)
+        share = found["shares"]["au"]["median"]
+        words = f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}"
+        axis.text(left + 0.01 * longest, y, words, va="center", fontsize=9)
+    axis.set_yticks(range(len(rows)), [name for name, _ in rows])
+    spare = max(0, FEWEST_ROWS - len(rows)) / 2
+    axis.set_ylim(len(rows) - 0.5 + spare, -0.5 - spare)
+    axis.set_xlim(0, longest * BARS_ROOM)
+    axis.tick_params(axis="y", length=0)
+    axis.set_xlabel("seconds of an epoch, mean over the pairs")
+    axis.grid(axis="x", color="#E4E4E4", zorder=0)
+    return seen
+
+
+def _legend(seen: set[str]) -> list[Patch]:
+    return [
+        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=label)
+        for name, (colour, hatch, label) in LOOKS.items()
+        if name in seen
+    ]
+
+
+AXES_IN, AXES_HEAD_IN, NAME_IN = 3.0, 0.9, 0.2
+AXES_ROOM = 1.08  # of the scale, so that the fastest lies below the edge of its panel
+TEN, RIM = 0.1, 0.01  # the scale of AU begins at a ten, and below the lowest by what keeps its marker whole
+SPEEDS_CAPTION = (
+    "Images per second end to end against AU, with the 95 % intervals over the pairs; the scale of AU begins "
+    "below the lowest, and the names have their AU, the highest first. The dashed line is "
+    "an AU of 100 %: to its left the device is lost to the input. Of pipelines with the same AU the "
+    "higher one has the cheaper work on the device, such as another augment. A task with one pipeline has no "
+    "panel beside tasks with several."
+)
+
+
+def draw_speeds(measurements: Sequence[Mapping]) -> Figure:
+    """A panel a task, of those with several pipelines if there are any; a sentence where nothing is done."""
+    drawn = groups(measurements)
+    drawn = {title: rows for title, rows in drawn.items() if len(rows) > 1} or drawn
+    if not drawn:
+        return style.sentence_figure("Nothing to draw: the ceilings of no cell have been measured.")
+    heights = [AXES_HEAD_IN + max(AXES_IN, NAME_IN * len(rows)) for rows in drawn.values()]
+    with style.look():
+        figure, axes = style.stack(heights)
+        for axis, (title, rows) in zip(axes, drawn.items(), strict=True):
+            _speeds_panel(axis, rows)
+            axis.set_title(style.title(title))
+    return figure
+
+
+def _speeds_panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
+    for number, (name, found) in enumerate(rows):
+        au, rate = found["shares"]["au"], found["images_per_s"][END]
+        axis.errorbar(
+            [au["median"]], [rate["median"]], xerr=_reach(au), yerr=_reach(rate), capsize=3, lw=1.2, ms=7,
+            label=f"{name}: {wording.tenths(au['median'])}", **_point(number),
+        )  # fmt: skip
+    axis.axvline(1, color="black", lw=1, ls="--")
+    axis.set_xlim(*_scale([found["shares"]["au"] for _, found in rows]))
+    axis.set_ylim(0, AXES_ROOM * max(found["images_per_s"][END]["max"] for _, found in rows))
+    axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.xaxis.set_major_locator(MaxNLocator(steps=(1, 2, 5, 10)))  # whole percents
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_xlabel("AU: compute-only over end-to-end time")
+    axis.set_ylabel("images per second, end to end")
+    axis.grid(color="#E4E4E4")
+    axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)
+
+
+def _scale(shares: Sequence[Mapping]) -> tuple[float, float]:
+    """From the multiple of 10 % below the lowest AU or interval to a little beyond 100 % or the highest."""
+    known = [value for au in shares for value in (au["median"], au["ci95_low"], au["ci95_high"]) if value]
+    low = min(1 - TEN, max(0.0, TEN * math.floor((min(known) - RIM) / TEN)))
+    high = max(1.0, *known)
+    return low, high + (high - low) / 20
+
+
+def _point(number: int) -> dict[str, str]:
+    """The look of a point; full ones have a white rim, which keeps those that overlap apart."""
+    point = style.point(number)
+    return point if point["mfc"] == "white" else {**point, "mec": "white"}
+
+
+def _reach(of: Mapping) -> list[list[float]] | None:
+    """From the median to the ends of the interval; None without one."""
+    if of["ci95_low"] is None:
+        return None
+    return [[max(0.0, of["median"] - of["ci95_low"])], [max(0.0, of["ci95_high"] - of["median"])]]

@@ -6,13 +6,9 @@ import pytest
 import record_fixtures as made
 
 from gpufeed.report import figures, load_records, publish, style, tables
-from gpufeed.report.sections import (
-    ceilings_figure,
-    inference,
-    kernel_activation,
-    learning,
-    speed_utilization_figure,
-)
+from gpufeed.report.sections import ceilings as ceilings_figure
+from gpufeed.report.sections import ceilings as speed_utilization_figure
+from gpufeed.report.sections import inference, kernel_activation, learning
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +241,7 @@ def test_a_figure_in_a_page_is_smaller_and_says_and_draws_the_same():
 
 
 @pytest.mark.parametrize("gpu", ["NVIDIA H200", "NVIDIA H100 80GB HBM3", "a card with a name in words " * 4])
-@pytest.mark.parametrize("draw", [ceilings_figure.draw, speed_utilization_figure.draw])
+@pytest.mark.parametrize("draw", [ceilings_figure.draw_epochs, speed_utilization_figure.draw_speeds])
 def test_titles_of_ceilings_end_within_the_figure(draw, gpu):
     found = ceilings.document(ceilings.pairs(0.5))
     found["environment"]["gpu"]["name"] = gpu

@@ -25,7 +25,7 @@ from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import read_ceilings
 from gpufeed.report import publish, style
-from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict, speed_utilization_figure
+from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict
 
 
 def several():
@@ -86,7 +86,7 @@ def test_the_table_and_the_figure(tmp_path):
 
 
 def test_speed_against_au_has_every_pipeline_that_is_done():
-    svg = style.to_svg(speed_utilization_figure.draw(several()))
+    svg = style.to_svg(ceilings.draw_speeds(several()))
     words = "".join(ElementTree.fromstring(svg[svg.index("<svg") :]).itertext())
     for text in (
         "overlap, 4 workers",
@@ -96,13 +96,13 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     ):
         assert text in words
     assert "8 workers" not in words
-    (axis,) = speed_utilization_figure.draw(several()).axes
+    (axis,) = ceilings.draw_speeds(several()).axes
     points = [container.lines[0].get_xydata()[0].tolist() for container in axis.containers]
     assert points == [pytest.approx([1 / 1.01, 1000 / 1.01]), pytest.approx([1 / 2.63, 1000 / 2.63])]
-    assert "Nothing to draw" in style.to_svg(speed_utilization_figure.draw(several()[2:]))
+    assert "Nothing to draw" in style.to_svg(ceilings.draw_speeds(several()[2:]))
     lone = made.document(made.pairs(0.01), input_s=0.5, cell={"batch_size": 512})
-    assert len(speed_utilization_figure.draw([*several(), lone]).axes) == 1  # compared with nothing
-    assert len(speed_utilization_figure.draw([lone]).axes) == 1
+    assert len(ceilings.draw_speeds([*several(), lone]).axes) == 1  # compared with nothing
+    assert len(ceilings.draw_speeds([lone]).axes) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_speed_against_au_has_every_pipeline_that_is_done():
     [([1.63, 0.01], 0.3), ([0.06, 0.01, 0.0], 0.9), ([0.001], 0.9), ([0.1111], 0.8), ([5.0], 0.1)],
 )
 def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
-    figure = speed_utilization_figure.draw([made.document(made.pairs(wait)) for wait in waits])
+    figure = ceilings.draw_speeds([made.document(made.pairs(wait)) for wait in waits])
     figure.draw_without_rendering()
     (axis,) = figure.axes
     low, high = axis.get_xlim()
@@ -130,14 +130,14 @@ def test_the_scale_of_au_begins_a_ten_below_the_lowest(waits, begin):
 
 
 def test_an_interval_below_the_lowest_median_is_within_the_scale():
-    figure = speed_utilization_figure.draw([made.document(made.pairs(0.1, jitter=0.06))])
+    figure = ceilings.draw_speeds([made.document(made.pairs(0.1, jitter=0.06))])
     (axis,) = figure.axes
     assert axis.get_xlim()[0] == pytest.approx(0.8)
 
 
 def test_the_fastest_pipeline_lies_within_its_panel():
     for measurements in (several(), several()[1:2]):  # alone it would sit on the edge, cut in half
-        figure = speed_utilization_figure.draw(measurements)
+        figure = ceilings.draw_speeds(measurements)
         figure.draw_without_rendering()
         (axis,) = figure.axes
         (_, y), scale = axis.containers[0].lines[0].get_xydata()[0], axis.get_ylim()

@@ -182,6 +182,12 @@ def listing(items: Iterable) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
+def rounded_ends(values: Iterable[float | None], figures: int) -> str:
+    """`1.4` where all values agree to so many figures, else `1.4 to 1.6`; `-` where there is none."""
+    shown = [f"{value:.{figures}g}" for value in sorted(value for value in values if value is not None)]
+    return " to ".join(dict.fromkeys((shown[0], shown[-1]))) if shown else "-"
+
+
 def ranged(median: float, low: float, high: float, n: int) -> str:
     """A rate with its range and n, such as `2,313 images/s (median, range 2,235 to 2,500, n = 3)`."""
     if n == 1:

@@ -77,11 +77,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     grouped, pictures = groups(measurements), []
     if grouped:
         pictures = [
-            style.picture(draw(measurements), f"{experiment}-{name}", caption)
-            for name, draw, caption in (
-                ("ceilings", draw_epochs, EPOCHS_CAPTION),
-                ("au", draw_speeds, SPEEDS_CAPTION),
-            )
+            style.picture(draw_epochs(measurements), f"{experiment}-ceilings", EPOCHS_CAPTION),
+            style.picture(draw_speeds(measurements), f"{experiment}-au", SPEEDS_CAPTION),
         ]
     return {
         "tasks": [task(title, rows) for title, rows in grouped.items()],
@@ -154,8 +151,8 @@ def how(rows: Sequence[tuple[str, Mapping]]) -> str:
 
 def line(name: str, found: Mapping) -> dict:
     """One row of the table, in words."""
-    shares, told = found["shares"], ceilings_verdict.of(found)
-    kind, _, evidence = told.sentence.partition(": ")
+    shares = found["shares"]
+    kind, _, evidence = ceilings_verdict.of(found).sentence.partition(": ")
     return {
         "name": name,
         "kind": kind,
@@ -186,8 +183,8 @@ def stage(name: str, found: Mapping) -> str:
     if unsettled(found):
         return f"{name}: not settled. {disagreement(found['seconds'])}"
     if not found["shown"]:
-        told = seconds if median > 0 else "below zero"
-        return f"{name}: not shown to take any time (in the median of {n} rounds {told})"
+        known = seconds if median > 0 else "below zero"
+        return f"{name}: not shown to take any time (in the median of {n} rounds {known})"
     seconds += f" (median of {n} rounds)"
     of = "an epoch with files that are not in the page cache" if name == FETCH else "the epoch"
     points = ceilings_verdict.points_of(found["points"])
@@ -246,7 +243,7 @@ EPOCHS_CAPTION = (
 
 
 def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
-    """Panels of the measurements that are done."""
+    """Draw where a steady epoch of each pipeline goes: a panel a task, of those that are done."""
     drawn = groups(measurements)
     if not drawn:
         return style.sentence_figure(NOTHING)
@@ -308,11 +305,11 @@ SPEEDS_CAPTION = (
 
 
 def draw_speeds(measurements: Sequence[Mapping]) -> Figure:
-    """A panel a task, of those with several pipelines if there are any; a sentence where nothing is done."""
+    """Draw images/s against AU: a panel a task, of those with several pipelines if there are any."""
     drawn = groups(measurements)
     drawn = {title: rows for title, rows in drawn.items() if len(rows) > 1} or drawn
     if not drawn:
-        return style.sentence_figure("Nothing to draw: the ceilings of no cell have been measured.")
+        return style.sentence_figure(NOTHING)
     heights = [AXES_HEAD_IN + max(AXES_IN, NAME_IN * len(rows)) for rows in drawn.values()]
     with style.look():
         figure, axes = style.stack(heights)

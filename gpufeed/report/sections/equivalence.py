@@ -10,7 +10,7 @@ import pandas as pd
 from gpufeed.core.equivalence_verdict import Verdict, settings_in_words
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report.tables import is_ceiling
-from gpufeed.report.wording import listing, plural
+from gpufeed.report.wording import listing, plural, rounded_ends
 
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
 UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
@@ -86,8 +86,8 @@ def row(verdicts: list[Verdict]) -> GateRow:
         status=next(status for status in ("failed", "skipped", "passed") if status in found),
         decoder=f"{pixels['version']}{by_others(verdicts)}" if pixels else "-",
         allowed=f"{pixels['max']} (mean {pixels['mean']:g})" if pixels else "-",
-        largest=spread([verdict.max_difference for verdict in verdicts]),
-        mean=spread([verdict.mean_difference for verdict in verdicts]),
+        largest=rounded_ends((verdict.max_difference for verdict in verdicts), 3),
+        mean=rounded_ends((verdict.mean_difference for verdict in verdicts), 3),
         compared=compared(verdicts),
         machine=machine(first),
         troubles=troubles(verdicts),
@@ -96,21 +96,13 @@ def row(verdicts: list[Verdict]) -> GateRow:
 
 def by_others(verdicts: list[Verdict]) -> str:
     """How many images, over all settings, other decoders had to decode; empty if there were none."""
-    told = [verdict.loading for verdict in verdicts if verdict.loading]
+    known = [verdict.loading for verdict in verdicts if verdict.loading]
     others: Counter[str] = Counter()
-    for loading in told:
+    for loading in known:
         others.update(loading["fell_back"])
-    images = sum(loading["images"] for loading in told)
+    images = sum(loading["images"] for loading in known)
     said = listing(f"{count:,} by {name}" for name, count in sorted(others.items())) if others else ""
     return f"; of {images:,} images {said}" if said else ""
-
-
-def spread(values: list[float | None]) -> str:
-    """One number if all settings agree to three figures, else the smallest and the largest."""
-    shown = [f"{value:.3g}" for value in sorted(value for value in values if value is not None)]
-    if not shown:
-        return "-"
-    return shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
 
 
 def compared(verdicts: list[Verdict]) -> str:

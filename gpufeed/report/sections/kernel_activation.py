@@ -167,7 +167,7 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
             if (lead := faster(row, done.get((work, form, rival, width))))
         }
         if leads:
-            text += f", {ranged(leads.values())} times the speed of {WHO[rival]}"
+            text += f", {wording.rounded_ends(leads.values(), 2)} times the speed of {WHO[rival]}"
     return text + "."
 
 
@@ -195,12 +195,6 @@ def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
             behind = row["ms_median"] / first["ms_median"]
             text += f", {behind:.2f} times that of {WHO[row['implementation']]}"
     return text
-
-
-def ranged(values: Iterable[float]) -> str:
-    """`1.4`, or `1.4 to 1.6`."""
-    ends = [f"{value:.2g}" for value in sorted(values)]
-    return ends[0] if ends[0] == ends[-1] else f"{ends[0]} to {ends[-1]}"
 
 
 def capital(text: str) -> str:

@@ -23,6 +23,7 @@ TITLE_WIDTH = 58  # letters that fit above the axes
 LABEL_WIDTH = 52  # and beside a bar
 COLUMNS = 2  # of the figure of workers
 BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
+WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
     "load_ms": ("load: the host waits for samples", style.ORANGE, "//"),
@@ -97,9 +98,8 @@ def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """
     panels, alone = [], []
     for rows in tables.tasks(cells):
-        ours = _shorten(tables.pipelines(rows))
+        ours = fastest_settings(tables.pipelines(rows))
         if len(ours):
-            ours = ours.sort_values("images_per_s", ascending=False)
             panel = ours.assign(label=wording.labels(ours), title=panel_title(ours))
             (panels if verdicts.compares(rows) else alone).append(panel)
     return panels or _together(alone)
@@ -112,8 +112,8 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
         machines.setdefault(wording.machine(rows), []).append(rows)
     found = []
     for machine, panels in machines.items():
-        together = pd.concat([rows.assign(told=wording.task(rows) + ", " + rows["label"]) for rows in panels])
-        parts = [re.split("[,;] | on ", words) for words in together["told"]]
+        together = pd.concat([rows.assign(text=wording.task(rows) + ", " + rows["label"]) for rows in panels])
+        parts = [re.split("[,;] | on ", words) for words in together["text"]]
         shared = [part for part in parts[0] if all(part in own for own in parts)]
         lines = textwrap.wrap(", ".join(shared), TITLE_WIDTH) + textwrap.wrap(machine, TITLE_WIDTH)
         names = [", ".join(part for part in own if part not in shared) for own in parts]
@@ -126,16 +126,15 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
     return found
 
 
-def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
-    """With too many pipelines for one panel, the fastest of each loader, worker count and augment.
+def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
+    """The rows, the fastest first; of too many for one panel the fastest of each loader, workers and augment.
 
-    `left_out` counts what is not drawn; the table of cells has them all.
+    more: columns of which each value stays, too. `left_out` counts what is not drawn; the table of cells has
+    them all.
     """
-    kept = rows
+    kept = ordered = rows.sort_values("images_per_s", ascending=False)
     if len(rows) > MOST_BARS:
-        kept = rows.sort_values("images_per_s", ascending=False).drop_duplicates(
-            ["loader", "workers", "augment"]
-        )
+        kept = ordered.drop_duplicates(["loader", "workers", "augment", *more])
     return kept.assign(left_out=len(rows) - len(kept))
 
 
@@ -168,7 +167,7 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
     medians = rows["images_per_s"].to_numpy(float)
     axis.barh(y, medians, height=0.66, color=style.BLUE, zorder=2)
-    axis.errorbar(medians, y, xerr=_spread(rows), fmt="none", ecolor="black", capsize=4, lw=1.4, zorder=3)
+    axis.errorbar(medians, y, xerr=style.whiskers(rows), **WHISKERS)
     ceilings = rows["ceiling_images_per_s"].to_numpy(float)
     # bars with the same ceiling touch, so that their pieces join to one line
     axis.vlines(ceilings, y - 0.5, y + 0.5, colors=style.VERMILION, lw=2, zorder=4)
@@ -189,11 +188,11 @@ def _throughput_panel(axis: Axes, rows: pd.DataFrame) -> None:
 def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
     """The numbers of a bar in words, on its right, out of the ceiling's way."""
     words = wording.count(row["images_per_s"])
-    told = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
+    ceiling = verdicts.short_ceiling(row).replace("the ceiling", "ceiling")
     if row["against_ceiling"] == "not distinguishable":
-        told = LIKE_CEILING
-    if told:
-        words += " (" + textwrap.fill(told, 20) + ")"
+        ceiling = LIKE_CEILING
+    if ceiling:
+        words += " (" + textwrap.fill(ceiling, 20) + ")"
     axis.text(widest * 1.02, y, words, va="center", fontsize=9, backgroundcolor="white")
 
 
@@ -302,10 +301,7 @@ def _setting_bars(axis: Axes, held: pd.DataFrame, setting: str, workers: int) ->
     ours = held.sort_values("images_per_s").drop_duplicates(setting, keep="last").sort_values(setting)
     x = np.arange(len(ours))
     axis.bar(x, ours["images_per_s"].to_numpy(float), width=0.6, color=style.BLUE, zorder=2)
-    axis.errorbar(
-        x, ours["images_per_s"].to_numpy(float), yerr=_spread(ours), fmt="none", ecolor="black", capsize=4,
-        lw=1.4, zorder=3,
-    )  # fmt: skip
+    axis.errorbar(x, ours["images_per_s"].to_numpy(float), yerr=style.whiskers(ours), **WHISKERS)
     axis.set_xticks(x, [SWEPT_WORDS[setting](value) for value in ours[setting]])
     axis.set_title(f"{SWEPT_TITLES[setting]}, {wording.plural(workers, 'worker')}")
     axis.grid(axis="y", color="#E4E4E4", zorder=0)
@@ -319,7 +315,7 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
         line = line.sort_values("workers")
         look = style.line(number)
         axis.errorbar(
-            line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=_spread(line),
+            line["workers"].to_numpy(float), line["images_per_s"].to_numpy(float), yerr=style.whiskers(line),
             capsize=3, lw=1.6, label=SWEPT_WORDS[setting](value), **look,
         )  # fmt: skip
         if setting == "loader" and (line["epoch_start_share"] > verdicts.MOSTLY_AT_START).any():
@@ -339,12 +335,3 @@ def _setting_lines(axis: Axes, held: pd.DataFrame, setting: str, base: float, ro
     axis.set_xticks(sorted({0, *rows["workers"].astype(int)}))
     axis.grid(color="#E4E4E4")
     axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
-
-
-def _spread(rows: pd.DataFrame) -> list[np.ndarray]:
-    """Distances from the median to the smallest and to the largest repeat, as matplotlib wants whiskers."""
-    medians = rows["images_per_s"].to_numpy(float)
-    return [
-        medians - rows["images_per_s_min"].to_numpy(float),
-        rows["images_per_s_max"].to_numpy(float) - medians,
-    ]

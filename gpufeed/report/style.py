@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Sequence
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -93,6 +95,12 @@ def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axe
     """
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + more), layout="constrained")
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+
+
+def whiskers(rows: pd.DataFrame) -> np.ndarray:
+    """Distances from images_per_s to its smallest and to its largest value, (2, n), for an errorbar."""
+    middle, low, high = (rows[f"images_per_s{end}"].to_numpy(float) for end in ("", "_min", "_max"))
+    return np.array([middle - low, high - middle])
 
 
 def sentence_figure(sentence: str) -> Figure:

@@ -203,6 +203,7 @@ class Line:
 
 def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
     """What `draw_decoding` has to show of one machine."""
+    rows = _most_cores(rows)
     batches, colds = _batch_panels(rows), _cold_panels(rows)
     decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
     lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
@@ -223,8 +224,7 @@ def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]
 
 def has_decoding(points: pd.DataFrame) -> bool:
     """Whether `draw_decoding` has something to draw."""
-    rows = decoding_tables.measured(points)
-    return bool(_batch_panels(rows) or _cold_panels(rows))
+    return bool(_decoding_lines(decoding_tables.measured(points)))
 
 
 def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
@@ -234,26 +234,19 @@ def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _batch_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """A table a dataset, of the decoders that have several batch sizes there."""
-    warm = _most_cores(rows)
-    warm = warm[warm["cache"] == "warm"]
-    panels = []
-    for _, ours in warm.groupby(["side", "dataset"], sort=True):
-        several = ours.groupby("decoder")["batch_size"].transform("nunique") > 1
-        if several.any():
-            panels.append(ours[several])
-    return panels
+    return _panels_of(rows[rows["cache"] == "warm"], "batch_size")
 
 
 def _cold_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
     """A table a dataset, of the decoders measured warm and cold."""
-    ours = _most_cores(rows)
-    ours = ours[ours["main"].astype(bool)]
-    panels = []
-    for _, same in ours.groupby(["side", "dataset"], sort=True):
-        both = same.groupby("decoder")["cache"].transform("nunique") == 2
-        if both.any():
-            panels.append(same[both])
-    return panels
+    return _panels_of(rows[rows["main"].astype(bool)], "cache")
+
+
+def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
+    """A table a dataset, of the decoders that have several values of this column there."""
+    groups = (same for _, same in rows.groupby(["side", "dataset"], sort=True))
+    several = (same[same.groupby("decoder")[column].transform("nunique") > 1] for same in groups)
+    return [panel for panel in several if len(panel)]
 
 
 def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
@@ -262,7 +255,7 @@ def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None
         axis.errorbar(
             ours["batch_size"],
             ours["images_per_s"],
-            yerr=_range(ours),
+            yerr=style.whiskers(ours),
             capsize=3,
             ms=5,
             lw=1.4,
@@ -286,7 +279,7 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
         axis.plot([cold["images_per_s"].iloc[0], rate], [y, y], color=colour, lw=1)
         for some, face in ((cold, "white"), (same[same["cache"] == "warm"], colour)):
             bar = {"fmt": "o", "ms": 7, "color": colour, "mfc": face, "capsize": 3}
-            axis.errorbar(some["images_per_s"], [y], xerr=_range(some), **bar)
+            axis.errorbar(some["images_per_s"], [y], xerr=style.whiskers(some), **bar)
     axis.set_yticks(range(len(warm)), warm["decoder"], fontsize=9)
     axis.set_ylim(len(warm) - 0.5, -0.5)
     axis.set(xscale="log", xlabel="images per second (filled: warm, hollow: cold)")
@@ -298,12 +291,6 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 def _dataset(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     return f"{first['dataset']} ({int(first['width'])} x {int(first['height'])} pixels)"
-
-
-def _range(rows: pd.DataFrame) -> np.ndarray:
-    """Distance from the median to the smallest and to the largest pass, (2, n)."""
-    middle = rows["images_per_s"]
-    return np.array([middle - rows["images_per_s_min"], rows["images_per_s_max"] - middle])
 
 
 CROSSOVER = (

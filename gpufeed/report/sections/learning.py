@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.report import style, tables, wording
-from gpufeed.report.figures import MOST_BARS, panel_title
+from gpufeed.report.figures import fastest_settings, panel_title
 
 # Cells that train the same way up to the same last step.
 SAME_LENGTH = ["epochs", "step_limit"]
@@ -188,16 +188,8 @@ def learners(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[pd.DataFrame]:
         ours = tables.pipelines(rows)
         ours = ours[ours["cell_id"].map(counted).fillna(0) > 1]
         if len(ours):
-            panels.append(_with_names(_shorten(ours.sort_values("images_per_s", ascending=False))))
+            panels.append(_with_names(fastest_settings(ours, "activation")))
     return panels
-
-
-def _shorten(rows: pd.DataFrame) -> pd.DataFrame:
-    """With too many for one panel, the fastest of each loader, worker count, augment and activation."""
-    kept = rows
-    if len(rows) > MOST_BARS:
-        kept = rows.drop_duplicates(["loader", "workers", "augment", "activation"])
-    return kept.assign(left_out=len(rows) - len(kept))
 
 
 def _with_names(rows: pd.DataFrame) -> pd.DataFrame:

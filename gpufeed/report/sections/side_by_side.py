@@ -52,7 +52,7 @@ def _panels(machines: Sequence[pd.DataFrame], height: float, draw) -> Figure:
     return figure
 
 
-def _ends(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def _medians_and_reach(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the medians of the columns, and how far their range reaches below and above."""
     middle, low, high = (np.array([row[c, end] for c in columns]) for end in ("median", "min", "max"))
     return middle, np.array([middle - low, high - middle])
@@ -61,7 +61,7 @@ def _ends(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarra
 def _phases(axis, middle: pd.DataFrame) -> None:
     wide, places = 0.38, np.arange(len(PARTS))
     for number, (name, row) in enumerate(middle.iterrows()):
-        heights, reach = _ends(row, list(PARTS.values()))
+        heights, reach = _medians_and_reach(row, list(PARTS.values()))
         look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
         at = places + (number - 0.5) * wide
         bars = axis.bar(at, heights, wide, label=name, zorder=2, yerr=reach, error_kw=WHISKERS, **look)
@@ -75,7 +75,7 @@ def _phases(axis, middle: pd.DataFrame) -> None:
 
 def _totals(axis, middle: pd.DataFrame) -> None:
     for number, (_, row) in enumerate(middle.iterrows()):
-        (value,), reach = _ends(row, ["total_ms"])
+        (value,), reach = _medians_and_reach(row, ["total_ms"])
         look = {"color": COLOURS[number], "hatch": HATCHES[number], "edgecolor": "white", "lw": 0}
         bar = axis.barh([number], [value], 0.6, zorder=2, xerr=reach, error_kw=WHISKERS, **look)
         axis.bar_label(bar, [f"{value:.2f} ms"], padding=6, fontsize=9)

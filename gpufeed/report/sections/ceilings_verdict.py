@@ -44,11 +44,10 @@ def of(found: Mapping[str, Any]) -> Verdict:
         return Verdict(BUSY, disturbed(found))
     if low is None or held(low, high):
         return Verdict(OPEN, undecided(found))
-    if low >= FED:
-        return Verdict(COMPUTE, sentence(COMPUTE, evidence(found), found))
-    if low >= LOST:
-        return Verdict(BALANCED, sentence(BALANCED, evidence(found), found))
-    return lost(found)
+    if low < LOST:
+        return lost(found)
+    parts = [waits(found), starts(found), growth(found), limit(found)]
+    return verdict(COMPUTE if low >= FED else BALANCED, parts, found)
 
 
 def busy(found: Mapping[str, Any]) -> bool:
@@ -67,29 +66,21 @@ def disturbed(found: Mapping[str, Any]) -> str:
     )
 
 
-def evidence(found: Mapping[str, Any]) -> list[str]:
-    """What a sentence says where no cause is looked for."""
-    return [waits(found), starts(found), growth(found), limit(found)]
-
-
 def lost(found: Mapping[str, Any]) -> Verdict:
     """The verdict where the input is what to work on: for what of it the device waits."""
     shares = found["shares"]
     wait = shares["wait"]["median"]
     if shares["growth"]["median"] > wait:
         parts = [grows(found), waits(found), starts(found), lift(foremost(found), found)]
-        return Verdict(INPUT, sentence(INPUT, parts, found), STEP)
+        return verdict(INPUT, parts, found, STEP)
     if shares["start"]["ci95_low"] > HALF * wait:
-        return Verdict(
-            START, sentence(START, [waits(found) + start(found), growth(found), limit(found)], found)
-        )
+        return verdict(START, [waits(found) + start(found), growth(found), limit(found)], found)
     stage = cause(found)
     if stage is None:
-        parts = [waits(found), apart(found), growth(found), limit(found)]
-        return Verdict(INPUT, sentence(INPUT, parts, found))
+        return verdict(INPUT, [waits(found), apart(found), growth(found), limit(found)], found)
     points = f", {points_of(min(found['stages'][stage]['points'], wait))} of it for {named(stage, found)}"
     parts = [waits(found) + points, starts(found, stage), growth(found), lift(stage, found)]
-    return Verdict(INPUT, sentence(INPUT, parts, found), stage)
+    return verdict(INPUT, parts, found, stage)
 
 
 def cause(found: Mapping[str, Any]) -> str | None:
@@ -117,10 +108,10 @@ def lift(stage: str | None, found: Mapping[str, Any]) -> str:
     return f"removing {stage} would lift it to at most {times(least)}, {limit(found, verb='')}"
 
 
-def sentence(kind: str, parts: list[str], found: Mapping[str, Any]) -> str:
-    """All parts that say something, behind the kind."""
+def verdict(kind: str, parts: list[str], found: Mapping[str, Any], stage: str | None = None) -> Verdict:
+    """The verdict with a sentence of all parts that say something, behind the kind."""
     whole = f"{kind}: {'; '.join(part for part in parts if part)}"
-    return f"{whole} ({au(found)}).{shared(found)}"
+    return Verdict(kind, f"{whole} ({au(found)}).{shared(found)}", stage)
 
 
 def held(low: float, high: float) -> list[float]:
@@ -206,11 +197,7 @@ def apart(found: Mapping[str, Any]) -> str:
     said = [f"{points_of(share)} for {name}" for name, share in parts.items() if share >= NOTED]
     if found["stages"][DECODE]["reason"]:
         said.append(f"decode was not told apart: {found['stages'][DECODE]['reason'].rstrip('.')}")
-    return (
-        f"no stage is shown to have half of that ({', '.join(said)})"
-        if said
-        else "no stage is shown to have half of that"
-    )
+    return "no stage is shown to have half of that" + (f" ({', '.join(said)})" if said else "")
 
 
 def named(stage: str, found: Mapping[str, Any]) -> str:

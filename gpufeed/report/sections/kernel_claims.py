@@ -39,7 +39,7 @@ class Measured:
     low: float
     high: float
 
-    def told(self, say: Callable[[float], str]) -> str:
+    def words(self, say: Callable[[float], str]) -> str:
         return f"{say(self.value)} ({say(self.low)} to {say(self.high)})"
 
 
@@ -51,27 +51,32 @@ def augment_claims(done: AugmentRows, titles: Mapping[str, str]) -> list[Claim]:
     found.append(share(done, "fused", "one_pass", FUSED_SHARE, "fused, all in one pass"))
     found.append(lead_by_bytes(done))
     for name, title in LIBRARIES.items():
-        times = slower(done, name, "ms", BATCH, SIZE)
+        times = slower(done, name)
         claim = f"fused over {title}, the same work, batch {BATCH} of {SIZE} px"
         line = f"at least {TIMES_LIBRARIES:g} times as fast"
         found.append(judged(claim, line, times, TIMES_LIBRARIES, float("inf"), "{:.1f} times".format))
-    few = slower(done, "chain", "call_ms", FEW, SIZE)
+    fused, chain = (done.get(("one_pass", name, FEW, SIZE)) for name in ("fused", "chain"))
     claim = f"fused over the chain, a call with its launches, batch {FEW} of {SIZE} px"
-    found.append(Claim(claim, "", f"{few.value:.1f} times as fast" if few else MISSING, ""))
-    return found
+    known = fused and chain
+    said = f"{chain['call_ms'] / fused['call_ms']:.1f} times as fast" if known else MISSING
+    return [*found, Claim(claim, "", said, "")]
 
 
 def share(done: AugmentRows, by: str, work: str, line: float, title: str) -> Claim:
     """A kernel's share of the speed of a copy of the bytes that it moves itself."""
     row = done.get((work, by, BATCH, SIZE))
-    found = row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
     claim = f"{title}, batch {BATCH} of {SIZE} px"
-    return judged(claim, f"at least {line:.0%} of copy", found, line, float("inf"), "{:.0%}".format)
+    return judged(claim, f"at least {line:.0%} of copy", of_copy(row), line, float("inf"), "{:.0%}".format)
+
+
+def of_copy(row: Mapping | None) -> Measured | None:
+    """The share of a yardstick's speed that a row has; None without a row."""
+    return row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
 
 
 def lead_by_bytes(done: AugmentRows) -> Claim:
     """Whether the one kernel leads the chain by what it saves in bytes."""
-    lead = slower(done, "chain", "ms", BATCH, SIZE)
+    lead = slower(done, "chain")
     claim = f"fused over the chain, batch {BATCH} of {SIZE} px"
     if lead is None:
         return judged(claim, f"within {WITHIN:.0%} of the ratio of their bytes", None, 0, 0, str)
@@ -81,21 +86,9 @@ def lead_by_bytes(done: AugmentRows) -> Claim:
     return judged(claim, line, lead, ratio * (1 - WITHIN), ratio * (1 + WITHIN), "{:.1f} times".format)
 
 
-def slower(done: AugmentRows, by: str, clock: str, n: int, size: int) -> Measured | None:
-    """How many times as long as `fused` another takes for one_pass; None if one of them has no time.
-
-    clock: `ms`, on the device, or `call_ms`, of which only one number is known.
-    """
-    fused, other = (done.get(("one_pass", name, n, size)) for name in ("fused", by))
-    if not fused or not other:
-        return None
-    if clock == "call_ms":
-        return Measured(*[other[clock] / fused[clock]] * 3)
-    return Measured(
-        other["ms_median"] / fused["ms_median"],
-        other["ms_q1"] / fused["ms_q3"],
-        other["ms_q3"] / fused["ms_q1"],
-    )
+def slower(done: AugmentRows, by: str) -> Measured | None:
+    """How many times as long as `fused` another takes for one_pass; None if one of them has no time."""
+    return faster(*(done.get(("one_pass", name, BATCH, SIZE)) for name in ("fused", by)))
 
 
 def judged(
@@ -108,7 +101,7 @@ def judged(
         answer = HOLDS
     else:
         answer = FAILS if found.high < low or found.low > high else OPEN
-    return Claim(claim, line, found.told(say), answer)
+    return Claim(claim, line, found.words(say), answer)
 
 
 WORKS = {
@@ -145,10 +138,9 @@ def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> lis
     row, found = done.get((work, form, who, width)), []
     name = f"{WHO[who]}, {WORKS[work]}, {form}, {width} columns"
     if "share" in line:
-        share = row and Measured(*(row["copy_ms"] / row[f"ms_{end}"] for end in ("median", "q3", "q1")))
         yardstick = row["yardstick"] if row else "copy or triad"
         said = f"at least {line['share']:.0%} of {yardstick}"
-        found.append(judged(name, said, share, line["share"], float("inf"), "{:.0%}".format))
+        found.append(judged(name, said, of_copy(row), line["share"], float("inf"), "{:.0%}".format))
     for other, times in line.get("times", {}).items():
         lead = faster(row, done.get((work, form, other, width)))
         said = f"at least {times:g} times as fast as {WHO[other]}"

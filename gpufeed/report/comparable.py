@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
 import pandas as pd
 
+from gpufeed.report.load_records import nested
 from gpufeed.report.significance import other_cards, places
 from gpufeed.report.wording import listing
 
@@ -63,8 +63,8 @@ def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     both = len(first & second)
     if not both:
         return []
-    told = _sides(f"{both} of {len(first)}", f"of {len(second)}")
-    return [f"A and B hold the same repeats: {told}; compare two runs, each with results of its own"]
+    counts = _sides(f"{both} of {len(first)}", f"of {len(second)}")
+    return [f"A and B hold the same repeats: {counts}; compare two runs, each with results of its own"]
 
 
 def _sides(ours: object, base: object) -> str:
@@ -84,7 +84,7 @@ def _other(ours: pd.DataFrame, base: pd.DataFrame, column: str, reason: str) -> 
 
 def _known(facts: Iterable[object], key: str) -> list:
     """The values of a key in the dictionaries that have it, each once, in order."""
-    values = (_at(one, key) for one in facts)
+    values = (nested(one, key) for one in facts)
     return sorted({value for value in values if value is not None})
 
 
@@ -92,8 +92,8 @@ def _apart(name: str, ours: list[float], base: list[float], tolerance: float, un
     """The reason, if two of these numbers differ by more than the tolerance; none where a side is unknown."""
     if not ours or not base or max(*ours, *base) <= min(*ours, *base) * (1 + tolerance):
         return []
-    told = (f"{listing(f'{value:.0f}' for value in side)} {unit}" for side in (ours, base))
-    return [f"other {name}: {_sides(*told)} (more than {tolerance * 100:.0f} % apart)"]
+    values = (f"{listing(f'{value:.0f}' for value in side)} {unit}" for side in (ours, base))
+    return [f"other {name}: {_sides(*values)} (more than {tolerance * 100:.0f} % apart)"]
 
 
 def _limits(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[float]]:
@@ -106,21 +106,14 @@ def _clocks(ours: pd.DataFrame, base: pd.DataFrame) -> tuple[list[float], list[f
 
     A clock at the end of a repeat is one reading and may be off by itself: that is why medians speak.
     """
-    training = [[_training_clock(one) for one in side["telemetry"]] for side in (ours, base)]
-    at_end = [[_at(gpu, "sm_clock_mhz") for gpu in side["gpu"]] for side in (ours, base)]
+    training = [
+        [nested(one, "gpu", "sm_clock_mhz", "median") for one in side["telemetry"]] for side in (ours, base)
+    ]
+    at_end = [[nested(gpu, "sm_clock_mhz") for gpu in side["gpu"]] for side in (ours, base)]
     both = training if all(None not in side for side in training) else at_end
     medians = (pd.Series(side, dtype=float).median() for side in both)
     first, second = ([] if pd.isna(value) else [float(value)] for value in medians)
     return first, second
-
-
-def _training_clock(telemetry: object) -> float | None:
-    return _at(_at(_at(telemetry, "gpu"), "sm_clock_mhz"), "median")
-
-
-def _at(found: object, key: str) -> Any:
-    """What a dictionary has there; None without a dictionary."""
-    return found.get(key) if isinstance(found, dict) else None
 
 
 def _data(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
@@ -135,8 +128,8 @@ def _data(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     for key, word in FACTS.items():
         a, b = (_known(side["facts"], key) for side in (ours, base))
         if a and b and a != b:
-            told = (f"{listing(f'{value:,}' for value in side)} {word}" for side in (a, b))
-            found.append(f"other data: {_sides(*told)}")
+            values = (f"{listing(f'{value:,}' for value in side)} {word}" for side in (a, b))
+            found.append(f"other data: {_sides(*values)}")
     builders = [sorted({text.split()[0] for text in _known(side["facts"], "cache")}) for side in (ours, base)]
     if all(builders) and builders[0] != builders[1]:
         found.append(f"other data: the cache was built by {_sides(*map(listing, builders))}")

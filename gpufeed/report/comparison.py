@@ -22,7 +22,7 @@ SAME_SETTINGS = [
 
 
 def read_side(folder: str | Path) -> pd.DataFrame:
-    """All records below a folder, as `records.read_records` gives them; raises what records_below raises."""
+    """All records below a folder, as `read_records` gives them; raises what records_below raises."""
     return read_records(records_below(folder))
 
 
@@ -161,10 +161,10 @@ class Comparison:
 def compare(
     ours: pd.DataFrame, base: pd.DataFrame, names: tuple[str, str] = ("A", "B"), force: bool = False
 ) -> Comparison:
-    """Side A (ours) against side B (base), both as `records.read_records` gives them.
+    """Side A (ours) against side B (base), both as `read_records` gives them.
 
     Ratios are of images/s, A over B. Where both sides were measured in one run, in turns, they are paired by
-    block; two runs, of different days, are not paired, and the ratio is that of their medians (see `blocks`).
+    block; two runs, of different days, are not paired, and the ratio is that of their medians (see `paired_repeats`).
     A cell with a reason in `comparable.refusals` has no ratio, unless forced: then it has both.
     """
     pairs, only_a, only_b = matched(ours, base)

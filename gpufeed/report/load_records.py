@@ -1,8 +1,13 @@
-"""Records, step tables and documents from disk. A record that cannot be read becomes a row that says so."""
+"""What measurements left on disk, read for the report: records, step tables, and documents of other kinds.
+
+Nothing that is damaged ends the report: a record becomes a row that says so, a step table a sentence, a
+document of another kind a trouble.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -31,6 +36,7 @@ COLUMNS = [
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
     "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed", "others_cpu_share", "measured_again",
 ]  # fmt: skip
+HELD_OUT = ("held_out_loss", "top1")
 
 
 def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -51,9 +57,9 @@ def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 def _counting(rows: dict[Path, dict]) -> list[dict]:
     machine = ("hardware", "stack", "torch", "batch_size")
-    told = {path: (tuple(map(row.get, machine)), row.get("telemetry")) for path, row in rows.items()}
+    seen = {path: (tuple(map(row.get, machine)), row.get("telemetry")) for path, row in rows.items()}
     first = {again(path): path for path in rows if again(path) in rows}
-    counts, found = counting(told), []
+    counts, found = counting(seen), []
     for path, row in rows.items():
         if path in counts or row["status"] != "done":
             before = rows[first.get(path, path)]
@@ -106,9 +112,6 @@ def read_epochs(records: pd.DataFrame) -> pd.DataFrame:
     ]
     columns = [*keys, "epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss", *HELD_OUT]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(HELD_OUT, float))
-
-
-HELD_OUT = ("held_out_loss", "top1")
 
 
 def _held_out(epoch: dict) -> dict[str, float]:
@@ -233,6 +236,13 @@ def _fell_back(loading: dict | None) -> dict:
         "fell_back_share": sum(others.values()) / loading["images"],
         "fell_back_to": " and ".join(sorted(others)),
     }
+
+
+def nested(found: object, *keys: str) -> Any:
+    """What dictionaries within each other have there; None where one lacks it or is none."""
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _first_line(error: object) -> str:

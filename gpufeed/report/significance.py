@@ -1,4 +1,8 @@
-"""How one cell stands to another: which of their repeats are pairs, and what every comparison goes by."""
+"""Whether one cell is faster than another: the ratio of their rates, its range, and what that allows to say.
+
+First where repeats were measured and which of two cells are pairs of one block, then the ratio over them,
+then `standing`, by which every table, figure and sentence compares.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,6 +10,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from gpufeed.report import wording
+from gpufeed.report.load_records import nested
 from gpufeed.system.statistics import (
     ENOUGH_FOR_INTERVAL,
     FASTER,
@@ -26,7 +31,7 @@ def places(*sides: pd.DataFrame) -> list[pd.Series]:
     hosts = "machine" if all(side["machine"].notna().all() for side in sides) else "node"
     found = []
     for side in sides:
-        uuids = side["gpu"].map(lambda gpu: gpu["uuid"] if isinstance(gpu, dict) else None)
+        uuids = side["gpu"].map(lambda gpu: nested(gpu, "uuid"))
         found.append(uuids.where(uuids.notna(), side[hosts]).astype(object))
     return found
 
@@ -41,9 +46,7 @@ def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
 
     Cards of one model differ a little. A cell that does not tell its GPU is not told apart.
     """
-    cards = [
-        {gpu["uuid"] if isinstance(gpu, dict) else None for gpu in side["gpu"]} for side in (records, others)
-    ]
+    cards = [{nested(gpu, "uuid") for gpu in side["gpu"]} for side in (records, others)]
     if any(None in side for side in cards) or cards[0] == cards[1]:
         return ""
     partly = "" if cards[0].isdisjoint(cards[1]) else "partly "
@@ -53,7 +56,7 @@ def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
 def paired_repeats(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """The repeats of two cells that were measured in one block: place, repeat, rate, other (images/s).
 
-    records, others: finished repeats of one cell each (columns as `records.read_records` makes them). A
+    records, others: finished repeats of one cell each (columns as `read_records` makes them). A
     block is all repeats of one number on one GPU, or on one node where no GPU is known. The blocks of one run
     follow one another, while those of two runs do not: a place counts only if it has two blocks or more, and
     by the start times all of each came before all of the next. A number that a place has twice on one side
@@ -149,7 +152,7 @@ class Standing:
 def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     """A cell's images/s over another's; both have `repeats`, as in a row of `tables.cells`.
 
-    From six repeats on the pairs of one block decide where there are any (see `blocks.ratio`), else the
+    From six repeats on the pairs of one block decide where there are any (see `ratio_of_repeats`), else the
     repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below
     six, and on several cards, the range reaches from the slowest repeat over the fastest of the other to
     the fastest over the slowest.

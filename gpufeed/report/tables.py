@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +12,7 @@ from gpufeed.core.cells import without_later
 from gpufeed.core.registry import LOADERS
 from gpufeed.core.repeats import is_disturbed
 from gpufeed.report import wording
-from gpufeed.report.load_records import PHASES, STEP_COLUMNS, timed
+from gpufeed.report.load_records import PHASES, STEP_COLUMNS, nested, timed
 from gpufeed.report.significance import standing
 from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 
@@ -23,7 +24,7 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
 
     epoch_start_share: share of the wait that falls on the first step of an epoch; NaN if no epoch starts
     after warm-up or nothing waits. within_epoch_images_per_s: the rate without these steps.
-    epoch_batches: steps of its longest epoch. steps: as `records.read_steps` makes it; None for none.
+    epoch_batches: steps of its longest epoch. steps: as `read_steps` makes it; None for none.
     """
     if steps is None or steps.empty:
         return pd.DataFrame({name: pd.Series(dtype=object) for name in ["path", *EPOCH_MEASURES]})
@@ -54,31 +55,24 @@ def taken(records: pd.DataFrame) -> dict[str, list[float]]:
     NaN where a record has no telemetry, as those of older versions, or no such number.
     """
     return {
-        name: [_telemetry_number(told, part, name) for told in records["telemetry"]]
+        name: [float("nan" if found is None else found) for found in _each(records, part, name)]
         for name, part in TAKEN.items()
     }
 
 
 def accompanied(records: pd.DataFrame) -> list[bool]:
     """Whether another process had a context on the GPU during each repeat; False where it is unknown."""
-    return [_other_processes(told) > 0 for told in records["telemetry"]]
+    return [(most or 0) > 0 for most in _each(records, "gpu", "other_processes", "max")]
 
 
 def disturbed(records: pd.DataFrame) -> list[bool]:
     """Whether other processes used the cores while a repeat was measured; False where it is unknown."""
-    return [is_disturbed(told) for told in records["telemetry"]]
+    return list(map(is_disturbed, records["telemetry"]))
 
 
-def _other_processes(telemetry: object) -> float:
-    gpu = telemetry.get("gpu") if isinstance(telemetry, dict) else None
-    seen = (gpu or {}).get("other_processes")
-    return seen["max"] if seen else 0
-
-
-def _telemetry_number(telemetry: object, part: str, name: str) -> float:
-    told = telemetry.get(part) if isinstance(telemetry, dict) else None
-    value = told.get(name) if told else None
-    return float("nan") if value is None else float(value)
+def _each(records: pd.DataFrame, *keys: str) -> list[Any]:
+    """What each record's telemetry has under these keys, None where it has nothing there."""
+    return [nested(telemetry, *keys) for telemetry in records["telemetry"]]
 
 
 # Numbers from two GPU models, stacks or torch versions never share a row, nor those of two batches, of which
@@ -149,7 +143,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
-    steps: as `records.read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
+    steps: as `read_steps` makes it; without them EPOCH_MEASURES (see `epoch_starts`) are NaN.
     """
     records = records.merge(epoch_starts(records, steps), on="path", how="left")
     records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))

@@ -1,7 +1,7 @@
 """How cells, tasks and numbers are called in figures and sentences."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
@@ -43,6 +43,22 @@ def percent(share: float) -> str:
 def tenths(share: float) -> str:
     """A share of an epoch as a percentage, always with one decimal: AU in text, tables and figures."""
     return f"{share * 100:.1f} %"
+
+
+def hundredths(share: float) -> str:
+    """A share as a percentage with two decimals: accuracies, of which tenths of a point are compared."""
+    return f"{share * 100:.2f} %"
+
+
+def points(share: float) -> str:
+    """A difference of shares in points, with its sign, `+0.12`; a dash where it is not known."""
+    return "-" if pd.isna(share) else f"{share * 100:+.2f}"
+
+
+def measured_on(environment: Mapping, on_gpu: bool = True) -> str:
+    """Where a document was measured, such as `NVIDIA H200, torch 2.11.0`; on_gpu: if the node has one."""
+    gpu = environment["gpu"] if on_gpu else None
+    return f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}"
 
 
 def ends(low: float, high: float) -> str:
@@ -90,7 +106,7 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     a loader. features: which of FEATURES may be named. unique: names that would still be the same get the
     digest of their cell.
     """
-    names = cells.apply(lambda row: _plain_label(row), axis=1) if len(cells) else pd.Series(dtype=object)
+    names = cells.apply(_plain_label, axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
         having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
         among = (lambda index: "all") if feature in OF_THE_STEP else "loader"

@@ -256,12 +256,10 @@ def model(found: Mapping, path: Path) -> dict:
     `predictions`: at most PREDICTED of those beside it.
     """
     caption = f"{title(found)}: {CAPTION}"
-    environment = found["environment"]
-    gpu = environment["gpu"] if found["resolved"]["device"] == "cuda" else None
     file = path.with_name("model.pt")
     return {
         "title": title(found),
-        "machine": f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}",
+        "machine": wording.measured_on(found["environment"], found["resolved"]["device"] == "cuda"),
         "sentences": sentences(found),
         **style.picture(draw(found), f"confusion-{found['cell_id']}", caption),
         "file": file.as_posix() if file.exists() else None,

@@ -193,11 +193,9 @@ def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]
         "precision": row["precision"],
         "note": notes.index(row["note"]) + 1 if row["note"] else None,
         "layers": f"{row['layers']['layers']} of {row['layers']['of']} layers" if row["layers"] else "",
-        "top1": f"{row['top1'] * 100:.2f} %",
+        "top1": wording.hundredths(row["top1"]),
         "differences": [
-            f"{inference_rows.points(value)} to {name}"
-            for name, value in differences.items()
-            if value is not None
+            f"{wording.points(value)} to {name}" for name, value in differences.items() if value is not None
         ],
         "agreement": wording.percent(row["agreement"]),
         "latency": f"{times['median']:.3g}",

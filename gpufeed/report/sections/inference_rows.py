@@ -51,9 +51,8 @@ def title(found: Mapping) -> str:
 
 def machine(found: Mapping) -> str:
     """Where it was measured, such as `NVIDIA H200, torch 2.11.0`."""
-    environment = found["environment"]
-    on_gpu = found["resolved"] and found["resolved"]["device"] == "cuda" and environment["gpu"]
-    return f"{on_gpu['name'] if on_gpu else environment['cpu']}, torch {environment['versions']['torch']}"
+    on_gpu = bool(found["resolved"]) and found["resolved"]["device"] == "cuda"
+    return wording.measured_on(found["environment"], on_gpu)
 
 
 def table(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -219,13 +218,8 @@ def accuracies(rows: Mapping, precision: str) -> list[str]:
             continue
         near = "within" if abs(difference) <= NEAR else "more than"
         said.append(
-            f"The accuracy of {row_name(row)} is {points(difference)} points from eager {reference} "
+            f"The accuracy of {row_name(row)} is {wording.points(difference)} points from eager {reference} "
             f"({near} {NEAR * 100:g} points) on {row['images']:,} images, of which "
             f"{wording.percent(row['agreement'])} get the class that eager fp32 gives."
         )
     return said
-
-
-def points(difference: float) -> str:
-    """A difference of shares in points, with its sign: +0.12."""
-    return f"{difference * 100:+.2f}"

@@ -32,7 +32,7 @@ SHORT = {  # what fits above a panel
 
 
 def draw(done: ActivationRows, settings: Mapping) -> Figure:
-    """Panels that have a time, two a row. done: as in `kernel_lines`."""
+    """Panels that have a time, two a row. done: see `ActivationRows`."""
     wanted = [(work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms]
     panels = [key for key in wanted if any(found[:2] == key for found in done)]
     if not panels:

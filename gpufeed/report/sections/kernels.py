@@ -6,6 +6,7 @@ from pathlib import Path
 from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
+from gpufeed.report import wording
 from gpufeed.report.sections import kernel_activation, kernel_augment
 
 FAMILIES = {AUGMENT: kernel_augment, ACTIVATION: kernel_activation}
@@ -35,20 +36,14 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
         if any(row["status"] == "done" for row in found["rows"]):
             prefix = f"{experiment}-kernels-{len(machines)}"
             shown = family.shown(found, (plan or {}).get("lines", []), prefix)
-            machines.append({"title": title(found), "intro": family.INTRO, **shown})
+            title = wording.measured_on(found["environment"])
+            machines.append({"title": title, "intro": family.INTRO, **shown})
     return {"machines": machines, "troubles": troubles, "missing": bool(plan) and not ours}
 
 
 def family_of(found: dict):
     """The module that shows a benchmark; those of older versions are of the augments."""
     return FAMILIES[found["settings"].get("family", AUGMENT)]
-
-
-def title(found: dict) -> str:
-    """Where a benchmark was made."""
-    environment = found["environment"]
-    gpu = environment["gpu"]
-    return f"{gpu['name'] if gpu else environment['cpu']}, torch {environment['versions']['torch']}"
 
 
 def trouble(row: dict, family) -> str:

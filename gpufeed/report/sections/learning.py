@@ -52,7 +52,7 @@ def without_activation(overrides: str) -> str:
 
 
 def difference(cells: pd.DataFrame, epochs: pd.DataFrame) -> str:
-    """What the final training losses say, in sentences. epochs: as `records.read_epochs` makes it.
+    """What the final training losses say, in sentences. epochs: as `read_epochs` makes it.
 
     Repeats of the same number have the same seed, so their difference is not that of other seeds.
     """
@@ -136,7 +136,7 @@ MARKS = 9  # markers a curve, about: more would hide its dashes, and the curves 
 def draw(cells: pd.DataFrame, epochs: pd.DataFrame) -> list[Figure]:
     """Training loss against epochs, and the final loss of each pipeline, for cells of more than one epoch.
 
-    epochs: as `records.read_epochs` makes it. A row of panels a task, activations of the model together;
+    epochs: as `read_epochs` makes it. A row of panels a task, activations of the model together;
     below it the loss and accuracy on held-out images, where they were asked for in two epochs. Curves that
     agree lie on each other, so the final losses stand below each other on the right, where the names,
     which are the legend, give the accuracy. As many figures as sheets of paper they take; none without cells.

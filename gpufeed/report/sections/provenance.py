@@ -11,7 +11,7 @@ from gpufeed.report.wording import plural
 def machine_rows(table: pd.DataFrame) -> list[dict]:
     """What the readable measurements were made on, one entry a combination.
 
-    table: the columns of `records.machine_of`, and status and warmup, a row a record or document of ceilings.
+    table: the columns of `load_records.machine_of`, and status and warmup, a row a record or document of ceilings.
     """
     known = table[table["hardware"].notna()]
     keys = [
@@ -104,7 +104,7 @@ def dataset_rows(records: pd.DataFrame) -> list[DatasetRow]:
 
 
 def smaller_batches(own_records: pd.DataFrame) -> list[str]:
-    """A sentence for each such cell and batch of one experiment, as `records.read_records` makes them."""
+    """A sentence for each such cell and batch of one experiment, as `read_records` makes them."""
     done = own_records[own_records["status"] == "done"]
     smaller = done[done["batch_size"] < done["batch_size_asked"]]
     found = smaller.groupby(["cell_id", "batch_size_asked", "batch_size"], sort=True).size()

@@ -38,7 +38,7 @@ def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.Da
     """What the page shows: a dict for each GPU that has ceilings and cells of known cost.
 
     paths: kernel benchmarks, of which those of this experiment are read. cells: as `tables.cells` makes
-    them, own_records: as `records.read_records`, both of this experiment.
+    them, own_records: as `read_records`, both of this experiment.
     """
     names = set(own_records["experiment"])
     found = [described(of, cells, own_records) for of in known(paths, names)]

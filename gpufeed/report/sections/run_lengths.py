@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from gpufeed.report import tables, wording
+from gpufeed.report import tables
+from gpufeed.report.wording import hundredths, plural, points
 
 EPOCHS = 20  # what more epochs bring is said for so many
 LITTLE = 0.002  # and is little below that: 0.2 points of top-1
@@ -16,7 +17,7 @@ SAME += [setting for setting in tables.SETTINGS if setting not in ("epochs", "st
 def section(own_records: pd.DataFrame) -> list[dict]:
     """What the page shows: a dict for each model and dataset with runs of several lengths, or a long one.
 
-    own_records: of one experiment, as `records.read_records` makes them; repeats without an accuracy and
+    own_records: of one experiment, as `read_records` makes them; repeats without an accuracy and
     runs that end after so many steps do not count. A single length counts if it is longer than EPOCHS and
     was evaluated after each. top-1 are medians over the repeats.
     """
@@ -45,8 +46,8 @@ def described(rows: pd.DataFrame) -> dict:
             {
                 "epochs": int(epochs),
                 "n": int(row["n"]),
-                "top1": percent(row["median"]),
-                "range": f"{percent(row['low'])} to {percent(row['high'])}",
+                "top1": hundredths(row["median"]),
+                "range": f"{hundredths(row['low'])} to {hundredths(row['high'])}",
                 "late": points(row["late"]),
                 "gain": points(row["gain"]),
             }
@@ -71,8 +72,8 @@ def by_length(rows: pd.DataFrame) -> pd.DataFrame:
 def sentence(found: pd.DataFrame) -> str:
     """What the longest run reaches, what its last epochs brought, and what longer runs bring."""
     last = found.iloc[-1]
-    reached = f"{percent(last['median'])} after {wording.plural(int(found.index[-1]), 'epoch')}"
-    reached += f" (range {percent(last['low'])} to {percent(last['high'])}, n = {int(last['n'])})."
+    reached = f"{hundredths(last['median'])} after {plural(int(found.index[-1]), 'epoch')}"
+    reached += f" (range {hundredths(last['low'])} to {hundredths(last['high'])}, n = {int(last['n'])})."
     return " ".join(part for part in (reached, of_the_end(last), of_lengths(found)) if part)
 
 
@@ -104,13 +105,3 @@ def from_where_on(found: pd.DataFrame) -> int | None:
             break
         enough = int(shorter)
     return enough
-
-
-def points(share: float) -> str:
-    """A difference in points of top-1, a dash where it is not known."""
-    return "-" if pd.isna(share) else f"{share * 100:+.2f}"
-
-
-def percent(share: float) -> str:
-    """top-1 with two decimals, since tenths of a point are what is compared."""
-    return f"{share * 100:.2f} %"

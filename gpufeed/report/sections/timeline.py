@@ -65,7 +65,7 @@ class Step:
 def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFrame) -> list[Step]:
     """The steps to draw, of the task in the headline; empty unless two loaders of it have step tables.
 
-    cells, records: of one experiment. steps: as `records.read_steps` makes them. Of each loader its fastest
+    cells, records: of one experiment. steps: as `read_steps` makes them. Of each loader its fastest
     cell counts.
     """
     groups = [rows for rows in tables.tasks(cells) if tables.pipelines(rows)["loader"].nunique() > 1]

@@ -164,7 +164,8 @@ def compare(
     """Side A (ours) against side B (base), both as `read_records` gives them.
 
     Ratios are of images/s, A over B. Where both sides were measured in one run, in turns, they are paired by
-    block; two runs, of different days, are not paired, and the ratio is that of their medians (see `paired_repeats`).
+    block; two runs, of different days, are not paired, and the ratio is that of their medians (see
+    `paired_repeats`).
     A cell with a reason in `comparable.refusals` has no ratio, unless forced: then it has both.
     """
     pairs, only_a, only_b = matched(ours, base)
@@ -243,10 +244,10 @@ def _rate(side: str, rows: pd.DataFrame) -> dict:
 def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
     """A cell of which one side has no finished repeat: why not, and whether that is a regression."""
     failed = len(timed(b)) > 0 and (a["status"] == "failed").any()
-    told = []
+    reasons = []
     for side, rows in (("A", a), ("B", b)):
         if timed(rows).empty:
-            told.append(f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}")
+            reasons.append(f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}")
     return {
         "verdict": FAILED if failed else UNMEASURED,
         "experiment": a["experiment"].iloc[0],
@@ -255,7 +256,7 @@ def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
         "apart": False,
         "paired": False,
         "forced": False,
-        "reason": BETWEEN.join(told),
+        "reason": BETWEEN.join(reasons),
         "notes": "",
         "a_n": len(timed(a)),
         "b_n": len(timed(b)),

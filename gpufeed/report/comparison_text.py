@@ -92,16 +92,16 @@ def piped(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
 
 def remarks(found: Comparison) -> list[str]:
     """Reasons and notes, each once with the number of its cells, and what only one side has."""
-    told = [
+    blocks = [
         _counted("Refused" if not found.forced else "Forced, although", _reasons(found)),
         _counted("Not measured on both sides", _unmeasured(found)),
         _counted("To keep in mind", _split(found.rows["notes"])),
     ]
-    told += [_only(found, side) for side in found.only]
+    blocks += [_only(found, side) for side in found.only]
     for side, paths in found.damaged.items():
         files = plural(len(paths), "file is no record", "files are no records")
-        told.append(f"Left out of {side}: {files}, the first {paths[0]}." if paths else "")
-    return [block for block in told if block]
+        blocks.append(f"Left out of {side}: {files}, the first {paths[0]}." if paths else "")
+    return [block for block in blocks if block]
 
 
 def _only(found: Comparison, side: str) -> str:

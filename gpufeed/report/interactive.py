@@ -86,11 +86,11 @@ def shown(cells: pd.DataFrame) -> pd.DataFrame:
         pipeline=pd.concat(names), _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool)
     )
     rows = rows.sort_values(["experiment", "_ceiling", "images_per_s"], ascending=[True, True, False])
-    told = {name: of for name, of in SHOWN.items() if of[0] not in MAY_LACK or rows[of[0]].notna().any()}
+    columns = {name: of for name, of in SHOWN.items() if of[0] not in MAY_LACK or rows[of[0]].notna().any()}
     if not rows["variant"].astype(bool).any():
-        del told["Variant"]
+        del columns["Variant"]
     return pd.DataFrame(
-        {name: _column(rows[column], name, decimals) for name, (column, decimals) in told.items()}
+        {name: _column(rows[column], name, decimals) for name, (column, decimals) in columns.items()}
     )
 
 

@@ -99,9 +99,9 @@ def refuse_changed(folder: str | Path) -> None:
         except ValueError:
             wrong.append(f"{path} (no JSON)")
             continue
-        told = found.get("environment") if isinstance(found, dict) else None
-        if isinstance(told, dict) and "machine" in told:
-            commit, dirty = told.get("commit"), told.get("dirty")
+        made_by = found.get("environment") if isinstance(found, dict) else None
+        if isinstance(made_by, dict) and "machine" in made_by:
+            commit, dirty = made_by.get("commit"), made_by.get("dirty")
             if commit is None or dirty is not False:
                 wrong.append(f"{path} ({wording.commit(commit, dirty)})")
     if wrong:

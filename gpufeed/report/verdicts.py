@@ -46,12 +46,12 @@ def answers(cells: pd.DataFrame) -> list[Verdict]:
     groups = [rows for rows in tables.tasks(cells) if len(tables.pipelines(rows))]
     first = headlines(groups)
     said = [number in first or compares(rows) for number, rows in enumerate(groups)]
-    told = [_answer(rows, number in first) for number, rows in enumerate(groups) if said[number]]
+    found = [_answer(rows, number in first) for number, rows in enumerate(groups) if said[number]]
     if untold := said.count(False):
         one = f"{wording.plural(untold, 'task')} with one pipeline and no ceiling"
         sentence = f"{one}, where nothing is compared: the leaderboard has {'it' if untold == 1 else 'them'}."
-        told.append(Verdict("Besides", sentence, headline=False, compares=False))
-    return told
+        found.append(Verdict("Besides", sentence, headline=False, compares=False))
+    return found
 
 
 def compares(rows: pd.DataFrame) -> bool:
@@ -130,8 +130,8 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
     worst = bad.iloc[0]
     lead = f"{worst['label']}: {wording.percent(worst['ceiling_share'])} of the ceiling"
     more = f" {wording.listing(bad['label'][1:])}: above the ceiling too." if len(bad) > 1 else ""
-    told = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
-    return f"{lead}: the measurement was disturbed", [told, "Until then no order of the pipelines follows."]
+    words = f"{worst['label']}: {speed(worst)}, {to_ceiling(worst)}.{more}"
+    return f"{lead}: the measurement was disturbed", [words, "Until then no order of the pipelines follows."]
 
 
 def accompanied(rows: pd.DataFrame) -> str:

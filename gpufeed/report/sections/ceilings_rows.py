@@ -156,8 +156,8 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
 
 def flat(found: Mapping) -> dict[str, Any]:
     """The numbers of a document without nesting, and its verdict."""
-    told = ceilings_verdict.of(found)
-    values: dict[str, Any] = {"verdict": told.kind, "stage": told.stage, "evidence": told.sentence}
+    verdict = ceilings_verdict.of(found)
+    values: dict[str, Any] = {"verdict": verdict.kind, "stage": verdict.stage, "evidence": verdict.sentence}
     values["pairs"] = len(found["pairs"])
     for name, share in found["shares"].items():
         values |= {f"{name}_{end}": share[end] for end in ENDS}
@@ -192,15 +192,15 @@ def standing(rows: Rows) -> str:
     au = first["shares"]["au"]
     close = [(name, found) for name, found in others if not apart(au, found["shares"]["au"])]
     behind = [(name, found) for name, found in others if apart(au, found["shares"]["au"])]
-    told = ""
+    words = ""
     if close:
-        told = f", not told apart from {' or '.join(with_au(*one) for one in close)}"
+        words = f", not told apart from {' or '.join(with_au(*one) for one in close)}"
     elif behind:
-        told = f", the highest AU of {len(rows)} pipelines"
+        words = f", the highest AU of {len(rows)} pipelines"
     if behind:
         points = ceilings_verdict.points_of(au["median"] - behind[0][1]["shares"]["au"]["median"])
-        told += f"; next {with_au(*behind[0])}, {points} below"
-    return told
+        words += f"; next {with_au(*behind[0])}, {points} below"
+    return words
 
 
 def faster(rows: Rows) -> str:
@@ -237,8 +237,8 @@ def mixed_origins(rows: Rows) -> str:
         origins.setdefault(origin(found), []).append(name)
     if len(origins) < 2:
         return ""
-    told = ". ".join(f"{commit} on {place}: {'; '.join(names)}" for (place, commit), names in origins.items())
+    each = ". ".join(f"{commit} on {place}: {'; '.join(names)}" for (place, commit), names in origins.items())
     return (
         "AU and what is lost are of one process each, on one GPU, and can be held against each other; "
-        f"images/s are of several GPUs or versions of gpufeed. {told}."
+        f"images/s are of several GPUs or versions of gpufeed. {each}."
     )

@@ -217,10 +217,10 @@ def sentences(found: Mapping) -> list[str]:
     pairs = confused(matrix, classes)[:NAMED]
     if not pairs:
         return [*said, "No class is taken for another one."]
-    told = [
+    named = [
         f"{pair.true} taken for {pair.predicted} ({pair.count:,} of {pair.of:,} images)" for pair in pairs
     ]
-    return [*said, f"Confused most often: {wording.listing(told)}."]
+    return [*said, f"Confused most often: {wording.listing(named)}."]
 
 
 def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:

@@ -165,13 +165,13 @@ def judged(rows: pd.DataFrame, goals: list[Mapping]) -> list[dict]:
 def within(row: pd.Series, goal: Mapping) -> dict:
     """Whether an epoch of the cell is short enough."""
     limit, few = goal["epoch_s"], row["n_repeats"] < 2
-    told = numbers(row)
+    own = numbers(row)
     return {
         "goal": f"{goal['words']}: an epoch in less than {limit:g} s",
         "answer": answer(row["epoch_s_max"] < limit, row["epoch_s_min"] >= limit, [row]),
-        "short": f"{told['epoch']} s (range {told['epoch_range']} s, n = {told['n']})",
-        "sentence": f"{told['epoch']} s an epoch (range {told['epoch_range']} s, n = {told['n']}), "
-        f"{told['rate']} images/s (range {told['rate_range']}), stall {told['stall']}"
+        "short": f"{own['epoch']} s (range {own['epoch_range']} s, n = {own['n']})",
+        "sentence": f"{own['epoch']} s an epoch (range {own['epoch_range']} s, n = {own['n']}), "
+        f"{own['rate']} images/s (range {own['rate_range']}), stall {own['stall']}"
         + ("; one repeat is too few to judge it by." if few else "."),
     }
 

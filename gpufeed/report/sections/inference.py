@@ -150,14 +150,14 @@ def troubles_of(found: Mapping) -> list[dict[str, str]]:
     """What stopped a measurement, or its rows; rows with the same sentence together."""
     if found["sentence"]:
         return [{"status": found["status"], "who": title(found), "sentence": found["sentence"]}]
-    told: dict[tuple[str, str], list[str]] = {}
+    by_sentence: dict[tuple[str, str], list[str]] = {}
     for row in found["rows"]:
         if row["status"] != "done":
-            names = told.setdefault((row["status"], row["sentence"]), [])
+            names = by_sentence.setdefault((row["status"], row["sentence"]), [])
             names.append(f"{row['backend']} {row['precision']}")
     return [
         {"status": status, "who": f"{title(found)}, {wording.listing(names)}", "sentence": sentence}
-        for (status, sentence), names in told.items()
+        for (status, sentence), names in by_sentence.items()
     ]
 
 

@@ -132,8 +132,8 @@ def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None], list[Call]]:
     """For each cell the number of its loader call, and the calls; cells with the same one share it."""
-    told = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
-    caches = {row["cell_id"]: row["facts"]["cache"] for _, row in told.iterrows()}
+    known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
+    caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
     texts: dict[str, str] = {}
     found = []
     for _, row in cells.iterrows():

@@ -89,16 +89,16 @@ def split(records: pd.DataFrame) -> pd.DataFrame:
     A part that a repeat did not have, as an evaluation, counts 0.
     """
     tells = records["phases"].map(lambda one: isinstance(one, dict) and {"wall_s", "start_s"} <= set(one))
-    told = records[tells.astype(bool)]
+    known = records[tells.astype(bool)]
     keys, fields = tables.IDENTITY[1:], [part.field for part in PARTS if part.field]
     seconds = pd.DataFrame(
-        [{field: one.get(field) or 0.0 for field in (*fields, "wall_s")} for one in told["phases"]],
-        index=told.index,
+        [{field: one.get(field) or 0.0 for field in (*fields, "wall_s")} for one in known["phases"]],
+        index=known.index,
         columns=[*fields, "wall_s"],
         dtype=float,
     )
     seconds[""] = (seconds["wall_s"] - seconds[fields].sum(axis=1)).clip(lower=0)
-    groups = told[keys].join(seconds).groupby(keys, dropna=False, sort=False)
+    groups = known[keys].join(seconds).groupby(keys, dropna=False, sort=False)
     return groups.mean().assign(n=groups.size()).reset_index()
 
 

@@ -1,17 +1,21 @@
-"""What the measurements of a page were made with: machines, software, datasets, and smaller batches."""
+"""What the numbers of a page were measured with: machines and their software, datasets, smaller batches.
+
+Machines and datasets are tables of the page; each experiment has a sentence for every cell whose batch did
+not fit into memory and was measured with a smaller one.
+"""
 
 from dataclasses import dataclass
 
 import pandas as pd
 
 from gpufeed.report import wording
-from gpufeed.report.wording import plural
 
 
 def machine_rows(table: pd.DataFrame) -> list[dict]:
     """What the readable measurements were made on, one entry a combination.
 
-    table: the columns of `load_records.machine_of`, and status and warmup, a row a record or document of ceilings.
+    table: the columns of `load_records.machine_of`, and status and warmup; a row a record or document of
+    ceilings.
     """
     known = table[table["hardware"].notna()]
     keys = [
@@ -48,20 +52,20 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
 
 
 def _uuids(rows: pd.DataFrame) -> dict[str, str]:
-    """The GPUs behind these records, as NVML names them; empty where none is told."""
-    told = {gpu["uuid"] for gpu in rows["gpu"] if isinstance(gpu, dict) and gpu["uuid"]}
-    return {"GPU UUID": ", ".join(sorted(told))} if told else {}
+    """The GPUs behind these records, as NVML names them; empty where none is recorded."""
+    uuids = {gpu["uuid"] for gpu in rows["gpu"] if isinstance(gpu, dict) and gpu["uuid"]}
+    return {"GPU UUID": ", ".join(sorted(uuids))} if uuids else {}
 
 
 def _software(rows: pd.DataFrame) -> dict[str, str]:
-    """The environments of Python behind these records; empty where none is told."""
-    told = {
+    """The environments of Python behind these records; empty where none is recorded."""
+    software = {
         f"{one['packages']} packages, digest {one['digest']}"
         + (f", container {one['container']}" if one["container"] else "")
         for one in rows["software"]
         if isinstance(one, dict)
     }
-    return {"packages": "; ".join(sorted(told))} if told else {}
+    return {"packages": "; ".join(sorted(software))} if software else {}
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,9 @@ class DatasetRow:
 
 def dataset_rows(records: pd.DataFrame) -> list[DatasetRow]:
     """One row a dataset with a finished record that tells of it, in the order of the records."""
-    told = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
+    known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     found = []
-    for dataset, ours in told.groupby("dataset", sort=False):
+    for dataset, ours in known.groupby("dataset", sort=False):
         newest = ours.loc[ours["finished_at"].sort_values(kind="stable").index[-1], "facts"]
         found.append(
             DatasetRow(
@@ -109,7 +113,7 @@ def smaller_batches(own_records: pd.DataFrame) -> list[str]:
     smaller = done[done["batch_size"] < done["batch_size_asked"]]
     found = smaller.groupby(["cell_id", "batch_size_asked", "batch_size"], sort=True).size()
     return [
-        f"{cell} ran out of memory at {plural(asked, 'image')} a step and was measured with {fitted} "
-        f"({plural(count, 'repeat')})"
+        f"{cell} ran out of memory at {wording.plural(asked, 'image')} a step and was measured with {fitted} "
+        f"({wording.plural(count, 'repeat')})"
         for (cell, asked, fitted), count in found.items()
     ]

@@ -17,6 +17,140 @@ from gpufeed.report import style, wording
 from gpufeed.report.sections import crossover, decoding_tables
 from gpufeed.report.sections.crossover import Rate, Size
 
+CROSSOVER = (
+    "Decoders alone: pixels a second from JPEG files in the page cache to tensors on the device, reading "
+    "and copying included. Solid lines: decoders on the GPU, with all cores to help. Dashed: the best CPU "
+    "decoder on so many cores. Where a solid line passes a dashed one, the GPU begins to pay. Points are "
+    "medians over the passes, bars reach from the slowest to the fastest."
+)
+DECODING = (
+    "The same decoders on all cores. Above: what larger calls bring. Below: what is lost when the files come "
+    "from the disk; before each cold pass they were evicted from the page cache, and the kernel was asked "
+    "whether they had gone. Points are medians over the passes, bars reach from the slowest to the fastest."
+)
+
+
+def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
+    """What the template shows of a sweep; None for an experiment that neither has nor plans one.
+
+    paths: sweeps of all experiments, <experiment>/<decoder>.json. planned: decoders of this one's sweep.
+    """
+    ours = [path for path in map(Path, paths) if path.parent.name == experiment]
+    if not ours and not planned:
+        return None
+    points, troubles = decoding_tables.read_sweeps(ours)
+    there = {path.stem for path in ours}
+    return {
+        "machines": [
+            _shown_machine(rows, f"{experiment}-{i}")
+            for i, rows in enumerate(decoding_tables.machines(points))
+        ],
+        "troubles": _grouped(troubles),
+        "missing": [decoder for decoder in planned if decoder not in there],
+    }
+
+
+def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
+    """Sentences, pictures and tables of one machine's points."""
+    found, pictures = crossover.sizes(rows), []
+    sentences = crossover.answer(rows)
+    if found:
+        caption = f"{CROSSOVER} {say_threads(rows)}".rstrip()
+        pictures.append(style.picture(draw_crossover(rows), f"{prefix}-crossover", caption))
+    if has_decoding(rows):
+        pictures.append(style.picture(draw_decoding(rows), f"{prefix}-decoding", DECODING))
+    counts = sorted({cores for size in found for cores in size.cpu})
+    without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
+    return {
+        "title": _title(rows),
+        "sentences": sentences,
+        "headline": " ".join([sentences[0], *(text for text in sentences[1:] if text.startswith("Strips"))]),
+        "pictures": pictures,
+        "cores": [wording.plural(cores, "core") for cores in counts],
+        "strips_cpu": wording.plural(without_gpu, "core") if without_gpu else None,
+        "rows": [_row(size, counts, without_gpu, rows) for size in found],
+        "buffers": _buffers(rows),
+        "versions": sorted(set(rows["version"].dropna())),
+    }
+
+
+def say_threads(rows: pd.DataFrame) -> str:
+    """What `cores` counts, where it may be more than the physical ones; empty where it is not."""
+    counts = decoding_tables.measured(rows)[["cores", "physical_cores"]].astype("Int64").drop_duplicates()
+    known = counts.dropna().sort_values("cores")
+    shared = known[known["physical_cores"] < known["cores"]]
+    if len(shared):
+        said = wording.listing(f"{cores} are on {own}" for cores, own in shared.itertuples(index=False))
+        return f"Cores are hardware threads, of which several share a physical core: {said}."
+    if len(known) < len(counts):
+        return "Cores are hardware threads; whether two of them share a physical core is not known."
+    return ""
+
+
+def _title(rows: pd.DataFrame) -> str:
+    """The machine, its versions and its nodes."""
+    first, nodes = rows.iloc[0], decoding_tables.nodes(rows)
+    named = wording.listing(nodes)
+    on = f"on {named}" if len(nodes) == 1 else f"on {len(nodes)} nodes alike ({named})"
+    driver = "" if pd.isna(first["driver"]) else f", driver {first['driver']}"
+    return f"{decoding_tables.hardware(rows)}{driver}, torch {first['torch']}, {on}"
+
+
+def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFrame) -> dict:
+    of = rows[rows["dataset"] == size.dataset].iloc[0]
+    quality = "" if pd.isna(of["quality"]) else f", quality {of['quality']:.0f}"
+    return {
+        "size": f"{int(of['width'])} x {int(of['height'])}",
+        "source": f"{size.dataset}{quality}, {of['bytes_per_pixel']:.2f} bytes a pixel",
+        "cpu": [_rate(size.cpu.get(cores)) for cores in counts],
+        "gpu": _rate(size.gpu),
+        "worth": crossover.say_worth(size.worth),
+        "strips": _rate(size.strips),
+        "strips_cpu": [_rate(size.strips_cpu.get(without_gpu))] if without_gpu else [],
+    }
+
+
+def _rate(rate: Rate | None) -> dict:
+    """The rate, its range and its decoder as shown."""
+    if rate is None:
+        return {"median": "-", "range": "", "decoder": ""}
+    words = f"{wording.count(rate.low)} to {wording.count(rate.high)}"
+    return {"median": wording.count(rate.median), "range": words, "decoder": rate.decoder}
+
+
+def _buffers(rows: pd.DataFrame) -> list[str]:
+    """`dali_gpu 350 MiB`, the most that each decoder's library held beside torch's own memory."""
+    most = rows[rows["kind"] != "cpu"].groupby("decoder")["buffers_mib"].max().dropna()
+    return [f"{decoder} {mib:,.0f} MiB" for decoder, mib in most.items()]
+
+
+def _grouped(troubles: pd.DataFrame) -> list[dict]:
+    """Troubles with the same sentence together."""
+    found = []
+    for (status, sentence), same in troubles.groupby(["status", "sentence"], sort=True):
+        decoders = wording.listing(dict.fromkeys(same["decoder"]))
+        found.append({"status": status, "sentence": sentence, "decoders": decoders})
+    return found
+
+
+logger = logging.getLogger("gpufeed")
+
+
+def tabulate(paths: Iterable[str | Path], out: str | Path) -> None:
+    """Writes the table of decoders as CSV (columns: sweeps.COLUMNS)."""
+    points, troubles = decoding_tables.read_sweeps(paths)
+    for trouble in troubles.itertuples():
+        logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
+    write_whole(out, points.to_csv(index=False, lineterminator="\n"))
+
+
+def plot(paths: Iterable[str | Path], out_crossover: str | Path, out_decoding: str | Path) -> None:
+    """Writes the two figures as SVG; one with nothing to show says so in a sentence."""
+    points, _ = decoding_tables.read_sweeps(paths)
+    write_whole(out_crossover, style.to_svg(draw_crossover(points)))
+    write_whole(out_decoding, style.to_svg(draw_decoding(points)))
+
+
 NOTHING = "Nothing to draw: no decoder of this sweep has a finished measurement yet."
 NO_MORE = "Nothing to draw: this sweep has no second batch size and no cold page cache."
 GPU_LOOKS = (  # by rank among the GPU decoders
@@ -291,137 +425,3 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 def _dataset(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     return f"{first['dataset']} ({int(first['width'])} x {int(first['height'])} pixels)"
-
-
-CROSSOVER = (
-    "Decoders alone: pixels a second from JPEG files in the page cache to tensors on the device, reading "
-    "and copying included. Solid lines: decoders on the GPU, with all cores to help. Dashed: the best CPU "
-    "decoder on so many cores. Where a solid line passes a dashed one, the GPU begins to pay. Points are "
-    "medians over the passes, bars reach from the slowest to the fastest."
-)
-DECODING = (
-    "The same decoders on all cores. Above: what larger calls bring. Below: what is lost when the files come "
-    "from the disk; before each cold pass they were evicted from the page cache, and the kernel was asked "
-    "whether they had gone. Points are medians over the passes, bars reach from the slowest to the fastest."
-)
-
-
-def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]) -> dict | None:
-    """What the template shows of a sweep; None for an experiment that neither has nor plans one.
-
-    paths: sweeps of all experiments, <experiment>/<decoder>.json. planned: decoders of this one's sweep.
-    """
-    ours = [path for path in map(Path, paths) if path.parent.name == experiment]
-    if not ours and not planned:
-        return None
-    points, troubles = decoding_tables.read_sweeps(ours)
-    there = {path.stem for path in ours}
-    return {
-        "machines": [
-            _shown_machine(rows, f"{experiment}-{i}")
-            for i, rows in enumerate(decoding_tables.machines(points))
-        ],
-        "troubles": _grouped(troubles),
-        "missing": [decoder for decoder in planned if decoder not in there],
-    }
-
-
-def _shown_machine(rows: pd.DataFrame, prefix: str) -> dict:
-    """Sentences, pictures and tables of one machine's points."""
-    found, pictures = crossover.sizes(rows), []
-    sentences = crossover.answer(rows)
-    if found:
-        caption = f"{CROSSOVER} {say_threads(rows)}".rstrip()
-        pictures.append(style.picture(draw_crossover(rows), f"{prefix}-crossover", caption))
-    if has_decoding(rows):
-        pictures.append(style.picture(draw_decoding(rows), f"{prefix}-decoding", DECODING))
-    counts = sorted({cores for size in found for cores in size.cpu})
-    without_gpu = max((cores for size in found for cores in size.strips_cpu), default=None)
-    return {
-        "title": _title(rows),
-        "sentences": sentences,
-        "headline": " ".join([sentences[0], *(text for text in sentences[1:] if text.startswith("Strips"))]),
-        "pictures": pictures,
-        "cores": [wording.plural(cores, "core") for cores in counts],
-        "strips_cpu": wording.plural(without_gpu, "core") if without_gpu else None,
-        "rows": [_row(size, counts, without_gpu, rows) for size in found],
-        "buffers": _buffers(rows),
-        "versions": sorted(set(rows["version"].dropna())),
-    }
-
-
-def say_threads(rows: pd.DataFrame) -> str:
-    """What `cores` counts, where it may be more than the physical ones; empty where it is not."""
-    counts = decoding_tables.measured(rows)[["cores", "physical_cores"]].astype("Int64").drop_duplicates()
-    known = counts.dropna().sort_values("cores")
-    shared = known[known["physical_cores"] < known["cores"]]
-    if len(shared):
-        said = wording.listing(f"{cores} are on {own}" for cores, own in shared.itertuples(index=False))
-        return f"Cores are hardware threads, of which several share a physical core: {said}."
-    if len(known) < len(counts):
-        return "Cores are hardware threads; whether two of them share a physical core is not known."
-    return ""
-
-
-def _title(rows: pd.DataFrame) -> str:
-    """The machine, its versions and its nodes."""
-    first, nodes = rows.iloc[0], decoding_tables.nodes(rows)
-    named = wording.listing(nodes)
-    on = f"on {named}" if len(nodes) == 1 else f"on {len(nodes)} nodes alike ({named})"
-    driver = "" if pd.isna(first["driver"]) else f", driver {first['driver']}"
-    return f"{decoding_tables.hardware(rows)}{driver}, torch {first['torch']}, {on}"
-
-
-def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFrame) -> dict:
-    of = rows[rows["dataset"] == size.dataset].iloc[0]
-    quality = "" if pd.isna(of["quality"]) else f", quality {of['quality']:.0f}"
-    return {
-        "size": f"{int(of['width'])} x {int(of['height'])}",
-        "source": f"{size.dataset}{quality}, {of['bytes_per_pixel']:.2f} bytes a pixel",
-        "cpu": [_rate(size.cpu.get(cores)) for cores in counts],
-        "gpu": _rate(size.gpu),
-        "worth": crossover.say_worth(size.worth),
-        "strips": _rate(size.strips),
-        "strips_cpu": [_rate(size.strips_cpu.get(without_gpu))] if without_gpu else [],
-    }
-
-
-def _rate(rate: Rate | None) -> dict:
-    """The rate, its range and its decoder as shown."""
-    if rate is None:
-        return {"median": "-", "range": "", "decoder": ""}
-    words = f"{wording.count(rate.low)} to {wording.count(rate.high)}"
-    return {"median": wording.count(rate.median), "range": words, "decoder": rate.decoder}
-
-
-def _buffers(rows: pd.DataFrame) -> list[str]:
-    """`dali_gpu 350 MiB`, the most that each decoder's library held beside torch's own memory."""
-    most = rows[rows["kind"] != "cpu"].groupby("decoder")["buffers_mib"].max().dropna()
-    return [f"{decoder} {mib:,.0f} MiB" for decoder, mib in most.items()]
-
-
-def _grouped(troubles: pd.DataFrame) -> list[dict]:
-    """Troubles with the same sentence together."""
-    found = []
-    for (status, sentence), same in troubles.groupby(["status", "sentence"], sort=True):
-        decoders = wording.listing(dict.fromkeys(same["decoder"]))
-        found.append({"status": status, "sentence": sentence, "decoders": decoders})
-    return found
-
-
-logger = logging.getLogger("gpufeed")
-
-
-def tabulate(paths: Iterable[str | Path], out: str | Path) -> None:
-    """Writes the table of decoders as CSV (columns: sweeps.COLUMNS)."""
-    points, troubles = decoding_tables.read_sweeps(paths)
-    for trouble in troubles.itertuples():
-        logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
-    write_whole(out, points.to_csv(index=False, lineterminator="\n"))
-
-
-def plot(paths: Iterable[str | Path], out_crossover: str | Path, out_decoding: str | Path) -> None:
-    """Writes the two figures as SVG; one with nothing to show says so in a sentence."""
-    points, _ = decoding_tables.read_sweeps(paths)
-    write_whole(out_crossover, style.to_svg(draw_crossover(points)))
-    write_whole(out_decoding, style.to_svg(draw_decoding(points)))

@@ -21,7 +21,7 @@ from gpufeed.benchmarks.result_envelope import outcome
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.plan_decoding import STRIP_SETS, Images, Point, core_counts, points
-from gpufeed.core.record import DECODING_VERSION, write_decoding
+from gpufeed.core.record import DECODING, DECODING_VERSION
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.parallel import Bulk, Files, open_bulk, torch_threads
@@ -396,4 +396,4 @@ def for_job(job: Any) -> None:
     sets = dict(zip(manifests, [strips] if isinstance(strips, str) else strips, strict=False))
     asked = {"device": job.params.device, "strips": sets, **job.asked}
     sweep = measure_decoder(names.experiment, names.decoder, settings, manifests, **asked)
-    job.keep(sweep, job.output[0], write_decoding, sweep["decoder"])
+    job.keep(sweep, job.output[0], DECODING.write, sweep["decoder"])

@@ -56,26 +56,14 @@ class Record:
 CEILINGS_VERSION = 1
 CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
 
-read_ceilings, write_ceilings = CEILINGS.read, CEILINGS.write
-
-
 DECODING_VERSION = 1
 DECODING = Document("sweep", "sweep")
-
-read_decoding, write_decoding = DECODING.read, DECODING.write
-
 
 INFERENCE_VERSION = 1
 INFERENCE = Document("inference", "inference measurement", ("{experiment}/{cell_id}.json",))
 
-read_inference, write_inference = INFERENCE.read, INFERENCE.write
-
-
 KERNELS_VERSION = 1
 KERNELS = Document("kernel", "kernel benchmark")
-
-read_kernels, write_kernels = KERNELS.read, KERNELS.write
-
 
 MODEL_VERSION = 1
 MODEL = Document("model", "model")

@@ -34,11 +34,6 @@ def announce_planning_node(planning: bool) -> None:
         os.environ[PLANNED_ON] = os.environ.get("SLURM_SUBMIT_HOST") or platform.node()
 
 
-def shows_gpu() -> bool:
-    """Whether NVIDIA's driver has a device file here, or that of WSL."""
-    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
-
-
 def planning_node() -> str:
     """The node on which the user started the workflow: the planner of this job, else this host."""
     return os.environ.get(PLANNED_ON) or platform.node()

@@ -72,11 +72,6 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def end_with_snakemake() -> None:
-    """Ends this job as end_unless does, when its Snakemake has gone; for its first line."""
-    end_unless(snakemake_runs())
-
-
 def end_with(ancestors: int = 2) -> None:
     """Ends this process as end_unless does, when one of its nearest ancestors (as in family) has gone."""
     end_unless(family(ancestors))

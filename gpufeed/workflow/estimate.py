@@ -1,6 +1,7 @@
 """What a run measures, how many minutes that takes and what it writes: printed before it begins."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -10,7 +11,6 @@ from typing import Any
 from gpufeed.core.cells import Cell, source_options, without_cuda
 from gpufeed.core.dataset_size import Amount, amount_of
 from gpufeed.core.registry import DERIVED, LOADERS, STORES
-from gpufeed.core.retry_policy import shows_gpu
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
@@ -26,6 +26,11 @@ from gpufeed.core.run_time_estimate import (
 from gpufeed.workflow.gates import REFERENCE, waits
 from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
+
+
+def shows_gpu() -> bool:
+    """Whether NVIDIA's driver has a device file here, or that of WSL."""
+    return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from gpufeed.benchmarks.saved_models.train_model import train_model
 from gpufeed.core.cells import Cell
 from gpufeed.core.config import Composer
 from gpufeed.core.errors import Skip
-from gpufeed.core.record import write_inference
+from gpufeed.core.record import INFERENCE
 from gpufeed.core.registry import BACKENDS, fetch
 from gpufeed.datasets.synthetic import reorganise
 from gpufeed.stores.decoded_cache import build
@@ -162,7 +162,7 @@ def test_a_kept_model_is_measured_by_all_that_this_node_has(tmp_path):
         "seconds": 0.01,
     }
     measured = measure_inference(cell, path, found, table, stores, settings, "here")
-    write_inference(measured, tmp_path / "found.json")
+    INFERENCE.write(measured, tmp_path / "found.json")
     assert measured["status"] == "done", measured["sentence"]
     rows = {(row["backend"], row["precision"]): row for row in measured["rows"]}
     assert {name: row["sentence"] for name, row in rows.items() if row["status"] == "failed"} == {}

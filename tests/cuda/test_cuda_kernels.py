@@ -92,7 +92,7 @@ def test_a_small_benchmark_is_whole(device, tmp_path):
     pytest.importorskip("cupy")
     settings = {"family": "augment", "batch_size": [16, 64], "size": [32], "launches": 5, "dtype": "float16"}
     found = kernel_benchmark.measure_kernels("e", settings, "here")
-    record.write_kernels(found, tmp_path / "e.json")
+    record.KERNELS.write(found, tmp_path / "e.json")
     assert found["status"] == "done"
     for row in found["rows"]:
         if row["implementation"] in OURS:
@@ -144,7 +144,7 @@ def test_the_backward_pass_is_timed_without_the_host(device):
 def test_a_small_benchmark_of_the_activation_is_whole(device, tmp_path):
     settings = {"family": "activation", "rows": 4096, "columns": [256], "launches": 5, "dtype": "bfloat16"}
     found = kernel_benchmark.measure_kernels("e", settings, "here")
-    record.write_kernels(found, tmp_path / "e.json")
+    record.KERNELS.write(found, tmp_path / "e.json")
     assert found["status"] == "done"
     assert {(row["work"], row["form"]) for row in found["rows"]} == {
         (work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms

@@ -7,7 +7,7 @@ from hostile_fixtures import available
 
 from gpufeed.benchmarks.decoder_benchmark import DeviceMemory, StripsBulk, measure_decoder
 from gpufeed.core.plan_decoding import DEFAULTS
-from gpufeed.core.record import write_decoding
+from gpufeed.core.record import DECODING
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets import mosaic, synthetic
 from gpufeed.datasets.manifest import Manifest
@@ -117,7 +117,7 @@ def test_a_sweep_of_every_decoder(data, tmp_path, name):
             assert point["buffers_mib"] >= 0
     if on_gpu:
         assert len({point["cores"] for point in sweep["points"]}) == 1
-    write_decoding(sweep, tmp_path / "sweep.json")
+    DECODING.write(sweep, tmp_path / "sweep.json")
 
 
 @pytest.mark.alone

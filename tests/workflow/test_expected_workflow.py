@@ -7,7 +7,7 @@ import yaml
 from data_fixtures import REPOSITORY
 from workflow_fixtures import SHORT
 
-from gpufeed.core.retry_policy import shows_gpu
+from gpufeed.workflow.estimate import shows_gpu
 
 
 @pytest.mark.slow

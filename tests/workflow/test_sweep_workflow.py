@@ -36,7 +36,7 @@ def test_from_mosaics_to_the_figure_then_one_decoder_more(prepared):
     flow = prepared(CONFIG)
     flow.run(FIGURE)
     for decoder in ("simplejpeg", "strips"):
-        sweep = record.read_decoding(flow.folder / f"results/sweeps/tiny/{decoder}.json")
+        sweep = record.DECODING.read(flow.folder / f"results/sweeps/tiny/{decoder}.json")
         assert sweep["status"] == "done", sweep["sentence"]
         assert {point["dataset"] for point in sweep["points"]} == {"synthetic", "mosaic_32"}
         assert {point["status"] for point in sweep["points"]} == {"done"}

@@ -10,9 +10,7 @@ from workflow_fixtures import SHORT, Workflow
 
 from gpufeed.benchmarks.inference.exported_files import EXPORTED
 from gpufeed.benchmarks.saved_models.model_file import load
-from gpufeed.core import record as ceilings
-from gpufeed.core import record as inference
-from gpufeed.core.record import EVALUATION
+from gpufeed.core.record import CEILINGS, EVALUATION, INFERENCE
 
 pytestmark = pytest.mark.slow
 
@@ -93,9 +91,7 @@ def test_a_kept_model_has_its_evaluation_and_predictions(whole):
 
 
 def test_every_cell_has_its_ceilings(whole):
-    found = {
-        path.stem: ceilings.read_ceilings(path) for path in whole.folder.glob("results/ceilings/tiny/*.json")
-    }
+    found = {path.stem: CEILINGS.read(path) for path in whole.folder.glob("results/ceilings/tiny/*.json")}
     assert len(found) == 2
     by_loader = {one["cell"]["loader"]: one for one in found.values()}
     for one in found.values():
@@ -116,7 +112,7 @@ def test_every_cell_has_its_ceilings(whole):
 
 def test_a_model_in_use_is_exported_quantised_and_measured(whole):
     (path,) = whole.folder.glob("results/inference/tiny/*.json")
-    found = inference.read_inference(path)
+    found = INFERENCE.read(path)
     assert found["status"] == "done", found["sentence"]
     rows = {row["backend"]: row for row in found["rows"]}
     skipped = rows.pop("cuda_graphs")

@@ -23,7 +23,7 @@ from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_ceilings import refused
-from gpufeed.core.record import CEILINGS_VERSION, write_ceilings
+from gpufeed.core.record import CEILINGS, CEILINGS_VERSION
 from gpufeed.system.page_cache import read_in
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
 from gpufeed.training.runtime_context import Place, Stores, page_cached_share
@@ -137,4 +137,4 @@ def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
     )
     said = found["sentence"] or verdict(found)
     what = f"ceilings of {job.wildcards.cell}, {found['status']}"
-    job.keep(found, job.output.ceilings, write_ceilings, what, [said])
+    job.keep(found, job.output.ceilings, CEILINGS.write, what, [said])

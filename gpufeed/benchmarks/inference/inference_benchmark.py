@@ -23,7 +23,7 @@ from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.plan_inference import pairs
-from gpufeed.core.record import INFERENCE_VERSION, write_inference
+from gpufeed.core.record import INFERENCE, INFERENCE_VERSION
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.system.devices import apply_precision, resolve_device, resolve_precision
@@ -186,4 +186,4 @@ def for_job(job: Any) -> None:
     found = measure_inference(
         job.cell, given.model, files, given.manifest, job.stores, job.params.settings, **job.asked
     )
-    job.keep(found, job.output.inference, write_inference, what, troubles(found))
+    job.keep(found, job.output.inference, INFERENCE.write, what, troubles(found))

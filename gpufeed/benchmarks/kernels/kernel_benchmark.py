@@ -23,7 +23,7 @@ from gpufeed.benchmarks.result_envelope import outcome
 from gpufeed.core.document import now
 from gpufeed.core.errors import Skip, one_line
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
-from gpufeed.core.record import KERNELS_VERSION, write_kernels
+from gpufeed.core.record import KERNELS, KERNELS_VERSION
 from gpufeed.system.environment import environment
 from gpufeed.system.host_memory import keep_freed_blocks
 
@@ -131,4 +131,4 @@ def for_job(job: Any) -> None:
         attempt=job.params.attempt,
         extension=job.input.get("extension") or None,
     )
-    job.keep(found, job.output[0], write_kernels, "kernels")
+    job.keep(found, job.output[0], KERNELS.write, "kernels")

@@ -1,6 +1,8 @@
 """What is wrong with a run on a cluster, before its first job is submitted.
 
-`site` and `asked_plan` read what the site allows and what the rules ask for, `login_node` looks at the node.
-`asked`, `asked_gpus`, `asked_amounts`, `asked_options`, `asked_extra`, `shell_variables`, `software_checks`,
-`container` and `storage` hold the checks: functions of those three that yield findings.
+`site` reads what the site allows, `asked_plan` what the rules ask for, and `login_node` looks at the node.
+The checks are functions of these three that yield findings (`finding`). `asked` checks what the jobs ask
+for: GPUs, cores and memory by `asked_resources`, options from elsewhere by `asked_extra`, both with the words
+of an sbatch line from `sbatch_options`. `software_checks` and `storage` check the rest, and `command` runs
+all of them.
 """

@@ -203,14 +203,14 @@ def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     """Those of the site that Slurm refuses to an account."""
     lines = [ask for ask in plan.first if ask.line]
     asked = {(ask.option("-A", "--account") or "", ask.option("--qos", "-q") or "") for ask in lines}
+    file = plan.file("qos", "default-resources")
     for account, name in sorted(asked):
         may = node.qos.get(account.lower())
         if may and name in site.qos and name not in may:
             yield Finding(
                 f"qos {name}, which account {account} may not use",
                 f"one of: {', '.join(sorted(may))}",
-                f"write qos: {nearest_choice(name, sorted(may))} into {plan.file('qos', 'default-resources')}, or take "
-                "another account",
+                f"write qos: {nearest_choice(name, sorted(may))} into {file}, or take another account",
             )
 
 

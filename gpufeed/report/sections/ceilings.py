@@ -31,7 +31,7 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
     """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
-    read, _ = read_documents(paths, experiment, record.read_ceilings)
+    read, _ = read_documents(paths, experiment, record.CEILINGS.read)
     found = limits(read.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
 
@@ -46,7 +46,7 @@ def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.Data
     read = [
         found
         for name in experiments
-        for found in read_documents(paths, name, record.read_ceilings)[0].values()
+        for found in read_documents(paths, name, record.CEILINGS.read)[0].values()
     ]
     rows = [
         {
@@ -66,7 +66,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.read_ceilings)
+    read, troubles = read_documents(paths, experiment, record.CEILINGS.read)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -91,7 +91,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
 
 def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
     """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    measurements = [record.read_ceilings(path) for path in paths]
+    measurements = [record.CEILINGS.read(path) for path in paths]
     write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
     write_whole(out_figure, style.to_svg(draw_epochs(measurements)))
 

@@ -35,7 +35,7 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
     troubles: list[dict] = []
     for path in map(Path, paths):
         try:
-            sweep = record.read_decoding(path)
+            sweep = record.DECODING.read(path)
         except GpufeedError as error:
             sentence = error.found.splitlines()[0]
             troubles.append({"decoder": path.stem, "status": "damaged", "sentence": sentence})

@@ -30,7 +30,7 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.read_inference)
+    read, troubles = read_documents(paths, experiment, record.INFERENCE.read)
     if not (read or troubles or planned):
         return None
     there = {*read, *(trouble["who"] for trouble in troubles)}
@@ -122,7 +122,7 @@ def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str 
     """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
     paths = list(paths)
     write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(draw([record.read_inference(path) for path in paths])))
+    write_whole(out_figure, style.to_svg(draw([record.INFERENCE.read(path) for path in paths])))
 
 
 ROW_IN, HEAD_IN = 0.34, 1.0

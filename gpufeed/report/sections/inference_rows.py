@@ -63,7 +63,7 @@ def table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """
     rows: list[dict[str, Any]] = []
     for path in paths:
-        found = record.read_inference(path)
+        found = record.INFERENCE.read(path)
         head = {"cell_id": found["cell_id"], "model": found["cell"]["model"]}
         head |= {"dataset": found["cell"]["dataset"], "machine": machine(found)}
         if found["status"] != "done":

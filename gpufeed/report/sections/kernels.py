@@ -23,7 +23,7 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
     machines, troubles = [], []
     for path in ours:
         try:
-            found = record.read_kernels(path)
+            found = record.KERNELS.read(path)
         except GpufeedError as error:
             troubles.append(("damaged", error.found.splitlines()[0]))
             continue

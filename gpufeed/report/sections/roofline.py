@@ -52,7 +52,7 @@ def known(paths: Iterable[str | Path], experiments: set[str]) -> list[Ceilings]:
         if path.stem not in experiments:
             continue
         try:
-            benchmark = record.read_kernels(path)
+            benchmark = record.KERNELS.read(path)
         except GpufeedError:
             continue
         reached, environment = benchmark.get("ceilings"), benchmark["environment"]

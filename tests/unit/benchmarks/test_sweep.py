@@ -87,8 +87,8 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
         assert point["fell_back"] == 0
         assert point["buffers_mib"] is None
         assert point["quality"] == 90
-    record.write_decoding(sweep, tmp_path / "a.json")
-    assert record.read_decoding(tmp_path / "a.json") == json.loads(json.dumps(sweep))
+    record.DECODING.write(sweep, tmp_path / "a.json")
+    assert record.DECODING.read(tmp_path / "a.json") == json.loads(json.dumps(sweep))
 
 
 def test_a_point_says_how_its_decoder_was_set_for_the_size(data, tmp_path, monkeypatch):
@@ -98,7 +98,7 @@ def test_a_point_says_how_its_decoder_was_set_for_the_size(data, tmp_path, monke
     told = {point["dataset"]: point["hw_decoder_load"] for point in sweep["points"]}
     assert told == {name: mean_size(stored(path, None, 24).paths) / 1e6 for name, path in data.items()}
     assert 0 < told["mosaic_16"] < told["mosaic_48"]
-    record.write_decoding(sweep, tmp_path / "a.json")  # as the schema has it
+    record.DECODING.write(sweep, tmp_path / "a.json")  # as the schema has it
 
 
 def test_points_tell_how_many_physical_cores_they_had(data, tmp_path, monkeypatch):
@@ -322,7 +322,7 @@ def test_a_damaged_sweep_is_an_error(tmp_path):
     for text in ("{", "[]", '{"schema_version": 1}'):
         path.write_text(text)
         with pytest.raises(GpufeedError):
-            record.read_decoding(path)
+            record.DECODING.read(path)
 
 
 def test_a_decoding_process_does_not_import_torch_with_its_script():

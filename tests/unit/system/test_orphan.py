@@ -118,7 +118,7 @@ def goes_on(job: subprocess.Popen, told: str = "") -> str:
 
 
 LASTS = """
-parent_watchdog.end_with_snakemake()
+parent_watchdog.end_unless(parent_watchdog.snakemake_runs())
 print("works", flush=True)
 import time
 time.sleep(3 * parent_watchdog.LOOK_S)
@@ -140,7 +140,7 @@ def test_a_job_whose_snakemake_went_before_it_looked_ends_at_once():
 def test_a_job_and_its_helpers_end_with_a_snakemake_that_goes_while_it_works():
     job = started(
         """
-parent_watchdog.end_with_snakemake()
+parent_watchdog.end_unless(parent_watchdog.snakemake_runs())
 print(subprocess.Popen(["sleep", "60"]).pid, flush=True)
 import time
 time.sleep(60)
@@ -160,7 +160,7 @@ def test_a_later_process_with_the_number_of_snakemake_is_another():
     job = started(
         """
 parent_watchdog.os.environ[parent_watchdog.VARIABLE] = f"{told}:{parent_watchdog.pid_namespace()}"
-parent_watchdog.end_with_snakemake()
+parent_watchdog.end_unless(parent_watchdog.snakemake_runs())
 print("works", flush=True)
 """
     )

@@ -94,7 +94,7 @@ def toy(tmp_path, monkeypatch):
         save(trained.about, trained.model, path)
         wanted = {**SETTINGS, "backends": list(backends), **settings}
         found = measure_inference(cell, path, Files({}, {}), manifest, Stores(), wanted, "login1", attempt=3)
-        record.write_inference(found, tmp_path / "found.json")
+        record.INFERENCE.write(found, tmp_path / "found.json")
         evaluation = evaluate_model(cell, path, manifest, Stores(), "login1")
         return found, {(row["backend"], row["precision"]): row for row in found["rows"]}, evaluation
 
@@ -276,7 +276,7 @@ def test_the_scripts_write_their_files_one_after_another(tmp_path, monkeypatch):
         runpy.run_path(str(ROOT / f"workflow/scripts/{script}.py"), {"snakemake": job}, run_name="__main__")
     assert {row["status"] for row in EXPORTED.read(lists["exported"])["rows"]} == {"done"}
     assert EXPORTED.read(lists["quantised"])["planned_on"] == "login2"
-    found = record.read_inference(at["found.json"])
+    found = record.INFERENCE.read(at["found.json"])
     rows = {row["backend"]: row for row in found["rows"]}
     assert found["attempt"] == 4
     assert {row["status"] for row in rows.values()} == {"done"}

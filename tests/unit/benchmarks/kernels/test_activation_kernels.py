@@ -209,8 +209,8 @@ def test_bytes_and_flops():
 
 def test_a_benchmark_is_written_and_read(tmp_path):
     found = benchmark(whole())
-    record.write_kernels(found, tmp_path / "e.json")
-    assert record.read_kernels(tmp_path / "e.json") == found
+    record.KERNELS.write(found, tmp_path / "e.json")
+    assert record.KERNELS.read(tmp_path / "e.json") == found
     for change in (
         {"rows": [{**found["rows"][0], "batch_size": 4}]},
         {"rows": [{key: value for key, value in found["rows"][0].items() if key != "yardstick"}]},
@@ -219,14 +219,14 @@ def test_a_benchmark_is_written_and_read(tmp_path):
         {"settings": found["settings"] | {"lines": []}},
     ):
         with pytest.raises(GpufeedError, match=r"kernel\.schema"):
-            record.write_kernels({**copy.deepcopy(found), **change}, tmp_path / "e.json")
+            record.KERNELS.write({**copy.deepcopy(found), **change}, tmp_path / "e.json")
 
 
 def test_a_document_from_before_there_were_families_is_of_the_augments(tmp_path):
     augments = {"batch_size": [2], "size": [8], "launches": 5, "dtype": "float32"}
     old = benchmark([]) | {"settings": augments | {"flush_mib": 256, "warmup": 3}}
-    record.write_kernels(old, tmp_path / "e.json")
-    assert kernel_section.family_of(record.read_kernels(tmp_path / "e.json")) is kernel_section.kernel_augment
+    record.KERNELS.write(old, tmp_path / "e.json")
+    assert kernel_section.family_of(record.KERNELS.read(tmp_path / "e.json")) is kernel_section.kernel_augment
 
 
 def test_the_lines_are_no_part_of_what_is_measured():
@@ -345,7 +345,7 @@ def test_the_figure_has_a_panel_for_each_work_and_form_with_every_value():
 
 def test_the_page_shows_figure_table_and_verdicts(tmp_path):
     failed = {**whole()[0], "status": "failed", "sentence": "no kernel", "ms_median": None}
-    record.write_kernels(benchmark([failed, *whole()[1:]]), tmp_path / "e.json")
+    record.KERNELS.write(benchmark([failed, *whole()[1:]]), tmp_path / "e.json")
     plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": {"lines": [SHARE]}}
     info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
     shown = page(Found([], kernels=[tmp_path / "e.json"]), info)

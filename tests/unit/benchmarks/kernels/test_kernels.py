@@ -72,8 +72,8 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
     found = kernel_benchmark.measure_kernels("e", SETTINGS, "here", "cpu")
     assert found["status"] == "skipped"
     assert "measured on a CUDA GPU" in found["sentence"]
-    record.write_kernels(found, tmp_path / "e.json")
-    assert record.read_kernels(tmp_path / "e.json") == found
+    record.KERNELS.write(found, tmp_path / "e.json")
+    assert record.KERNELS.read(tmp_path / "e.json") == found
     shown = kernels.section([tmp_path / "e.json"], "e", PLANNED)
     assert shown["troubles"] == [("skipped", found["sentence"])]
     assert not shown["machines"]
@@ -81,13 +81,13 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
 
 def test_what_breaks_the_schema_is_told(tmp_path):
     found = benchmark(rows({"fused": 1.0}))
-    record.write_kernels(found, tmp_path / "e.json")
+    record.KERNELS.write(found, tmp_path / "e.json")
     for change in ({"rows": [{}]}, {"more": 1}, {"schema_version": 2}, {"environment": {}}):
         with pytest.raises(GpufeedError, match=r"kernel\.schema"):
-            record.write_kernels({**copy.deepcopy(found), **change}, tmp_path / "e.json")
+            record.KERNELS.write({**copy.deepcopy(found), **change}, tmp_path / "e.json")
     (tmp_path / "e.json").write_text("{")
     with pytest.raises(GpufeedError, match="no readable kernel benchmark"):
-        record.read_kernels(tmp_path / "e.json")
+        record.KERNELS.read(tmp_path / "e.json")
 
 
 def test_a_row_is_quartiles_rates_and_a_share_of_the_copy():
@@ -155,7 +155,7 @@ def test_bytes():
 
 
 def test_the_report_tells_what_one_pass_is_worth(tmp_path):
-    record.write_kernels(
+    record.KERNELS.write(
         benchmark(rows({"fused": 1.0, "chain": 8.0, "torchvision": 20.0})), tmp_path / "e.json"
     )
     (machine,) = kernels.section([tmp_path / "e.json"], "e", PLANNED)["machines"]
@@ -249,7 +249,7 @@ def test_settings_have_defaults():
 
 
 def test_the_page_shows_the_table_and_what_is_missing(tmp_path):
-    record.write_kernels(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
+    record.KERNELS.write(benchmark(rows({"fused": 1.0, "chain": 8.0})), tmp_path / "e.json")
     plan = {"title": "T", "question": "Q?", "repeats": 1, "cells": [], "kernels": PLANNED}
     info = {"experiments": {"e": plan}, "left_out": [], "command": "snakemake {target}"}
     shown = page(Found([], kernels=[tmp_path / "e.json"]), info)

@@ -23,7 +23,7 @@ from gpufeed.core import plan_ceilings
 from gpufeed.core.cells import cell_id
 from gpufeed.core.config import ROOT, planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.record import read_ceilings
+from gpufeed.core.record import CEILINGS
 from gpufeed.report import publish, style
 from gpufeed.report.sections import ceilings, ceilings_rows, ceilings_verdict
 
@@ -378,6 +378,6 @@ def test_the_script_writes_the_document_and_says_the_verdict(tmp_path, monkeypat
     runpy.run_path(
         str(ROOT / "workflow/scripts/measure_ceilings.py"), {"snakemake": snakemake}, run_name="__main__"
     )
-    found = read_ceilings(found_at)
+    found = CEILINGS.read(found_at)
     assert (found["status"], found["attempt"], found["planned_on"]) == ("done", 4, "login2")
     assert "ceilings of planted, done: " in (tmp_path / "job.log").read_text() + capfd.readouterr().err

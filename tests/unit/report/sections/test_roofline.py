@@ -55,7 +55,7 @@ def benchmark(folder, name="accelerated_vit", **changes):
     found = kernel_benchmark.measure_kernels(name, settings, "here", "cpu")
     found |= {"status": "done", "sentence": None, "environment": made.environment(), "ceilings": CEILINGS}
     path = folder / f"{name}.json"
-    record.write_kernels(found | changes, path)
+    record.KERNELS.write(found | changes, path)
     return path
 
 

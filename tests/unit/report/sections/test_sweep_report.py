@@ -39,7 +39,7 @@ def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
     publish_decoding.tabulate(paths, tmp_path / "decoders.csv")
     table = pd.read_csv(tmp_path / "decoders.csv")
     assert list(table.columns) == decoding_tables.COLUMNS
-    assert len(table) == sum(len(record.read_decoding(path)["points"]) for path in paths)
+    assert len(table) == sum(len(record.DECODING.read(path)["points"]) for path in paths)
     row = table[(table["decoder"] == "simplejpeg") & (table["dataset"] == "mosaic_64")].iloc[0]
     assert (row["cores"], row["n"], row["images_per_s"]) == (1, 3, 23_000)
     assert row["images_per_s_min"] == pytest.approx(0.94 * 23_000)
@@ -71,10 +71,10 @@ def test_the_note_under_the_figure_says_what_a_core_is(tmp_path):
     found = {}
     for name, of in {"own": lambda n: n, "shared": lambda n: -(-n // 2), "unknown": lambda n: None}.items():
         (path,) = swept.write_sweeps(tmp_path / name, decoders=["simplejpeg"], counts=(1, 4, 16))
-        sweep = record.read_decoding(path)
+        sweep = record.DECODING.read(path)
         for point in sweep["points"]:
             point["physical_cores"] = of(point["cores"])
-        record.write_decoding(sweep, path)
+        record.DECODING.write(sweep, path)
         found[name] = report_of(tmp_path / name)
     note = "Cores are hardware threads"
     assert note not in found["own"]
@@ -131,12 +131,12 @@ def test_an_experiment_without_a_sweep_has_no_section_of_it(tmp_path):
 
 def test_damaged_failed_and_refused_are_told(tmp_path):
     (path,) = swept.write_sweeps(tmp_path, decoders=["simplejpeg"])
-    sweep = record.read_decoding(path)
+    sweep = record.DECODING.read(path)
     none = {"images": [], "images_per_s": [], "evicted_share": []}
     sweep["points"][0] |= {"status": "failed", "sentence": "Too large <b>.", **none}
     sweep["points"][-1] |= {"status": "refused", "sentence": "The kernel kept 90 %.", **none}
     sweep["left_out"] = ["Left out: 32 cores, since this node allows 16."]
-    record.write_decoding(sweep, path)
+    record.DECODING.write(sweep, path)
     path.with_name("pillow.json").write_text("{")
     html = report_of(tmp_path)
     for words in (
@@ -153,7 +153,7 @@ def elsewhere(folder, decoder, node, **environment):
     sweep = swept.sweep(decoder)
     sweep["environment"] |= {"node": node, **environment}
     path = folder / "sweeps/gpu_decoding" / f"{decoder}.json"
-    record.write_decoding(json.loads(json.dumps(sweep)), path)
+    record.DECODING.write(json.loads(json.dumps(sweep)), path)
     return path
 
 

@@ -42,7 +42,7 @@ from gpufeed.core.config import (
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.file_writes import whole
+from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
@@ -57,9 +57,12 @@ ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes"}
 OWN_AXES = AXES - ELSEWHERE
 # keys that a config of the workflow has, too -> what they are called here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}
+
 SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
+
 SHARED |= {"data": "data_folder"}  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
+YAML_WIDTH = 110
 
 
 @dataclass(frozen=True)
@@ -323,15 +326,11 @@ def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:
     return "\n".join(lines)
 
 
-YAML_WIDTH = 110
-
-
 def write_cell(path: str | Path, cell: Cell, comment: str) -> None:
     """Writes the cell, whole or not at all, in the order of its fields; comment: lines for the reader."""
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     text = head + yaml.safe_dump(cell.asdict(), sort_keys=False, width=YAML_WIDTH)
-    with whole(path) as partial:
-        partial.write_text(text, encoding="utf-8")
+    write_whole(path, text)
 
 
 def read_cell(path: str | Path) -> dict:

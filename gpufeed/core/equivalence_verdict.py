@@ -14,6 +14,8 @@ from gpufeed.core.retry_policy import outdate
 
 # Fields of Cell and of LoadRequest.
 LOADER_AXES = ("batch_size", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "seed")
+SCHEMA_VERSION = 1
+VERDICT = Document("gate", "verdict")
 
 
 def loader_settings(cell: Cell) -> dict:
@@ -44,10 +46,6 @@ def settings_in_words(settings: Mapping) -> str:
     parts += ["persistent"] * settings["persistent_workers"]
     parts.append("pinned" if settings["pin_memory"] else "pageable")
     return ", ".join([*parts, f"seed {settings['seed']}"])
-
-
-SCHEMA_VERSION = 1
-VERDICT = Document("gate", "verdict")
 
 
 @dataclass

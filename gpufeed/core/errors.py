@@ -6,7 +6,7 @@ from types import ModuleType
 
 
 class GpufeedError(Exception):
-    """Bad input or a broken environment, told as found / expected / what to do."""
+    """Bad input or a broken environment, reported as found / expected / what to do."""
 
     def __init__(self, found: str, expected: str, remedy: str):
         self.found, self.expected, self.remedy = found, expected, remedy

@@ -13,6 +13,22 @@ RECORD_PLACE = "{experiment}/{cell_id}/{repeat}"
 # a repeat may have another record beside its first: 3-again.json
 RECORD = Document("record", "record", (f"{RECORD_PLACE}.json", f"{RECORD_PLACE}-*.json"))
 
+CEILINGS_VERSION = 1
+CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
+
+DECODING_VERSION = 1
+DECODING = Document("sweep", "sweep")
+
+INFERENCE_VERSION = 1
+INFERENCE = Document("inference", "inference measurement", ("{experiment}/{cell_id}.json",))
+
+KERNELS_VERSION = 1
+KERNELS = Document("kernel", "kernel benchmark")
+
+MODEL_VERSION = 1
+MODEL = Document("model", "model")
+EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evaluation.json",))
+
 
 @dataclass
 class Record:
@@ -51,20 +67,3 @@ class Record:
     def read(cls, path: str | Path) -> "Record":
         """Reads a record; raises GpufeedError if it is damaged or of another schema version."""
         return cls(**RECORD.read(path))
-
-
-CEILINGS_VERSION = 1
-CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
-
-DECODING_VERSION = 1
-DECODING = Document("sweep", "sweep")
-
-INFERENCE_VERSION = 1
-INFERENCE = Document("inference", "inference measurement", ("{experiment}/{cell_id}.json",))
-
-KERNELS_VERSION = 1
-KERNELS = Document("kernel", "kernel benchmark")
-
-MODEL_VERSION = 1
-MODEL = Document("model", "model")
-EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evaluation.json",))

@@ -18,7 +18,7 @@ def options(
     """`--configfile` and `--config` as a shell takes them; empty where Snakemake was given neither.
 
     snakefile: where its folder is not `here`, `--snakefile` names it.
-    files: config files of the command line; those below the folder `here` are told from there, so that the
+    files: config files of the command line; those below the folder `here` are named from there, so that the
     command holds for another copy. changed: what `--config` set, as Snakemake read it.
     """
     names = [shlex.quote(str(below(Path(file), Path(here)))) for file in files]

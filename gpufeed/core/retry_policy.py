@@ -7,7 +7,7 @@ skipped, one with a point or row that was, an extension without the CUDA kernels
 device `auto` what was made without a CUDA GPU.
 
 A job that Snakemake submits to a cluster runs on another node than the planner. So the planner leaves its
-name in the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST does not tell: it is the login
+name in the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST is not that: it is the login
 node for every allocation made there, on whatever node snakemake was then started.
 """
 
@@ -17,9 +17,11 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpufeed.core.file_writes import whole
+from gpufeed.core.file_writes import write_whole
 
 PLANNED_ON = "GPUFEED_PLANNED_ON"
+PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
+LACKING = {"skipped", "refused", "partial"}
 
 
 def announce_planning_node(planning: bool) -> None:
@@ -37,10 +39,6 @@ def announce_planning_node(planning: bool) -> None:
 def planning_node() -> str:
     """The node on which the user started the workflow: the planner of this job, else this host."""
     return os.environ.get(PLANNED_ON) or platform.node()
-
-
-PARTS = ("rows", "points")  # of a benchmark and of a sweep: each has a status of its own
-LACKING = {"skipped", "refused", "partial"}
 
 
 def counter(record: str | Path) -> Path:
@@ -74,12 +72,12 @@ def attempt(record: str | Path, node: str, device: str = "auto") -> int:
 
 def ended(record: str | Path, number: int) -> None:
     """Writes down that attempt `number` has left its record."""
-    _write(counter(record), number)
+    write_whole(counter(record), f"{number}\n")
 
 
 def outdate(record: str | Path, number: int) -> None:
     """Writes down that the record of attempt `number` does not hold here: the next run makes it again."""
-    _write(mark(record), number)
+    write_whole(mark(record), f"{number}\n")
 
 
 def _final(data: Mapping, node: str, device: str) -> bool:
@@ -89,11 +87,6 @@ def _final(data: Mapping, node: str, device: str) -> bool:
     if data["planned_on"] == node:
         return True
     return not found & LACKING and (device != "auto" or data["environment"]["gpu"] is not None)
-
-
-def _write(path: Path, number: int) -> None:
-    with whole(path) as partial:
-        partial.write_text(f"{number}\n")
 
 
 def _number(path: Path) -> int:

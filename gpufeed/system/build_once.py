@@ -25,7 +25,7 @@ def one_builder(path: Path) -> Iterator[bool]:
 
     Yields whether this one had to wait: what it wanted may be there now. A thread may ask again within.
     The lock is flock's, on an empty file that stays, since a new one in its place would be another lock; it
-    ends with the process, however that ends. A file system without locks is told in the log: two processes
+    ends with the process, however that ends. A file system without locks is logged: two processes
     may then build at once, each into its own partial file.
     """
     paths = vars(held).setdefault("paths", set())

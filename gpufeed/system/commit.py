@@ -25,8 +25,8 @@ def checkout(root: Path) -> tuple[str | None, bool | None]:
         status = git(root, "status", "--porcelain")
         return commit, None if status is None else bool(status)
     try:
-        told = json.loads((root / FILE).read_text())
-        commit, dirty, parts = told["commit"], told["dirty"], dict(told["parts"])
+        about = json.loads((root / FILE).read_text())
+        commit, dirty, parts = about["commit"], about["dirty"], dict(about["parts"])
     except (OSError, ValueError, KeyError, TypeError):
         return None, None
     there = {part: digest(root / part) for part in parts if (root / part).exists()}

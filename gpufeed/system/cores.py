@@ -33,17 +33,18 @@ def on_cores(count: int) -> Iterator[list[int] | None]:
         return
     before = os.sched_getaffinity(0)
     chosen = sorted(apart(before)[:count])
-    _move(chosen)
+    move_threads(chosen)
     try:
         yield chosen
     finally:
-        _move(before)
+        move_threads(before)
 
 
-def _move(cores) -> None:
+def move_threads(cpus: Iterable[int]) -> None:
+    """Put every thread of this process on these CPUs; what it starts later runs there, too."""
     for task in TASKS.iterdir():
         with suppress(ProcessLookupError):  # a thread that has just ended
-            os.sched_setaffinity(int(task.name), cores)
+            os.sched_setaffinity(int(task.name), cpus)
 
 
 def apart(cpus: Iterable[int]) -> list[int]:

@@ -1,12 +1,12 @@
 """Which device and precision a cell runs with, decided on the node that runs it, and what that GPU reports.
 
-NVML, nvJPEG and torch's allocator are asked.
+NVML reports its state, nvJPEG its JPEG engines, torch's allocator its memory.
 """
 
 import ctypes
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import metadata
 from typing import Any
 
@@ -16,10 +16,14 @@ import torch
 from gpufeed.core.cells import DEVICES, PRECISIONS
 from gpufeed.core.errors import Skip, unknown
 from gpufeed.system import gpu_locks
-from gpufeed.system.nvml import ask
+from gpufeed.system.nvml import ask, session
 
 AMPERE = (8, 0)  # first compute capability with bf16 and TF32 units (CUDA C++ Programming Guide)
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# nvjpeg.h: the backend that decodes by the JPEG engines, and what creating it returns
+NVJPEG_HARDWARE, NVJPEG_SUCCESS = 3, 0
+NVJPEG_NO_ENGINES = {7, 9}  # ARCH_MISMATCH, IMPLEMENTATION_NOT_SUPPORTED
+UNKNOWN_STATE = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
 
 
 def resolve_device(name: str) -> torch.device:
@@ -119,12 +123,6 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager:
     return torch.autocast(device.type, dtype=AUTOCAST[precision])
 
 
-# nvjpeg.h: the backend that decodes by the JPEG engines, and what creating it returns
-NVJPEG_HARDWARE, NVJPEG_SUCCESS = 3, 0
-NVJPEG_NO_ENGINES = {7, 9}  # ARCH_MISMATCH, IMPLEMENTATION_NOT_SUPPORTED
-UNKNOWN_STATE = {"driver": None, "uuid": None, "sm_clock_mhz": None, "power_limit_w": None}
-
-
 def nvml_handle(device: torch.device) -> Any | None:
     """NVML's handle of torch's device, found by UUID: NVML's indices ignore CUDA_VISIBLE_DEVICES.
 
@@ -143,9 +141,7 @@ def gpu_state(device: torch.device) -> dict[str, Any]:
     Without a CUDA device only the driver is asked for. Source: NVML API reference.
     """
     answers = dict(UNKNOWN_STATE)
-    if ask(lambda: pynvml.nvmlInit() or True) is None:
-        return answers
-    try:
+    with session():
         answers["driver"] = ask(pynvml.nvmlSystemGetDriverVersion)
         handle = nvml_handle(device) if device.type == "cuda" else None
         if handle is not None:
@@ -153,13 +149,11 @@ def gpu_state(device: torch.device) -> dict[str, Any]:
             answers["uuid"] = ask(pynvml.nvmlDeviceGetUUID, handle)
             answers["sm_clock_mhz"] = ask(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM)
             answers["power_limit_w"] = power_mw / 1e3 if power_mw is not None else None
-    finally:
-        ask(pynvml.nvmlShutdown)
     return answers
 
 
 def forget_peak(device: torch.device) -> None:
-    """Starts the peak of `peak_mib` anew; nothing to do without CUDA."""
+    """Start a new peak for `peak_mib`; there is nothing to do without CUDA."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
@@ -200,9 +194,7 @@ def engines_by(library: str) -> int | None:
 def nvjpeg_libraries() -> Iterator[str]:
     """Where nvJPEG may be: in the package that DALI and nvImageCodec bring, then where the system has it."""
     for package in ("nvidia-nvjpeg", "nvidia-nvjpeg-cu12"):
-        try:
+        with suppress(metadata.PackageNotFoundError):
             files = metadata.files(package) or []
-        except metadata.PackageNotFoundError:
-            continue
-        yield from (os.fspath(file.locate()) for file in files if file.name.startswith("libnvjpeg.so"))
+            yield from (os.fspath(file.locate()) for file in files if file.name.startswith("libnvjpeg.so"))
     yield from ("libnvjpeg.so.13", "libnvjpeg.so.12")

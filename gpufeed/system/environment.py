@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import re
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -15,38 +16,12 @@ import torch
 
 from gpufeed.system import devices
 from gpufeed.system.commit import checkout
-from gpufeed.system.nvml import ask
-
-IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # set by Apptainer: the image's path
-IN_DOCKER = Path("/.dockerenv")
-
-
-@cache
-def software() -> dict[str, Any]:
-    """The `software` of an environment (gpufeed/core/schemas/record.schema.yaml) of this process."""
-    lines = installed_packages()
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    return {"packages": len(lines), "digest": digest, "container": container_image()}
-
-
-def installed_packages() -> list[str]:
-    """`name==version` of each installed distribution, names normalised as by PyPA's specification, sorted."""
-    found = set()
-    for one in metadata.distributions():
-        if name := one.metadata["Name"]:  # None in a folder that an aborted installation left
-            found.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={one.version}")
-    return sorted(found)
-
-
-def container_image() -> str | None:
-    """The file name of Apptainer's image, `docker` in a container of Docker, None outside of both."""
-    for variable in IMAGE_VARIABLES:
-        if image := os.environ.get(variable):
-            return Path(image).name
-    return "docker" if IN_DOCKER.exists() else None
-
+from gpufeed.system.host_memory import cgroup_folders
+from gpufeed.system.nvml import ask, session
 
 ROOT = Path(__file__).resolve().parents[2]
+IMAGE_VARIABLES = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")  # set by Apptainer: the image's path
+IN_DOCKER = Path("/.dockerenv")
 PACKAGES = (
     "torch",
     "torchvision",
@@ -134,11 +109,34 @@ def versions() -> dict[str, str]:
     """Versions of the installed packages among PACKAGES, read without importing them."""
     found = {}
     for package in PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return found
+
+
+@cache
+def software() -> dict[str, Any]:
+    """The `software` of an environment (gpufeed/core/schemas/record.schema.yaml) of this process."""
+    lines = installed_packages()
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+    return {"packages": len(lines), "digest": digest, "container": container_image()}
+
+
+def installed_packages() -> list[str]:
+    """`name==version` of each installed distribution, names normalised as by PyPA's specification, sorted."""
+    found = set()
+    for one in metadata.distributions():
+        if name := one.metadata["Name"]:  # None in a folder that an aborted installation left
+            found.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={one.version}")
+    return sorted(found)
+
+
+def container_image() -> str | None:
+    """The file name of Apptainer's image, `docker` in a container of Docker, None outside of both."""
+    for variable in IMAGE_VARIABLES:
+        if image := os.environ.get(variable):
+            return Path(image).name
+    return "docker" if IN_DOCKER.exists() else None
 
 
 def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -176,20 +174,7 @@ def cgroup_quota(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
     Reads `cpu.max` (version 2) and `cpu.cfs_quota_us` (version 1).
     Source: Linux, cgroup-v2.rst, sched-bwc.rst.
     """
-    try:
-        lines = proc.read_text().splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        base = root if not controllers else root / "cpu"
-        folder = base / path.lstrip("/")
-        # inside a container the path may name folders that are not mounted; the parents then speak
-        quotas += [_folder_quota(f) for f in (folder, *folder.parents) if f == base or base in f.parents]
+    quotas = [_folder_quota(folder) for folder in cgroup_folders("cpu", proc, root)]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
@@ -230,15 +215,11 @@ def gpu_uuids(proc: Path) -> list[str]:
 
 def uuids_by_nvml() -> list[str]:
     """UUIDs of the GPUs that NVML shows to this process."""
-    if ask(lambda: pynvml.nvmlInit() or True) is None:
-        return []
-    try:
+    with session():
         handles = [
             ask(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(ask(pynvml.nvmlDeviceGetCount) or 0)
         ]
         return [uuid for one in handles if one and (uuid := ask(pynvml.nvmlDeviceGetUUID, one))]
-    finally:
-        ask(pynvml.nvmlShutdown)
 
 
 def card_addresses(net: Path) -> list[str]:

@@ -27,6 +27,8 @@ VERSIONS = (
     ("memory.max", "memory.current", ""),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 )
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+BLOCK_BYTES = 2**30  # blocks up to this size are kept and used again
 
 
 def free_host_bytes() -> int:
@@ -41,12 +43,12 @@ def cgroup_room(proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/
     The page cache of files counts as free, as it does in psutil's `available`: it makes room when it must.
     Source: Linux, cgroup-v2.rst and cgroup-v1/memory.rst.
     """
-    rooms = [room_in(folder) for folder in cgroup_folders(proc, root)]
+    rooms = [room_in(folder) for folder in cgroup_folders("memory", proc, root)]
     return min((room for room in rooms if room is not None), default=None)
 
 
-def cgroup_folders(proc: Path, root: Path) -> Iterator[Path]:
-    """The folders that may limit the memory of the process, nearest first."""
+def cgroup_folders(controller: str, proc: Path, root: Path) -> Iterator[Path]:
+    """Yield the folders of cgroups that may limit this process, nearest first. controller: memory or cpu."""
     try:
         lines = proc.read_text().splitlines()
     except OSError:
@@ -54,9 +56,9 @@ def cgroup_folders(proc: Path, root: Path) -> Iterator[Path]:
     for line in lines:
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "memory" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        base = root / "memory" if controllers else root
+        base = root / controller if controllers else root
         folder = base / path.lstrip("/")
         # inside a container the path may name folders that are not mounted; the parents then speak
         yield from (one for one in (folder, *folder.parents) if one == base or base in one.parents)
@@ -83,10 +85,6 @@ def reclaimable(folder: Path, prefix: str) -> int:
         return sum(int(counters[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
     except (OSError, ValueError, KeyError):
         return 0
-
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-BLOCK_BYTES = 2**30  # blocks up to this size are kept and used again
 
 
 def keep_freed_blocks() -> bool:

@@ -1,6 +1,7 @@
 """How every module asks NVML, without torch. Source: NVML API reference."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pynvml
@@ -12,3 +13,14 @@ def ask(query: Callable, *arguments) -> Any | None:
         return query(*arguments)
     except pynvml.NVMLError:
         return None
+
+
+@contextmanager
+def session() -> Iterator[None]:
+    """Keep NVML open within the block; where no driver answers, every `ask` in it returns None."""
+    is_open = ask(lambda: pynvml.nvmlInit() or True)
+    try:
+        yield
+    finally:
+        if is_open:
+            ask(pynvml.nvmlShutdown)

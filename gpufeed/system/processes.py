@@ -1,4 +1,4 @@
-"""Work spread over processes, with the death of one of them told as a sentence."""
+"""Work spread over processes, with the death of one of them reported in a sentence."""
 
 import gc
 from collections import deque

@@ -66,7 +66,6 @@ def uniform(number: torch.Tensor, low: float, high: float) -> torch.Tensor:
 TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE = range(6)
 
 
-WORD_MASK = 2**32 - 1
 PHILOX_ROUNDS = 10
 PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 PHILOX_WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two words of the key grow by in each round
@@ -75,9 +74,9 @@ PhiloxWords = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def philox(counter: PhiloxWords, key: tuple[int, int]) -> PhiloxWords:
-    """counter: four int64 tensors of one shape, or shapes that broadcast, with values in 0..2**32-1.
+    """Return the four random words of a counter and a key, by Philox4x32-10, as int64 tensors.
 
-    Returns four int64 tensors of the same range.
+    counter: four int64 tensors of one shape, or shapes that broadcast. All values are in 0..2**32-1.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -85,7 +84,7 @@ def philox(counter: PhiloxWords, key: tuple[int, int]) -> PhiloxWords:
         high0, low0 = multiply_words(c0, PHILOX_MULTIPLIERS[0])
         high1, low1 = multiply_words(c2, PHILOX_MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-        k0, k1 = (k0 + PHILOX_WEYL[0]) & WORD_MASK, (k1 + PHILOX_WEYL[1]) & WORD_MASK
+        k0, k1 = (k0 + PHILOX_WEYL[0]) & MASK, (k1 + PHILOX_WEYL[1]) & MASK
     return c0, c1, c2, c3
 
 
@@ -94,6 +93,6 @@ def multiply_words(word: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch
 
     The low bits survive the wrap-around of the whole product; the high ones come of two halves of 48 bits.
     """
-    low = (word * factor) & WORD_MASK
+    low = (word * factor) & MASK
     high = ((word >> 16) * factor + (((word & 0xFFFF) * factor) >> 16)) >> 16
     return high, low

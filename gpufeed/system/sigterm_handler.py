@@ -16,6 +16,8 @@ from contextlib import contextmanager
 
 log = logging.getLogger("gpufeed")
 STATUS = 128 + signal.SIGTERM  # what shells say of a process that SIGTERM ended
+SCONTROL_S = 10
+OF_SNAKEMAKE = " Comment=rule_"  # of the jobs that Snakemake submits, a rule each
 
 
 class Ended(SystemExit):
@@ -81,10 +83,6 @@ def left_to_parent(number: int) -> None:
     """
     if _notice.heeded:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-SCONTROL_S = 10
-OF_SNAKEMAKE = " Comment=rule_"  # of the jobs that Snakemake submits, a rule each
 
 
 @contextmanager

@@ -24,6 +24,8 @@ FEW_PERCENT, FAR = 0.05, 0.25
 WIDE = 1.5
 BUSY = "machine too busy"
 FASTER, SLOWER, SAME, FEW = "faster", "slower", "no difference shown", "too few repeats"
+FEWEST_POINTS = 3  # points: two have a slope whatever happened
+MOST_POINTS = 400  # points: their pairs are 80,000; of more, as many evenly spaced ones are taken
 
 
 def summarise(values: Iterable[float]) -> dict[str, float]:
@@ -182,10 +184,6 @@ def _interval_of_two(first: np.ndarray, second: np.ndarray, middle: float) -> tu
     cut = round(n * m / 2 - NORMAL * math.sqrt(n * m * (n + m + 1) / 12))
     low, high = _cut_off(np.sort((first[:, None] - second).ravel()), cut)
     return min(low, middle), max(high, middle)
-
-
-FEWEST_POINTS = 3  # points: two have a slope whatever happened
-MOST_POINTS = 400  # points: their pairs are 80,000; of more, as many evenly spaced ones are taken
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float | None:

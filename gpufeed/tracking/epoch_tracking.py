@@ -17,6 +17,7 @@ from gpufeed.core.file_writes import whole
 from gpufeed.core.record import Record
 from gpufeed.tracking.wandb_run import Run
 
+log = logging.getLogger("gpufeed")
 PLAIN_COLUMNS = ("epoch", "steps", "images", "epoch_s", "images_per_s", "train_loss")
 HELD_OUT = {"top1": "top1", "loss": "evaluation_loss"}  # key of an accuracy -> column, which may be empty
 COLUMNS = (*PLAIN_COLUMNS, *HELD_OUT.values())
@@ -70,9 +71,9 @@ class Tracker:
 def track_training(
     cell: Cell, tracking: Mapping[str, Any], folder: Path, before: Iterable[Mapping] = ()
 ) -> Iterator[Tracker]:
-    """A Watch whose run ends with the block, as failed where the block raises.
+    """A Tracker whose run ends with the block, as failed where the block raises.
 
-    tracking: as in the config. before: as in Watch; they are no news to a run.
+    tracking: as in the config. before: as in Tracker; they are no news to a run.
     """
     run = None
     if tracking["wandb"]:
@@ -86,9 +87,6 @@ def track_training(
     finally:
         if run is not None:
             run.finish(watch.summary or {}, ok=watch.summary is not None)
-
-
-log = logging.getLogger("gpufeed")
 
 
 def track_repeat(record: Record, tracking: Mapping[str, Any], results: str | Path, repeat: str = "") -> None:

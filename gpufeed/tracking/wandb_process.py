@@ -69,10 +69,10 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     os.environ["WANDB_ERROR_REPORTING"] = "false"
     try:
-        told = send(sys.stdin)
+        result = send(sys.stdin)
     except Exception as error:
-        told = {"folder": None, "trouble": f"not written: {type(error).__name__}: {first_line(error)}"}
-    print(json.dumps(told), file=answer, flush=True)
+        result = {"folder": None, "trouble": f"not written: {type(error).__name__}: {first_line(error)}"}
+    print(json.dumps(result), file=answer, flush=True)
 
 
 if __name__ == "__main__":

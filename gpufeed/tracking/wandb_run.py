@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -74,16 +75,16 @@ class Run:
         self.lines.put(None)
         try:
             self.process.wait(limit_s)
-            told = json.loads(self.process.stdout.read())
+            result = json.loads(self.process.stdout.read())
         except subprocess.TimeoutExpired:
             self.warn(f"it was not sent within {limit_s:.0f} s")
         except (OSError, ValueError):
             self.warn(f"its process ended with status {self.process.returncode}")
         else:
-            if told["trouble"]:
-                self.warn(told["trouble"])
-            if told["folder"]:
-                log.info("Weights & Biases: %s", told["folder"])
+            if result["trouble"]:
+                self.warn(result["trouble"])
+            if result["folder"]:
+                log.info("Weights & Biases: %s", result["folder"])
         finally:
             self._end()
 
@@ -111,8 +112,6 @@ class Run:
         left = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         for child in left:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 child.kill()
-            except psutil.NoSuchProcess:
-                continue
         self.process.wait()

@@ -34,6 +34,37 @@ RESOURCE_OPTIONS = {
     "cpus_per_gpu": ("--cpus-per-gpu",),
 }
 HEARD = ("TERM", "SIGTERM", "15")
+# Variables of `man sbatch` that change which node, GPUs, cores, memory or time a job gets, or how it runs
+NAMED_AS_OPTIONS = (
+    *("BATCH", "CLUSTERS", "CONSTRAINT", "CONTAINER", "CORE_SPEC", "CPUS_PER_GPU", "DISTRIBUTION"),
+    *("EXCLUSIVE", "GPU_BIND", "GPU_FREQ", "GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "GRES", "GRES_FLAGS"),
+    *("HINT", "MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU", "NETWORK", "NO_KILL", "NODES", "OVERCOMMIT"),
+    *("PARTITION", "POWER", "QOS", "RESERVATION", "SPREAD_JOB", "THREAD_SPEC", "THREADS_PER_CORE"),
+    *("USE_MIN_NODES", "WAIT"),
+)
+# all ways to write an option that is not named as its variable, or has a letter
+WRITTEN = {
+    "ARRAY_INX": ("--array", "-a"),
+    "CLUSTERS": ("--clusters", "-M"),
+    "CONSTRAINT": ("--constraint", "-C"),
+    "CORE_SPEC": ("--core-spec", "-S"),
+    "DISTRIBUTION": ("--distribution", "-m"),
+    "GPUS": ("--gpus", "-G"),
+    "MEM_PER_NODE": ("--mem",),
+    "NO_KILL": ("--no-kill", "-k"),
+    "NO_REQUEUE": ("--no-requeue", "--requeue"),
+    "NODES": ("--nodes", "-N"),
+    "OVERCOMMIT": ("--overcommit", "-O"),
+    "PARTITION": ("--partition", "-p"),
+    "QOS": ("--qos", "-q"),
+    "REQ_SWITCH": ("--switches",),
+    "TIMELIMIT": ("--time", "-t"),
+    "WAIT": ("--wait", "-W"),
+}
+ADDED = {
+    f"SBATCH_{name}": WRITTEN.get(name, (f"--{name.lower().replace('_', '-')}",))
+    for name in sorted({*NAMED_AS_OPTIONS, *WRITTEN})
+}
 
 
 def in_extra(ask: Ask, *names: str) -> list[tuple[str, str]]:
@@ -105,39 +136,6 @@ def signal(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             "SIGTERM to the steps of the job: a training then keeps its state and asks to be started again",
             f"write --signal=TERM@120 into slurm_extra in {plan.file('slurm_extra')}",
         )
-
-
-# Variables of `man sbatch` that change which node, GPUs, cores, memory or time a job gets, or how it runs
-NAMED_AS_OPTIONS = (
-    *("BATCH", "CLUSTERS", "CONSTRAINT", "CONTAINER", "CORE_SPEC", "CPUS_PER_GPU", "DISTRIBUTION"),
-    *("EXCLUSIVE", "GPU_BIND", "GPU_FREQ", "GPUS", "GPUS_PER_NODE", "GPUS_PER_TASK", "GRES", "GRES_FLAGS"),
-    *("HINT", "MEM_BIND", "MEM_PER_CPU", "MEM_PER_GPU", "NETWORK", "NO_KILL", "NODES", "OVERCOMMIT"),
-    *("PARTITION", "POWER", "QOS", "RESERVATION", "SPREAD_JOB", "THREAD_SPEC", "THREADS_PER_CORE"),
-    *("USE_MIN_NODES", "WAIT"),
-)
-# all ways to write an option that is not named as its variable, or has a letter
-WRITTEN = {
-    "ARRAY_INX": ("--array", "-a"),
-    "CLUSTERS": ("--clusters", "-M"),
-    "CONSTRAINT": ("--constraint", "-C"),
-    "CORE_SPEC": ("--core-spec", "-S"),
-    "DISTRIBUTION": ("--distribution", "-m"),
-    "GPUS": ("--gpus", "-G"),
-    "MEM_PER_NODE": ("--mem",),
-    "NO_KILL": ("--no-kill", "-k"),
-    "NO_REQUEUE": ("--no-requeue", "--requeue"),
-    "NODES": ("--nodes", "-N"),
-    "OVERCOMMIT": ("--overcommit", "-O"),
-    "PARTITION": ("--partition", "-p"),
-    "QOS": ("--qos", "-q"),
-    "REQ_SWITCH": ("--switches",),
-    "TIMELIMIT": ("--time", "-t"),
-    "WAIT": ("--wait", "-W"),
-}
-ADDED = {
-    f"SBATCH_{name}": WRITTEN.get(name, (f"--{name.lower().replace('_', '-')}",))
-    for name in sorted({*NAMED_AS_OPTIONS, *WRITTEN})
-}
 
 
 def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

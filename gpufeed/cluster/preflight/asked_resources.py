@@ -14,6 +14,7 @@ from gpufeed.cluster.preflight.sbatch_options import gpus_by_option, words_of
 from gpufeed.cluster.preflight.site import Site
 
 NUMBER_AND_MODEL = "the number of GPUs is devices in the config, their model sweep_gpu_model"
+LEAST_MB = 1000  # Python with torch takes more
 
 
 def gpus_asked_once(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -247,9 +248,6 @@ def one_node(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             "one task, which starts the processes of all GPUs of its node itself",
             f"take tasks and tasks_per_gpu out of {plan.file('tasks_per_gpu', 'tasks')}",
         )
-
-
-LEAST_MB = 1000  # Python with torch takes more
 
 
 def gpus_of_rules(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ def show(plan: Plan) -> None:
 
 
 def snakemake_arguments(site: str, rest: Sequence[str]) -> list[str]:
-    """What Snakemake is told: the profiles, and all but --dry-run."""
+    """Return what Snakemake gets: the profiles, and all but --dry-run."""
     return [
         "--profile",
         "slurm",

@@ -13,6 +13,16 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+# by option: whose GPUs its number counts
+GPUS_COUNTED_BY = {
+    "--gres": "node",
+    "--gpus": "job",
+    "-G": "job",
+    "--gpus-per-node": "node",
+    "--gpus-per-task": "task",
+    "--gpus-per-socket": "socket",
+}
+
 
 def words_of(text: object) -> list[str]:
     """The words of a text as a shell splits them; by blanks alone where a quote is never closed."""
@@ -30,17 +40,6 @@ def option_values(words: Sequence[str], *names: str) -> Iterator[tuple[str, str]
             yield name, value if equals or place + 1 == len(words) else words[place + 1]
         elif word[:2] in names:
             yield word[:2], word[2:]
-
-
-# by option: whose GPUs its number counts
-GPUS_COUNTED_BY = {
-    "--gres": "node",
-    "--gpus": "job",
-    "-G": "job",
-    "--gpus-per-node": "node",
-    "--gpus-per-task": "task",
-    "--gpus-per-socket": "socket",
-}
 
 
 def gpus_in_gres(gres: object) -> list[tuple[str, int]]:

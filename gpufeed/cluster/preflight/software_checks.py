@@ -19,6 +19,109 @@ from gpufeed.cluster.preflight.site import ROOT, Site
 from gpufeed.core.config_schema import check_files
 from gpufeed.core.errors import GpufeedError
 
+LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
+TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
+ASKS_EVERY_S = 180  # at the latest
+ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
+    "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
+    "|executor|jobs|retries|restart-times|(slurm|cluster).*"
+)
+DEFAULT_PROFILE = "profiles/default/config.yaml"
+UNCHECKED = {"sacctmgr": ("accounts", "qos"), "sinfo": ("partitions",)}
+
+
+def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    if node.missing_commands:
+        yield Finding(
+            f"no {', '.join(node.missing_commands)}: accounts and partitions are unchecked",
+            f"a login node of {site.name}",
+            f"run preflight, and snakemake, on {site.login}",
+            note=True,
+        )
+    if node.silent:
+        unchecked = ", ".join(what for name in node.silent for what in UNCHECKED[name])
+        yield Finding(
+            f"{unchecked} are unchecked: no answer of {', '.join(node.silent)}",
+            f"Slurm's answers, on a login node of {site.name}",
+            f"see what {' and '.join(node.silent)} say there ({site.login}), and run preflight again",
+            note=True,
+        )
+    if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:
+        yield Finding(
+            f"squeue here forgets a job {node.min_job_age} s after its end",
+            f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
+            f"slurm-status-command: sacct in {plan.file('slurm-status-command')}",
+        )
+    if node.inside_job:
+        yield Finding(
+            f"inside of Slurm's job {node.inside_job}",
+            "a login node: snakemake must outlive the jobs that it submits",
+            "leave the allocation, and run snakemake in tmux or screen on the login node",
+        )
+
+
+def modules(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    for module in node.modules:
+        name, _, version = module.partition("/")
+        least = next((site.modules[key] for key in site.modules if name.lower() in (key, f"{key}3")), None)
+        if least and numbers(version) and numbers(version) < numbers(least):
+            yield Finding(
+                f"module {module}",
+                f"{name} {least} or newer",
+                f"module spider {name}, load a newer one, and make a new environment with it",
+            )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """12.1.1-qgxjzk -> (12, 1, 1); () where it does not start with a number."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def is_local(folder: Path) -> bool:
+    """Whether each node has a folder of its own there, links followed."""
+    return any(local in (place, *place.parents) for local in LOCAL for place in (folder, folder.resolve()))
+
+
+def local_folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    """The checkout, where jobs start, and the folder of their logs."""
+    if is_local(node.checkout):
+        yield Finding(
+            f"the checkout in {node.checkout}, which compute nodes do not see",
+            "a checkout in a folder that every node mounts: each job starts there",
+            f"clone it below your home folder or {site.scratch.folder}",
+        )
+    if plan.logs and is_local(node.checkout / Path(plan.logs).expanduser()):
+        yield Finding(
+            f"slurm-logdir: {plan.logs}, which the login node does not share with the compute nodes",
+            "a folder that every node mounts: the logs stay on the nodes otherwise",
+            f"leave it out in {plan.file('slurm-logdir')} or on the command line: logs then go to "
+            ".snakemake/slurm_logs in the checkout",
+        )
+
+
+def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
+    """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
+    yield from local_folders(plan, site, node)
+    if deployment == "apptainer":
+        yield from container(plan, site, node)
+    elif deployment == "conda":
+        if not node.commands.get("conda"):
+            yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")
+    else:
+        if is_local(node.python.parent):
+            yield Finding(
+                f"Python in {node.python.parent}, which compute nodes do not see",
+                "an environment in a folder that every node mounts",
+                f"make it below your home folder or {site.scratch.folder}",
+            )
+        if node.no_torch:
+            yield Finding(
+                f"torch does not start: {node.no_torch}",
+                "an environment with gpufeed in it",
+                "make setup, then run preflight with .venv/bin/python",
+            )
+
 
 def container(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     image = ROOT / "containers/gpufeed.sif"
@@ -77,110 +180,6 @@ def bound(arguments: str) -> list[Path]:
         for bind in value.split(",")
     ]
     return [Path(source) for source, *rest in binds if not rest or rest[0] == source]
-
-
-LOCAL = tuple(Path(folder) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"))  # each node has its own
-TAKES_SQUEUE_S = 120  # below it the executor takes sacct by itself
-ASKS_EVERY_S = 180  # at the latest
-ERASING = re.compile(  # keys of Snakemake and of its executors for clusters
-    "resources|res|default-res(ources)?|default-threads|set-resources|set-resource-scopes|set-threads|max-threads"
-    "|executor|jobs|retries|restart-times|(slurm|cluster).*"
-)
-DEFAULT_PROFILE = "profiles/default/config.yaml"
-UNCHECKED = {"sacctmgr": ("accounts", "qos"), "sinfo": ("partitions",)}
-
-
-def slurm_commands(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    if node.missing_commands:
-        yield Finding(
-            f"no {', '.join(node.missing_commands)}: accounts and partitions are unchecked",
-            f"a login node of {site.name}",
-            f"run preflight, and snakemake, on {site.login}",
-            note=True,
-        )
-    if node.silent:
-        unchecked = ", ".join(what for name in node.silent for what in UNCHECKED[name])
-        yield Finding(
-            f"{unchecked} are unchecked: no answer of {', '.join(node.silent)}",
-            f"Slurm's answers, on a login node of {site.name}",
-            f"see what {' and '.join(node.silent)} say there ({site.login}), and run preflight again",
-            note=True,
-        )
-    if node.min_job_age is not None and TAKES_SQUEUE_S <= node.min_job_age <= ASKS_EVERY_S:
-        yield Finding(
-            f"squeue here forgets a job {node.min_job_age} s after its end",
-            f"more than {ASKS_EVERY_S} s: Snakemake may ask that late, and then waits for the job for ever",
-            f"slurm-status-command: sacct in {plan.file('slurm-status-command')}",
-        )
-    if node.inside_job:
-        yield Finding(
-            f"inside of Slurm's job {node.inside_job}",
-            "a login node: snakemake must outlive the jobs that it submits",
-            "leave the allocation, and run snakemake in tmux or screen on the login node",
-        )
-
-
-def modules(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    for module in node.modules:
-        name, _, version = module.partition("/")
-        least = next((site.modules[key] for key in site.modules if name.lower() in (key, f"{key}3")), None)
-        if least and numbers(version) and numbers(version) < numbers(least):
-            yield Finding(
-                f"module {module}",
-                f"{name} {least} or newer",
-                f"module spider {name}, load a newer one, and make the environment anew with it",
-            )
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """12.1.1-qgxjzk -> (12, 1, 1); () where it does not start with a number."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def is_local(folder: Path) -> bool:
-    """Whether each node has a folder of its own there, links followed."""
-    return any(local in (place, *place.parents) for local in LOCAL for place in (folder, folder.resolve()))
-
-
-def local_folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """The checkout, where jobs start, and the folder of their logs."""
-    if is_local(node.checkout):
-        yield Finding(
-            f"the checkout in {node.checkout}, which compute nodes do not see",
-            "a checkout in a folder that every node mounts: each job starts there",
-            f"clone it below your home folder or {site.scratch.folder}",
-        )
-    if plan.logs and is_local(node.checkout / Path(plan.logs).expanduser()):
-        yield Finding(
-            f"slurm-logdir: {plan.logs}, which the login node does not share with the compute nodes",
-            "a folder that every node mounts: the logs stay on the nodes otherwise",
-            f"leave it out in {plan.file('slurm-logdir')} or on the command line: logs then go to "
-            ".snakemake/slurm_logs in the checkout",
-        )
-
-
-def environment(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Iterator[Finding]:
-    """deployment: what runs the jobs: this Python (`none`), `conda` or `apptainer`."""
-    yield from local_folders(plan, site, node)
-    if deployment == "apptainer":
-        yield from container(plan, site, node)
-    elif deployment == "conda":
-        if not node.commands.get("conda"):
-            yield Finding("no command conda", "conda, which makes the environment", "module load anaconda3")
-    else:
-        if is_local(node.python.parent):
-            yield Finding(
-                f"Python in {node.python.parent}, which compute nodes do not see",
-                "an environment in a folder that every node mounts",
-                f"make it below your home folder or {site.scratch.folder}",
-            )
-        if node.no_torch:
-            yield Finding(
-                f"torch does not start: {node.no_torch}",
-                "an environment with gpufeed in it",
-                "make setup, then run preflight with .venv/bin/python",
-            )
 
 
 def served(capability: str, architectures: tuple[str, ...]) -> bool:

@@ -4,7 +4,7 @@ A user's quota on Lustre is what `lfs quota` prints: a row, broken after a long 
 
     FILESYSTEM kbytes quota limit grace files quota limit grace
 
-with * behind what is too much, [] around what not all servers have told, and 0 where there is no limit.
+with * behind what is too much, [] around what not all servers have reported, and 0 where there is no limit.
 """
 
 import os
@@ -28,36 +28,6 @@ from gpufeed.core.image_listing import files_below, is_image
 
 QUOTA_NUMBER = r"\s+\[?([0-9]{1,20})\]?\*?"
 QUOTA_ROW = re.compile(rf"{QUOTA_NUMBER * 3}\s+\S+{QUOTA_NUMBER * 3}\s+\S+")
-
-
-@dataclass(frozen=True)
-class Quota:
-    """What a user has on a file system, and may have at most; None: no limit.
-
-    kib, most_kib: of the files together. files, most_files: their number, folders included. Limits are the
-    soft ones where there are any, since Lustre writes beyond them for a grace period alone.
-    """
-
-    kib: int
-    most_kib: int | None
-    files: int
-    most_files: int | None
-
-
-def quota_of(folder: Path) -> Quota | None:
-    """This user's where a folder lies; None without Lustre and its command, or an answer within 20 s."""
-    return read_quota(said_by("lfs", "quota", "-u", str(os.getuid()), str(folder)) or "")
-
-
-def read_quota(said: str) -> Quota | None:
-    """The first row of what `lfs quota` prints; None where there is none."""
-    row = QUOTA_ROW.search(said)
-    if not row:
-        return None
-    kib, soft_kib, hard_kib, files, soft_files, hard_files = map(int, row.groups())
-    return Quota(kib, soft_kib or hard_kib or None, files, soft_files or hard_files or None)
-
-
 PACKED = 3  # the archive of a dataset, its sidecar and its manifest
 ROOM = 4  # bytes of images, caches, strips and results for each byte of an archive, about
 CACHES = 2  # of decoded pixels: the reference, and the loaders'
@@ -147,6 +117,34 @@ def room(folder: Path) -> tuple[float, str]:
         if left < free:
             return left, f"left of your quota of {quota.most_kib / 2**20:.1f} GiB"
     return free, "free"
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a user has on a file system, and may have at most; None: no limit.
+
+    kib, most_kib: of the files together. files, most_files: their number, folders included. Limits are the
+    soft ones where there are any, since Lustre writes beyond them for a grace period alone.
+    """
+
+    kib: int
+    most_kib: int | None
+    files: int
+    most_files: int | None
+
+
+def quota_of(folder: Path) -> Quota | None:
+    """This user's where a folder lies; None without Lustre and its command, or an answer within 20 s."""
+    return read_quota(said_by("lfs", "quota", "-u", str(os.getuid()), str(folder)) or "")
+
+
+def read_quota(said: str) -> Quota | None:
+    """The first row of what `lfs quota` prints; None where there is none."""
+    row = QUOTA_ROW.search(said)
+    if not row:
+        return None
+    kib, soft_kib, hard_kib, files, soft_files, hard_files = map(int, row.groups())
+    return Quota(kib, soft_kib or hard_kib or None, files, soft_files or hard_files or None)
 
 
 def file_count(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:

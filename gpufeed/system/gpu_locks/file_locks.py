@@ -18,7 +18,7 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError
 
 VARIABLE = "GPUFEED_LEASES"  # another folder: in a container, one that all containers of the node see
-FOLDER = "/tmp/gpufeed-leases"  # not TMPDIR, which clusters give each job anew
+FOLDER = "/tmp/gpufeed-leases"  # not TMPDIR, of which clusters give each job a new one
 FOR_ALL = 0o1777  # everyone makes files there, and removes their own
 MOST = 4096  # characters that a file tells
 
@@ -55,7 +55,7 @@ def folder() -> Path:
 def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
     """The lock of that name, at once; None while another process holds it.
 
-    about: what others are told of this process. Raises GpufeedError where the file cannot be used.
+    about: what the file says of this process. Raises GpufeedError where the file cannot be used.
     """
     path = folder() / name
     try:
@@ -122,9 +122,8 @@ def prepare(place: Path) -> None:
     """Makes the folder of the locks. Raises OSError where it cannot, or where it is no folder."""
     before = os.umask(0)
     try:
-        place.mkdir(FOR_ALL, exist_ok=True)
-    except FileExistsError:  # told below
-        pass
+        with suppress(FileExistsError):  # the next check says what is there
+            place.mkdir(FOR_ALL, exist_ok=True)
     finally:
         os.umask(before)
     if not stat.S_ISDIR(place.lstat().st_mode):

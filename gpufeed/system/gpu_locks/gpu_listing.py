@@ -12,10 +12,13 @@ from typing import Any
 
 import pynvml
 
-from gpufeed.system.nvml import ask
+from gpufeed.system.nvml import ask, session
 
 WORD = 64  # bits in each number of NVML's mask of CPUs
 WORDS = 64  # room for 4,096 CPUs
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+NUMBER = re.compile(r"[+-]?[0-9]+")  # "1gpu" is 1, too
+NAMED = ("GPU-", "MIG-")
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,8 @@ class Gpu:
 
 def on_node() -> list[Gpu]:
     """All of this node that this process may open, in NVML's order; none where no driver answers."""
-    if ask(lambda: pynvml.nvmlInit() or True) is None:
-        return []
-    try:
+    with session():
         return [gpu for number in range(ask(pynvml.nvmlDeviceGetCount) or 0) for gpu in gpus_at(number)]
-    finally:
-        ask(pynvml.nvmlShutdown)
 
 
 def gpus_at(number: int) -> Iterator[Gpu]:
@@ -83,11 +82,6 @@ def near_cpus(handle: Any) -> frozenset[int]:
     return frozenset(
         place * WORD + bit for place, word in enumerate(words) for bit in range(WORD) if word >> bit & 1
     )
-
-
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-NUMBER = re.compile(r"[+-]?[0-9]+")  # "1gpu" is 1, too
-NAMED = ("GPU-", "MIG-")
 
 
 def visible(mask: str | None, gpus: Sequence[Gpu], order: Callable[[], Sequence[str]]) -> list[Gpu]:

@@ -1,7 +1,8 @@
 """GPUs, and a share of the node's cores, for this job alone, until its end.
 
-Without torch: GPUs are taken before CUDA is asked anything. A share is of whole physical cores where there
-are enough, and all shares are of one size: a job has the same cores alone as beside others.
+Without torch: GPUs are taken before CUDA is asked anything. Several jobs at once each have a share of the
+cores, so that none is timed on another's. A share is of whole physical cores where there are enough, and all
+shares are of one size: a job has the same cores alone as beside others.
 """
 
 import atexit
@@ -12,84 +13,18 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import Skip
-from gpufeed.system.cores import CPUS, TASKS, can_restrict, siblings
+from gpufeed.system.cores import CPUS, can_restrict, move_threads, siblings
 from gpufeed.system.gpu_locks import gpu_listing
 from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
 from gpufeed.system.gpu_locks.file_locks import Lock, holder, lock
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, Gpu, visible
 from gpufeed.system.parent_watchdog import LOOK_S as CHILDREN_LOOK_S
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-def take_share(
-    count: int, shares: int, cores: int, near: Collection[int], about: Mapping[str, Any]
-) -> tuple[list[Lock], list[int]]:
-    """Keeps this process, and all that it starts, on `count` of the `shares`; (locks, ids of the CPUs).
-
-    cores: CPUs at most, of all `count` together. near: ids of CPUs whose shares are taken first. about: as in
-    locks.lock. Nothing is kept where the system has no such choice, where there are fewer CPUs than shares,
-    and where other jobs have the shares: that is then told in the log.
-    """
-    allowed = sorted(os.sched_getaffinity(0)) if can_restrict() else []
-    parts = split_cores(allowed, shares)
-    if not parts:
-        return [], []
-    held: list[Lock] = []
-    taken: list[int] = []
-    for index in sorted(range(shares), key=lambda index: -len(set(parts[index]) & set(near))):
-        if len(held) < count and (one := lock(share_lock_name(allowed, shares, index), about)):
-            held.append(one)
-            taken += parts[index]
-    if len(held) < count:
-        for one in held:
-            one.release()
-        log.warning("other jobs have the %d shares of the cores: this one runs on all of them", shares)
-        return [], []
-    taken = taken[: max(1, cores)]
-    for task in TASKS.iterdir():
-        with suppress(ProcessLookupError):  # a thread that has just ended
-            os.sched_setaffinity(int(task.name), taken)
-    return held, sorted(taken)
-
-
-def split_cores(allowed: Collection[int], shares: int) -> list[list[int]]:
-    """The CPUs of each share, as many in each; none where there are fewer CPUs than shares."""
-    cores: dict[frozenset[int], list[int]] = {}
-    for cpu in sorted(allowed, key=lambda cpu: (processor_of(cpu), cpu)):
-        cores.setdefault(siblings(cpu) or frozenset([cpu]), []).append(cpu)
-    units = list(cores.values())
-    if len(units) < shares or len({len(unit) for unit in units}) > 1:
-        units = [[cpu] for unit in units for cpu in unit]
-    size = len(units) // shares if shares > 0 else 0
-    parts = [units[index * size : (index + 1) * size] for index in range(shares)] if size else []
-    return [[cpu for unit in part for cpu in unit] for part in parts]
-
-
-def processor_of(cpu: int) -> int:
-    """The processor that the CPU is in; 0 where the kernel does not say."""
-    try:
-        return int((CPUS / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
-    except (OSError, ValueError):
-        return 0
-
-
-def share_lock_name(allowed: Collection[int], shares: int, index: int) -> str:
-    """The lock of a share: another one in another split, on other CPUs and on another node."""
-    try:
-        boot = BOOT.read_text().strip()
-    except OSError:
-        boot = os.uname().nodename
-    text = f"{boot} {','.join(map(str, sorted(allowed)))}"
-    return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}-{index}-of-{shares}"
-
 
 log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
@@ -98,6 +33,7 @@ SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for i
 NONE = ("", "-1", "NoDevFiles")  # masks that mean no GPU: what CUDA advises, and what Slurm sets
 TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
 GATHERING = "gathering"  # the lock of the one job on the node that may hold some GPUs and wait for more
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -134,7 +70,7 @@ def take(
     device: as in the config; nothing is taken for another than `auto` and `cuda`. shares: jobs that run at
     once; with several, each gets as many of the node's CPUs for itself, `cores` at most (take_share). runs:
     asked while it waits; once it is false the process ends. What is taken stays with this process, whose end
-    gives it back. A job that asks for more than there are has none, and `refuse` tells it so. A second call
+    gives it back. A job that asks for more than there are has none, and `refuse` skips it. A second call
     changes nothing.
     """
     global _lease
@@ -192,7 +128,7 @@ def wait(
     All or nothing, so that no two jobs wait for each other; one job on the node alone may keep what it has
     while it waits for more, so that jobs with one GPU do not pass it for ever.
     """
-    start, told = time.monotonic(), None
+    start, logged_s = time.monotonic(), None
     held: dict[Gpu, Lock] = {}
     gathers = None
     while True:
@@ -207,8 +143,8 @@ def wait(
             for one in held.values():
                 one.release()
             held.clear()
-        if told is None or waited_s - told >= LOG_EVERY_S:
-            told = waited_s
+        if logged_s is None or waited_s - logged_s >= LOG_EVERY_S:
+            logged_s = waited_s
             who = taken_by(choices)
             log.info("waits for %d of %d GPUs, %.0f s so far: %s", count, len(choices), waited_s, who)
         time.sleep(LOOK_S)
@@ -240,7 +176,7 @@ def refusal(count: int, choices: Sequence[Gpu], there: Sequence[Gpu]) -> str:
 
 
 def describe_process() -> dict[str, Any]:
-    """What others are told of this process."""
+    """Return what the files of its locks say of this process."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a user without a name, as in some containers
@@ -262,7 +198,7 @@ def taken_by(choices: Sequence[Gpu]) -> str:
 
 
 def in_words(by: Any) -> str:
-    """A holder: its process, job and user, as far as it has told."""
+    """A holder in words: its process, job and user, as far as its lock says."""
     if "pid" not in by:
         return "a process that says nothing of itself"
     more = f"{by.get('job')} of {by.get('user')} on {by.get('node')}, since {by.get('since')}"
@@ -298,3 +234,63 @@ def check(seen: Callable[[], Sequence[str]]) -> None:
             f"this process has taken {', '.join(sorted(taken))}, and CUDA sees {', '.join(sorted(found))}, "
             "as if it had been asked before"
         )
+
+
+def take_share(
+    count: int, shares: int, cores: int, near: Collection[int], about: Mapping[str, Any]
+) -> tuple[list[Lock], list[int]]:
+    """Keeps this process, and all that it starts, on `count` of the `shares`; (locks, ids of the CPUs).
+
+    cores: CPUs at most, of all `count` together. near: ids of CPUs whose shares are taken first. about: as in
+    `lock`. Nothing is kept where the system has no such choice, where there are fewer CPUs than shares,
+    and where other jobs have the shares, which is then logged.
+    """
+    allowed = sorted(os.sched_getaffinity(0)) if can_restrict() else []
+    parts = split_cores(allowed, shares)
+    if not parts:
+        return [], []
+    held: list[Lock] = []
+    taken: list[int] = []
+    for index in sorted(range(shares), key=lambda index: -len(set(parts[index]) & set(near))):
+        if len(held) < count and (one := lock(share_lock_name(allowed, shares, index), about)):
+            held.append(one)
+            taken += parts[index]
+    if len(held) < count:
+        for one in held:
+            one.release()
+        log.warning("other jobs have the %d shares of the cores: this one runs on all of them", shares)
+        return [], []
+    taken = taken[: max(1, cores)]
+    move_threads(taken)
+    return held, sorted(taken)
+
+
+def split_cores(allowed: Collection[int], shares: int) -> list[list[int]]:
+    """The CPUs of each share, as many in each; none where there are fewer CPUs than shares."""
+    cores: dict[frozenset[int], list[int]] = {}
+    for cpu in sorted(allowed, key=lambda cpu: (processor_of(cpu), cpu)):
+        cores.setdefault(siblings(cpu) or frozenset([cpu]), []).append(cpu)
+    units = list(cores.values())
+    if len(units) < shares or len({len(unit) for unit in units}) > 1:
+        units = [[cpu] for unit in units for cpu in unit]
+    size = len(units) // shares if shares > 0 else 0
+    parts = [units[index * size : (index + 1) * size] for index in range(shares)] if size else []
+    return [[cpu for unit in part for cpu in unit] for part in parts]
+
+
+def processor_of(cpu: int) -> int:
+    """The processor that the CPU is in; 0 where the kernel does not say."""
+    try:
+        return int((CPUS / f"cpu{cpu}" / "topology" / "physical_package_id").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def share_lock_name(allowed: Collection[int], shares: int, index: int) -> str:
+    """The lock of a share: another one in another split, on other CPUs and on another node."""
+    try:
+        boot = BOOT.read_text().strip()
+    except OSError:
+        boot = os.uname().nodename
+    text = f"{boot} {','.join(map(str, sorted(allowed)))}"
+    return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}-{index}-of-{shares}"

@@ -20,6 +20,15 @@ from typing import TypeVar
 import psutil
 
 MIB = 2**20
+STAT = Path("/proc/stat")
+USER, NICE, SYSTEM = 0, 1, 2  # fields of a line `cpuN`, after its name; guest time is in them
+BEFORE_GUEST = 8
+# Many kernels look only at ticks, such as 250 a second, at what runs. How busy a core was that was half busy
+# for 2 s is then known to 2 points of 100 (one standard deviation); several cores are known better.
+SHORTEST_S = 2.0
+# With idle time a core's counters pass one second a second. Less says that they are not this machine's.
+PASSED = 0.5
+CONTRADICTION = 0.05  # of the cores: by how much the process tree alone may exceed all that was busy
 Answer = TypeVar("Answer")
 
 
@@ -106,17 +115,6 @@ def used(processes: Iterable[psutil.Process]) -> Used:
             storage.append(counted.read_bytes)
             read.append(counted.read_chars)
     return Used(cpu_s, sum(storage) if storage else None, sum(read) if read else None)
-
-
-STAT = Path("/proc/stat")
-USER, NICE, SYSTEM = 0, 1, 2  # fields of a line `cpuN`, after its name; guest time is in them
-BEFORE_GUEST = 8
-# Many kernels look only at ticks, such as 250 a second, at what runs. How busy a core was that was half busy
-# for 2 s is then known to 2 points of 100 (one standard deviation); several cores are known better.
-SHORTEST_S = 2.0
-# With idle time a core's counters pass one second a second. Less says that they are not this machine's.
-PASSED = 0.5
-CONTRADICTION = 0.05  # of the cores: by how much the process tree alone may exceed all that was busy
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def monotone(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def larger(before: float | None, now: float | None) -> float | None:
-    """Of a counter; None where it is not told now."""
+    """The larger of two counts; None where the present one is unknown."""
     return now if before is None or now is None else max(before, now)
 
 
@@ -86,14 +86,14 @@ def host(spans: list[tuple[Reading, Reading]], samples: list[Sample], images: in
 
 
 def gpu(spans: list, samples: list[Sample], seconds: float, images: int) -> dict[str, Any] | None:
-    """The `gpu` of the telemetry; None where NVML told nothing."""
-    told = {name: sampled(sample.gpu[name] for sample in samples) for name in SAMPLED}
+    """The `gpu` of the telemetry; None where NVML gave no answer."""
+    measured = {name: sampled(sample.gpu[name] for sample in samples) for name in SAMPLED}
     energy_j, source = energy(spans, samples, seconds)
     events = [sample.gpu["events"] for sample in samples if sample.gpu["events"] is not None]
-    if energy_j is None and not events and not any(told.values()):
+    if energy_j is None and not events and not any(measured.values()):
         return None
     seen = Counter(name for names in events for name in names)
-    return told | {
+    return measured | {
         "energy_j": energy_j,
         "energy_from": source,
         "j_per_1000_images": None if energy_j is None else energy_j / images * 1e3,
@@ -119,7 +119,7 @@ def sampled(values: Iterable[float | None]) -> dict[str, float] | None:
 
 
 def mib(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
-    """The growth of a counter of bytes over the spans, in MiB; None where it is not told."""
+    """The growth of a counter of bytes over the spans, in MiB; None where it is unknown."""
     known = list(pairs)
     if any(None in pair for pair in known):
         return None

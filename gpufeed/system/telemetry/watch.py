@@ -28,9 +28,9 @@ Answer = TypeVar("Answer")
 log = logging.getLogger("gpufeed")
 
 # Twelve samples in the shortest steady state that a repeat measures, 3 s. NVML renews its utilisations no
-# faster than every sixth of a second: samples closer together would tell the same twice.
+# faster than every sixth of a second: samples closer together would be the same.
 PERIOD_S = 0.25
-# A process tree is looked for anew only so often: it takes longer than all else in a sample together.
+# A process tree is listed again only so often: that takes longer than all else in a sample together.
 TREE_S = 1.0
 PATIENCE_S = 5.0  # for the last sample: a GPU that does not answer keeps no training from its end
 NAME = "gpufeed-telemetry"  # of the side thread
@@ -110,9 +110,9 @@ class Watch:
             self.safely(self.gpu.close)
 
     def telling(self, on_epoch: Callable[[dict], None] | None) -> Callable[[dict], None]:
-        """An `on_epoch` of TrainJob that reads the counters, and then tells the one given."""
+        """Return an `on_epoch` of TrainJob that reads the counters, and then calls the one given."""
 
-        def told(entry: dict) -> None:
+        def read_and_pass_on(entry: dict) -> None:
             self.steps += entry["steps"]
             self.images += entry["images"]
             self.epochs += 1
@@ -120,7 +120,7 @@ class Watch:
             if on_epoch is not None:
                 on_epoch(entry)
 
-        return told
+        return read_and_pass_on
 
     def apart(self, judge: Callable[[], dict] | None) -> Callable[[], dict] | None:
         """The same `judge` of TrainJob, whose time and energy are not the training's."""

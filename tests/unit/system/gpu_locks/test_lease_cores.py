@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lease_fixtures import made
 
-from gpufeed.system.cores import can_restrict
+from gpufeed.system.cores import TASKS, can_restrict
 from gpufeed.system.gpu_locks import file_locks, taking
 from gpufeed.system.gpu_locks.taking import share_lock_name, split_cores, take_share
 
@@ -21,7 +21,7 @@ TWO = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two CPUs, and a system 
 def stays(lease_folder):
     """Puts this process back where it was."""
     yield
-    for task in taking.TASKS.iterdir():
+    for task in TASKS.iterdir():
         os.sched_setaffinity(int(task.name), ALLOWED)
 
 

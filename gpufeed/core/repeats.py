@@ -6,6 +6,7 @@ first, as 3-again.json beside 3.json. Standard library only: the workflow import
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,12 +88,9 @@ def disturbed(records: Iterable[str | Path]) -> list[str]:
     """Return CELL/REPEAT of each record that is marked; unreadable ones are reported elsewhere."""
     found = []
     for path in map(Path, records):
-        try:
-            marked = is_disturbed(json.loads(path.read_text())["telemetry"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-        if marked:
-            found.append(f"{path.parent.name}/{path.stem}")
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            if is_disturbed(json.loads(path.read_text())["telemetry"]):
+                found.append(f"{path.parent.name}/{path.stem}")
     return found
 
 

@@ -1,6 +1,7 @@
 """Checks of the GPUs, cores and memory that the jobs ask for.
 
-GPUs: by one option alone that the executor sees, how many, of which model, on how many nodes.
+GPUs: by one option alone that the executor sees, how many, of which model, on how many nodes. GPUs and cores
+are to be as many as the rules want; memory is in MB.
 """
 
 import re

@@ -23,7 +23,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.cache_format import read_info
 from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
-from gpufeed.system.telemetry import leak, wanted
+from gpufeed.system.telemetry import summary, wanted
 from gpufeed.system.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.training.batch_printing import printed
 from gpufeed.training.cell_training import (
@@ -147,7 +147,7 @@ def run(
     """
     trained = train(cell, repeat, manifest, stores, place, gate, **asked)
     if trained.telemetry is not None:
-        leak.check(trained.telemetry.levels)
+        summary.check_leaks(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
     accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
     phases = {

@@ -194,7 +194,7 @@ LOADERS = {
 }
 
 AUGMENTS = {
-    "none": AugmentEntry("gpufeed.augment.plain:Normalise", does="not augmented"),
+    "none": AugmentEntry("gpufeed.augment.base:Normalise", does="not augmented"),
     "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment"),
     "torch": AugmentEntry("gpufeed.augment.reference:TorchAugment"),
     "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour"),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from gpufeed.augment.plain import Normalise
+from gpufeed.augment.base import Normalise
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import Manifest

@@ -16,8 +16,7 @@ from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load
-from gpufeed.datasets.download import SourceFile, fetch
-from gpufeed.datasets.http_transfer import LEAST_KB_S
+from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
 from gpufeed.system.build_once import one_builder

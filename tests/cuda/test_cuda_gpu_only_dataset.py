@@ -9,7 +9,7 @@ from image_fixtures import MEAN, STD
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from gpufeed.augment.plain import Normalise
+from gpufeed.augment.base import Normalise
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import DatasetInfo, Manifest

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from gpufeed.cluster.bundle import bundle_archives, wheels
+from gpufeed.cluster.bundle import bundle_parts
 from gpufeed.cluster.bundle.contents import ROOT, seal, this_node
 from gpufeed.core.config import CONFIG
 from gpufeed.core.config_schema import read_yaml
@@ -31,11 +31,11 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     check_checkout(ROOT / "Makefile")
     config = read(CONFIG / "config.yaml")
     for path in configfiles:
-        config = bundle_archives.merged(config, read(path))
-    wanted = bundle_archives.files(config)  # a wrong config ends it before gigabytes were fetched
-    requirements = wheels.resolved(cuda)
-    wheels.collect(requirements, folder / "wheels")
-    bundle_archives.collect(config, folder / "archives")
+        config = bundle_parts.merged_config(config, read(path))
+    wanted = bundle_parts.archives_of_run(config)  # a wrong config ends it before gigabytes were fetched
+    requirements = bundle_parts.resolved_requirements(cuda)
+    bundle_parts.collect_wheels(requirements, folder / "wheels")
+    bundle_parts.collect_archives(config, folder / "archives")
     seal(folder, this_node(cuda, ROOT))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
     print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")

@@ -9,8 +9,8 @@ from image_fixtures import MEAN, STD
 from PIL import Image
 from torchvision import transforms
 
+from gpufeed.augment.base import Normalise
 from gpufeed.augment.cpu import CpuAugment
-from gpufeed.augment.plain import Normalise
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import AUGMENTS, load

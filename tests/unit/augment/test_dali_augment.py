@@ -7,8 +7,8 @@ from hostile_fixtures import photo, saved
 from image_fixtures import MEAN, STD, write_files
 from image_fixtures import request as wanted
 
+from gpufeed.augment.base import Normalise
 from gpufeed.augment.dali import DRAWN, DaliAugment
-from gpufeed.augment.plain import Normalise
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.loaders import dali

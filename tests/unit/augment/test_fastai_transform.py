@@ -27,8 +27,8 @@ from fasttransform import Transform
 from image_fixtures import MEAN, STD, pixels, request, write_dataset, write_strips
 from torch import nn
 
+from gpufeed.augment.base import Normalise
 from gpufeed.augment.fastai_transform import EVALUATION, TRAINING, GPUPipelineTransform, Pixels
-from gpufeed.augment.plain import Normalise
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load

@@ -15,7 +15,7 @@ from data_fixtures import REPOSITORY, SLICE, files_of_at_most
 from gpufeed.core.compose import shipped
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import enough_disk
-from gpufeed.datasets import http_transfer
+from gpufeed.datasets import download
 from gpufeed.datasets.download import STAND_INS, SourceFile, fetch
 from gpufeed.datasets.stand_ins import MADE_OF
 
@@ -26,7 +26,7 @@ SHA = hashlib.sha256(BODY).hexdigest()
 
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch):
-    monkeypatch.setattr(http_transfer, "BACKOFF_S", 0.01)
+    monkeypatch.setattr(download, "BACKOFF_S", 0.01)
 
 
 def source(*urls, sha256=SHA, size=SIZE) -> SourceFile:
@@ -179,16 +179,16 @@ def test_server_that_always_hangs_up_ends_in_an_error(server, tmp_path):
 
 
 def test_silent_server_ends_in_an_error(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(http_transfer, "READ_S", 0.05)
-    monkeypatch.setattr(http_transfer, "ATTEMPTS", 2)
+    monkeypatch.setattr(download, "READ_S", 0.05)
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
     with pytest.raises(GpufeedError, match=r"2 attempts failed[\s\S]*timed out"):
         get(source(server.add("/data.bin", BODY, delay_s=0.3)), tmp_path)
 
 
 def test_dripping_server_ends_in_an_error(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(http_transfer, "WINDOW_S", 0.1)
-    monkeypatch.setattr(http_transfer, "SLOWEST", 10_000_000)
-    monkeypatch.setattr(http_transfer, "ATTEMPTS", 1)
+    monkeypatch.setattr(download, "WINDOW_S", 0.1)
+    monkeypatch.setattr(download, "SLOWEST", 10_000_000)
+    monkeypatch.setattr(download, "ATTEMPTS", 1)
     with pytest.raises(GpufeedError, match="fewer than 10000000 bytes/s"):
         get(source(server.add("/data.bin", BODY, delay_s=0.05)), tmp_path)
 
@@ -196,7 +196,7 @@ def test_dripping_server_ends_in_an_error(server, tmp_path, monkeypatch):
 @pytest.fixture
 def short_minute(monkeypatch):
     """A window of 0.25 s. A slice of 16 KiB each 0.1 s is about 160 kB/s."""
-    monkeypatch.setattr(http_transfer, "WINDOW_S", 0.25)
+    monkeypatch.setattr(download, "WINDOW_S", 0.25)
 
 
 def asked(server) -> list[tuple[str, str | None]]:
@@ -213,8 +213,8 @@ def test_mirror_that_drips_is_left_for_the_next_one(server, tmp_path, short_minu
 
 def test_mirror_that_stalls_after_each_piece_is_left_for_the_next_one(server, tmp_path, monkeypatch):
     """It brings enough for another attempt each time, by Range, and then nothing."""
-    monkeypatch.setattr(http_transfer, "READ_S", 0.1)
-    monkeypatch.setattr(http_transfer, "GOOD_PROGRESS", SLICE)
+    monkeypatch.setattr(download, "READ_S", 0.1)
+    monkeypatch.setattr(download, "GOOD_PROGRESS", SLICE)
     slow, fast = server.add("/slow", BODY, delay_s=0.4), server.add("/fast", BODY)
     assert get(source(slow, fast), tmp_path, least_kb_s=1).read_bytes() == BODY
     assert asked(server)[:2] in (

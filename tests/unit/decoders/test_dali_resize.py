@@ -13,8 +13,8 @@ from image_fixtures import MEAN, STD, write_cache
 from image_fixtures import request as wanted
 from PIL import Image
 
+from gpufeed.augment.base import Normalise
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.augment.plain import Normalise
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest

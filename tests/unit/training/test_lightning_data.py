@@ -15,7 +15,7 @@ from pytorch_lightning import LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from gpufeed import CIFAR10DataModule, FashionMNISTDataModule, TinyImageNetDataModule
-from gpufeed.augment.plain import Normalise
+from gpufeed.augment.base import Normalise
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.resident import ResidentLoader
 from gpufeed.training.distributed.launch_ranks import spread

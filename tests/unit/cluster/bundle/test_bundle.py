@@ -10,7 +10,7 @@ import pytest
 import yaml
 from data_fixtures import REPOSITORY
 
-from gpufeed.cluster.bundle import bundle_archives, contents, wheels
+from gpufeed.cluster.bundle import bundle_parts, contents
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 
@@ -122,7 +122,7 @@ def test_only_packages_without_a_wheel_of_that_version_are_fetched(tmp_path):
     for name in ("Fast_Core-1.0-py3-none-any.whl", "torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl"):
         (tmp_path / name).touch()
     wanted = ["fast-core==1", "torch==2.10.0", "uv==0.13.8", "cuda-toolkit[nvcc]==13.0.2"]
-    assert wheels.missing(wanted, tmp_path) == wanted[1:]
+    assert bundle_parts.missing_wheels(wanted, tmp_path) == wanted[1:]
 
 
 def sources(folder: Path, name: str) -> str:
@@ -153,16 +153,18 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 def test_sources_become_wheels_and_a_failure_keeps_what_came_before(tmp_path, monkeypatch, capfd):
     first = sources(tmp_path / "src", "first")
     lines = [first, f"second @ {(tmp_path / 'nowhere').as_uri()}"]
-    monkeypatch.setattr(wheels, "BATCH", 1)
-    monkeypatch.setattr(wheels, "pinned", lambda line: (line.split()[0], wheels.Version("1.0")))
+    monkeypatch.setattr(bundle_parts, "WHEELS_AT_ONCE", 1)
+    monkeypatch.setattr(bundle_parts, "pinned", lambda line: (line.split()[0], bundle_parts.Version("1.0")))
     folder = tmp_path / "wheels"
     with pytest.raises(GpufeedError, match="no wheels of second"):
-        wheels.collect(lines, folder)
+        bundle_parts.collect_wheels(lines, folder)
     assert [path.name for path in folder.glob("*.whl")] == ["first-1.0-py3-none-any.whl"]
-    assert wheels.missing(lines, folder) == lines[1:]  # the next run asks for no more than the rest
+    assert (
+        bundle_parts.missing_wheels(lines, folder) == lines[1:]
+    )  # the next run asks for no more than the rest
     capfd.readouterr()
     (tmp_path / "nowhere").mkdir()
-    wheels.collect(lines[:1], folder)
+    bundle_parts.collect_wheels(lines[:1], folder)
     assert capfd.readouterr().out == ""
 
 
@@ -172,7 +174,7 @@ def test_a_config_is_merged_as_snakemake_does():
     theirs = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
     update_config(theirs, yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text()))
     demo = yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text())
-    assert bundle_archives.merged(SHIPPED, demo) == theirs
+    assert bundle_parts.merged_config(SHIPPED, demo) == theirs
     assert SHIPPED["run"] != ["demo"]
 
 
@@ -182,8 +184,8 @@ def test_a_config_is_merged_as_snakemake_does():
 def test_the_archives_are_those_that_the_rules_would_download(config):
     """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
     changes = yaml.safe_load((REPOSITORY / "config" / config).read_text())
-    merged = bundle_archives.merged(SHIPPED, changes)
-    names = {file.name for file in bundle_archives.files(merged)}
+    merged = bundle_parts.merged_config(SHIPPED, changes)
+    names = {file.name for file in bundle_parts.archives_of_run(merged)}
     expected = {
         "config.yaml": {"cifar-10-python.tar.gz", "tiny-imagenet-200.zip", *FASHION_MNIST_FILES},
         "h200.yaml": {"tiny-imagenet-40.zip"},
@@ -196,9 +198,9 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
 
 
 def test_what_a_dataset_is_made_of_comes_too():
-    config = bundle_archives.merged(SHIPPED, H200 | {"run": ["gpu_decoding"]})
-    assert "mosaic_1024" in bundle_archives.datasets(config)
-    assert "tiny_imagenet_40" in bundle_archives.datasets(config)  # by use_instead
+    config = bundle_parts.merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
+    assert "mosaic_1024" in bundle_parts.datasets_of_run(config)
+    assert "tiny_imagenet_40" in bundle_parts.datasets_of_run(config)  # by use_instead
 
 
 def row(body: bytes, *urls: str) -> dict:
@@ -224,7 +226,7 @@ def config_with(files: list[dict], tmp_path: Path) -> dict:
         "archives": [],
         "data": str(tmp_path / "data"),
     }
-    config = bundle_archives.merged(SHIPPED, changes)
+    config = bundle_parts.merged_config(SHIPPED, changes)
     config["sources"]["tiny_imagenet"] = {"layout": "tiny_imagenet", "files": files}
     return config
 
@@ -232,11 +234,11 @@ def config_with(files: list[dict], tmp_path: Path) -> dict:
 def test_an_archive_that_is_whole_stays_and_a_broken_one_is_fetched_anew(server, tmp_path):
     body, folder = b"images" * 1000, tmp_path / "bundle/archives"
     config = config_with([row(body, server.add("/a.zip", body))], tmp_path)
-    bundle_archives.collect(config, folder)
-    bundle_archives.collect(config, folder)
+    bundle_parts.collect_archives(config, folder)
+    bundle_parts.collect_archives(config, folder)
     assert len(server.requests) == 1
     (folder / "a.zip").write_bytes(b"x")
-    bundle_archives.collect(config, folder)
+    bundle_parts.collect_archives(config, folder)
     assert (folder / "a.zip").read_bytes() == body
     assert len(server.requests) == 2
 
@@ -245,10 +247,10 @@ def test_an_archive_that_the_workflow_has_downloaded_is_copied(tmp_path):
     there = tmp_path / "data/tiny_imagenet/archives/a.zip"
     there.parent.mkdir(parents=True)
     there.write_bytes(b"images")
-    bundle_archives.collect(config_with([row(b"images")], tmp_path), tmp_path / "bundle")
+    bundle_parts.collect_archives(config_with([row(b"images")], tmp_path), tmp_path / "bundle")
     assert (tmp_path / "bundle/a.zip").read_bytes() == b"images"
 
 
 def test_an_archive_that_nobody_has_is_named(tmp_path):
     with pytest.raises(GpufeedError, match=r"no folder of archives for a\.zip|no a\.zip in"):
-        bundle_archives.collect(config_with([row(b"images")], tmp_path), tmp_path / "bundle")
+        bundle_parts.collect_archives(config_with([row(b"images")], tmp_path), tmp_path / "bundle")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.system.statistics import FEWEST_POINTS, MOST_POINTS, slope
-from gpufeed.system.telemetry.leak import FEWEST_EPOCHS, WHOLE_MIB, check, leak
+from gpufeed.system.telemetry.summary import FEWEST_EPOCHS, WHOLE_MIB, check_leaks, leaked_mib
 
 NUMBERS = st.floats(-1e6, 1e6)
 LENGTHS = st.integers(FEWEST_EPOCHS, 60)
@@ -47,43 +47,43 @@ def test_what_is_kept_of_every_epoch_is_a_leak(n, rate, base, data):
     assume(rate * (n - 1) > 1.2 * WHOLE_MIB)
     noise = data.draw(st.lists(st.floats(-0.05 * rate, 0.05 * rate), min_size=n, max_size=n))
     levels = base + rate * np.arange(n) + noise
-    assert leak(levels) == pytest.approx(rate * (n - 1), rel=0.15)
+    assert leaked_mib(levels) == pytest.approx(rate * (n - 1), rel=0.15)
 
 
 @given(n=LENGTHS, rate=st.floats(0, 1e4))
 def test_a_leak_too_small_or_too_short_to_tell_is_none(n, rate):
-    assert leak(rate * np.arange(FEWEST_EPOCHS - 1)) is None
-    assert leak(np.arange(n) * min(rate, 0.99 * WHOLE_MIB / (n - 1))) is None
+    assert leaked_mib(rate * np.arange(FEWEST_EPOCHS - 1)) is None
+    assert leaked_mib(np.arange(n) * min(rate, 0.99 * WHOLE_MIB / (n - 1))) is None
 
 
 @given(n=LENGTHS, at=st.integers(0, 59), size=st.floats(0, 1e5), wobble=st.floats(0, 50))
 def test_memory_that_grows_once_and_then_stays_is_none(n, at, size, wobble):
-    assert leak(1000 + size * (np.arange(n) >= at) + wobble * (np.arange(n) % 2)) is None
+    assert leaked_mib(1000 + size * (np.arange(n) >= at) + wobble * (np.arange(n) % 2)) is None
 
 
 @given(n=LENGTHS, size=st.floats(1, 1e5))
 def test_memory_that_settles_is_none(n, size):
-    assert leak(1000 + size * np.log(np.arange(1, n + 1))) is None
-    assert leak(1000 + size * (1 - 0.5 ** np.arange(n))) is None
+    assert leaked_mib(1000 + size * np.log(np.arange(1, n + 1))) is None
+    assert leaked_mib(1000 + size * (1 - 0.5 ** np.arange(n))) is None
 
 
 @given(n=LENGTHS, rate=st.floats(0, 1e4))
 def test_memory_that_is_given_back_is_none(n, rate):
-    assert leak(1e6 - rate * np.arange(n)) is None
-    assert leak(1e6 + rate * (np.arange(n) % 2)) is None
+    assert leaked_mib(1e6 - rate * np.arange(n)) is None
+    assert leaked_mib(1e6 + rate * (np.arange(n) % 2)) is None
 
 
 def test_a_long_leak_shows_though_single_epochs_dip():
     levels = 10.0 * np.arange(60)
     levels[::7] -= 25
-    assert leak(levels) == pytest.approx(590, rel=0.1)
+    assert leaked_mib(levels) == pytest.approx(590, rel=0.1)
 
 
 def test_the_sentence_says_which_memory_and_how_much():
     flat, growing = [5.0] * 6, [100.0 * i for i in range(6)]
-    check({"host": flat, "gpu_allocated": flat})
-    check({})
+    check_leaks({"host": flat, "gpu_allocated": flat})
+    check_leaks({})
     with pytest.raises(
         GpufeedError, match=r"GPU memory of torch's tensors that grew by 500 MiB over 5 epochs"
     ):
-        check({"host": flat, "gpu_allocated": growing})
+        check_leaks({"host": flat, "gpu_allocated": growing})

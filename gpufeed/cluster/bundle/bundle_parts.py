@@ -1,0 +1,153 @@
+"""The two parts of a bundle, each brought into one folder: wheels of a stack, and archives of a run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from gpufeed.cluster.bundle.contents import ROOT, constraints
+from gpufeed.core.cells import source_options
+from gpufeed.core.config import planned
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_builds import planned_builds
+from gpufeed.core.plan_decoding import settings as sweep_settings
+from gpufeed.core.registry import DERIVED
+from gpufeed.datasets.download import SourceFile, fetch, sha256_of
+
+EXTRAS = ("inference", "tracking", "peers", "dev")
+WHEELS_AT_ONCE = 8  # packages that pip is asked for at once: a run that is killed loses no more
+NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl]"  # compiles bias-GELU; CUDA 12 has no such package
+
+
+def resolved_requirements(cuda: str, root: Path = ROOT) -> list[str]:
+    """`name==version` of all that `make setup` installs of a stack here, and of what it installs by.
+
+    Raises GpufeedError if the versions cannot be had together, or the package index cannot be reached.
+    """
+    uv = re.search(r"^UV_VERSION := (\S+)$", (root / "Makefile").read_text(), re.MULTILINE)[1]
+    command = [Path(sys.executable).with_name("uv"), "pip", "compile", "--quiet", "--python", sys.executable]
+    command += ["--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links"]
+    command += ["--constraint", constraints(cuda, root), "--extra", f"cuda{cuda}"]
+    command += [part for extra in EXTRAS for part in ("--extra", extra)]
+    more = [f"uv=={uv}", "setuptools", *([NVCC] if cuda == "13" else [])]
+    done = subprocess.run(
+        [*command, root / "pyproject.toml", "-"], input="\n".join(more), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise GpufeedError(
+            f"no versions for the CUDA {cuda} stack:\n{done.stderr.strip()}",
+            "all packages of envs in the package index",
+            "check the network; after a change of pyproject.toml run make lock",
+        )
+    return [line for line in done.stdout.splitlines() if line and not line.startswith("#")]
+
+
+def missing_wheels(requirements: Iterable[str], folder: Path) -> list[str]:
+    """The requirements, each of one version, that no wheel in the folder meets."""
+    there = {parse_wheel_filename(path.name)[:2] for path in folder.glob("*.whl")}
+    return [line for line in requirements if pinned(line) not in there]
+
+
+def pinned(requirement: str) -> tuple[str, Version]:
+    """(name, version) of `name==version`."""
+    found = Requirement(requirement)
+    return canonicalize_name(found.name), Version(next(iter(found.specifier)).version)
+
+
+def collect_wheels(requirements: list[str], folder: Path) -> None:
+    """Brings the wheels that are missing into the folder; each appears there whole or not at all.
+
+    Raises GpufeedError where pip fails; what it brought before is kept.
+    """
+    partial = folder / ".partial"
+    rest = iter(missing_wheels(requirements, folder))
+    while batch := list(islice(rest, WHEELS_AT_ONCE)):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        print(f"wheels: {', '.join(batch)}", flush=True)
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run([*command, "--no-deps", "--wheel-dir", partial, *batch])
+        if done.returncode:
+            raise GpufeedError(
+                f"no wheels of {', '.join(batch)} (pip ended with {done.returncode})",
+                "packages that can be downloaded, or built from their sources",
+                "see pip's lines above; then run make bundle again: it goes on where it stopped",
+            )
+        for wheel in partial.glob("*.whl"):
+            os.replace(wheel, folder / wheel.name)
+        partial.rmdir()
+
+
+def merged_config(config: Mapping, changes: Mapping) -> dict:
+    """A config with another merged over it, as `--configfile` does: dictionaries key by key."""
+    both = dict(config)
+    for key, value in changes.items():
+        old = config.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        both[key] = merged_config(old, value) if nested else value
+    return both
+
+
+def datasets_of_run(config: Mapping) -> set[str]:
+    """The sources that `run` needs: those of cells, sweeps and builds, and those that these are made of."""
+    plan, names = planned(config), []
+    for experiment in config["run"]:
+        names += [cell.dataset for cell in plan.cells[experiment].values()]
+        names += (sweep_settings(config, experiment) or {}).get("datasets", [])
+        builds = planned_builds(config, experiment)
+        names += [builds.dataset] if builds else []
+    found = set()
+    while names:
+        name = names.pop()
+        if name not in found and config["sources"][name]["layout"] in DERIVED:
+            names.append(source_options(config, name)["of"])
+        found.add(name)
+    return found
+
+
+def archives_of_run(config: Mapping) -> list[SourceFile]:
+    """The archives of these sources, by name; raises GpufeedError where two of one name differ."""
+    found: dict[str, SourceFile] = {}
+    for name in sorted(datasets_of_run(config)):
+        for row in config["sources"][name].get("files", []):
+            file = SourceFile(**{**row, "urls": tuple(row.get("urls", ()))})
+            if found.setdefault(file.name, file).sha256 != file.sha256:
+                raise GpufeedError(
+                    f"two archives called {file.name}", "one name for each", f"rename one in sources.{name}"
+                )
+    return [found[name] for name in sorted(found)]
+
+
+def collect_archives(config: Mapping, folder: Path) -> list[SourceFile]:
+    """Brings the archives into the folder, from `archives` and `data` of the config or their addresses.
+
+    One that is whole stays, one that broke off goes on. Raises GpufeedError, after all others were tried, for
+    those that no place gives.
+    """
+    places = [Path(place) for place in config["archives"]]
+    places += sorted(Path(config["data"]).expanduser().glob("*/archives"))
+    wanted, failed = archives_of_run(config), []
+    for file in wanted:
+        target = folder / file.name
+        if target.is_file() and sha256_of(target) == file.sha256:
+            continue
+        print(f"archive: {file.name}", flush=True)
+        try:
+            fetch(file, target, places, least_kb_s=config["least_download_kb_s"])
+        except GpufeedError as error:
+            failed.append(error)
+    if failed:
+        raise GpufeedError(
+            "; ".join(error.found for error in failed),
+            "; ".join(error.expected for error in failed),
+            "check the network or put them into a folder of `archives`, then run make bundle again",
+        )
+    return wanted

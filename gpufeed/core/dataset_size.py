@@ -58,10 +58,9 @@ def unresized(config: Mapping, dataset: str) -> Amount:
         images, side = IMAGES[layout]
     elif layout == "tiny_imagenet":
         images, side = archives // TINY_IMAGENET[0], TINY_IMAGENET[1]
-    elif layout == "image_folder":
+    elif "size" not in (options := with_defaults(layout, source_options(config, dataset))):
         return Amount(0, archives, archives * LOSSY // 3, archives * LOSSY // 3)
     else:
-        options = with_defaults(layout, source_options(config, dataset))
         side = options["size"]
         images = options["count"] if "count" in options else amount_of(config, options["of"]).images
     pixels = images * side**2

@@ -1,10 +1,10 @@
 """Which documents of a measurement are final. Standard library only: used while planning.
 
 A finished repeat stays, and so do a loader that passed the gate, a sweep and a benchmark. One that failed,
-as a whole or in one of its points or rows, is tried again by the next run. What is final only on the node
-that planned it, since another node may have the GPU or the package that was lacking: a document that was
-skipped, one with a point or row that was, an extension without the CUDA kernels that were wanted, and under
-device `auto` what was made without a CUDA GPU.
+as a whole or in one of its points or rows, is tried again by the next run. Another node may have
+the GPU or the package that was lacking. So these are final only on the node that planned them: a document
+that was skipped, one with a point or row that was, an extension without the CUDA kernels that were wanted,
+and under device `auto` what was made without a CUDA GPU.
 
 A job that Snakemake submits to a cluster runs on another node than the planner. So the planner leaves its
 name in the environment, which its jobs inherit. Slurm's own SLURM_SUBMIT_HOST is not that: it is the login

@@ -1,4 +1,4 @@
-"""What the workflow's scripts call: records in, finished files out, each whole or not there."""
+"""Write the report's files from records, each whole or not there: what the workflow's scripts call."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""The cache: a dataset decoded once to one array. `build` makes one, `open_cache` reads it."""
+"""Build the cache, a dataset decoded once to one array; cache_format.py reads and verifies it."""
 
 import logging
 import os

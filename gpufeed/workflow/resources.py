@@ -1,4 +1,4 @@
-"""Cores and GPUs of the jobs."""
+"""Cores and GPUs of the jobs; their memory and run time under Slurm are in slurm/config.yaml."""
 
 from collections.abc import Callable
 from typing import Any

@@ -142,9 +142,10 @@ def test_the_amount_of_a_folder_is_counted_by_names_and_sizes(tmp_path):
     assert amount_of(config, "own").files == 900
 
 
-def test_of_an_archive_of_images_only_its_bytes_are_known():
+@pytest.mark.parametrize("layout", ["image_folder", "a_new_one"])
+def test_of_an_archive_of_images_only_its_bytes_are_known(layout):
     config = merged("config.yaml")
-    config["sources"]["own"] = {"layout": "image_folder", "files": [{"name": "a.zip", "size": 3000}]}
+    config["sources"]["own"] = {"layout": layout, "files": [{"name": "a.zip", "size": 3000}]}
     found = amount_of(config, "own")
     assert (found.images, found.files, found.kept) == (0, 3000, 5000)
 

@@ -14,17 +14,17 @@ class ResultKind:
     """One kind of result.
 
     place: of a document below the folder of results. units: as many names as tell documents of an experiment
-    apart. part: what the plan of an experiment calls them. words: one and several of them; told: in the list
-    of what is missing, where that needs more. seconds: of a job without earlier documents, on an H200 with 16
-    cores. timed: the document that says what a job took, where it is another. written: bytes of what a job
-    leaves there, about.
+    apart. part: what the plan of an experiment calls them. words: one and several of them; listed: as the
+    list of what is missing says it. seconds: of a job that no document (published ones too) tells of, on an
+    H200 with 16 cores. timed: the document that says what a job took, where it is another. written: bytes of
+    what a job leaves there, about.
     """
 
     place: str
     part: str
     words: tuple[str, str]
     seconds: float
-    told: tuple[str, str] | None = None
+    listed: tuple[str, str] | None = None
     timed: str = ""
     written: int = 100_000
     units: int = 1
@@ -98,14 +98,14 @@ RESULT_KINDS = {
         "ceilings",
         ("cell's ceilings", "cells' ceilings"),
         90,
-        told=("measurement of ceilings", "measurements of ceilings"),
+        listed=("measurement of ceilings", "measurements of ceilings"),
     ),
     "inferences": ResultKind(
         "inference/{experiment}/{unit}.json",
         "inference",
         ("model in use", "models in use"),
         480,
-        told=("measurement of a model in use", "measurements of models in use"),
+        listed=("measurement of a model in use", "measurements of models in use"),
         written=200_000_000,
     ),
 }

@@ -28,7 +28,7 @@ def announce_planning_node(planning: bool) -> None:
     """Makes the planner's name known to the jobs of this process.
 
     planning: this is the snakemake that the user started, and not one that it runs a job with. Where a
-    job's environment lacks the name (sbatch with --export=NONE), Slurm's submit host stands in for it.
+    job's environment lacks the name (sbatch with --export=NONE), Slurm's submit host is used.
     """
     if planning:
         os.environ[PLANNED_ON] = platform.node()

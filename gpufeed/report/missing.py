@@ -17,7 +17,7 @@ def told(parts: Iterable[Part]) -> str:
     for name, kind in RESULT_KINDS.items():
         paths = {part.path for part in parts if part.kind == name}
         if paths:
-            words = plural(len(paths), *(kind.told or kind.words))
+            words = plural(len(paths), *(kind.listed or kind.words))
             cells = {path.parent for path in paths}
             said.append(f"{words} of {plural(len(cells), 'cell')}" if name == "records" else words)
     return listing(said) if said else "nothing"
@@ -31,7 +31,7 @@ def listed(parts: Sequence[Part]) -> list[tuple[str, str]]:
             cells.setdefault(part.path.parent.name, []).append(part.path.stem)
     rows = [(cell, f"repeat {', '.join(repeats)}") for cell, repeats in cells.items()]
     others = ((part, RESULT_KINDS[part.kind]) for part in parts if part.kind != "records")
-    return rows + [(name(part), (kind.told or kind.words)[0]) for part, kind in others]
+    return rows + [(name(part), (kind.listed or kind.words)[0]) for part, kind in others]
 
 
 def name(part: Part) -> str:

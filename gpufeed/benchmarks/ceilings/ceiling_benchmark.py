@@ -51,12 +51,12 @@ def measure_ceilings(
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
-    told = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
+    used = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
     status, sentence, found = guarded(
-        cell_, lambda: measured(cell_, Path(manifest), stores, told, place, gate and Path(gate))
+        cell_, lambda: measured(cell_, Path(manifest), stores, used, place, gate and Path(gate))
     )
     about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": told} | (found or {})
+    return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": used} | (found or {})
 
 
 def measured(

@@ -151,5 +151,5 @@ def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             f"{', '.join(adding)} in the shell: sbatch adds {', '.join(ADDED[name][0] for name in adding)} "
             "to every line without it",
             "jobs that get what their lines say, which is all that preflight sees",
-            f"unset {' '.join(adding)}; what you mean by it belongs into {plan.file('')}",
+            f"unset {' '.join(adding)}; put what you mean by it into {plan.file('')}",
         )

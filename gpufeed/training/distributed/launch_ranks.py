@@ -148,8 +148,8 @@ def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: st
     ours = [failure for failure in failures if isinstance(failure.error, GpufeedError | Skip)]
     if ours:
         return ours[0].error
-    told = {failure.rank for failure in failures}
-    killed = {rank: code for rank, code in exit_codes(said).items() if rank not in told}
+    reported = {failure.rank for failure in failures}
+    killed = {rank: code for rank, code in exit_codes(said).items() if rank not in reported}
     if killed:
         rank, status = next(iter(killed.items()))
         return GpufeedError(

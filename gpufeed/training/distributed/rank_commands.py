@@ -54,11 +54,11 @@ def torchrun_command(devices: int, folder: Path, rendezvous: tuple[str, ...] = A
     rendezvous: how they meet those of other nodes; there are none without it.
     """
     torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous]
-    told = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
+    words = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
     return [
         *torchrun,
         f"--nproc-per-node={devices}",
-        *told,
+        *words,
         "-m",
         "gpufeed.training.distributed.rank",
         str(folder),
@@ -128,7 +128,7 @@ def srun_command(count: int, devices: int, folder: Path) -> list[str]:
     where = [f"--jobid={os.environ['SLURM_JOB_ID']}", "--overlap", f"--nodelist={','.join(nodes)}"]
     tasks = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
     ends = ["--kill-on-bad-exit=1", "--input=0"]  # its input ends with this process, and ends the first task
-    told = [str(folder), next(iter(nodes.values())), str(count), str(devices)]
+    words = [str(folder), next(iter(nodes.values())), str(count), str(devices)]
     return [
         "srun",
         *where,
@@ -137,7 +137,7 @@ def srun_command(count: int, devices: int, folder: Path) -> list[str]:
         sys.executable,
         "-m",
         "gpufeed.training.distributed.node_task",
-        *told,
+        *words,
     ]
 
 

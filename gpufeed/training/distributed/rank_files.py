@@ -96,7 +96,7 @@ def tell_epoch(folder: Path, entry: dict) -> None:
 
 
 class Epochs:
-    """The epochs that rank 0 told of, each once."""
+    """The epochs that rank 0 reported, each once."""
 
     def __init__(self, folder: Path):
         self.path, self.place = folder / "epochs.jsonl", 0

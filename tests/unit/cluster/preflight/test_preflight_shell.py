@@ -24,7 +24,7 @@ from gpufeed.cluster.preflight.login_node import look
 def test_a_variable_that_changes_lines(found, name, option):
     said = found(shell, gpu_job(), cpu_job(), node=replace(NODE, variables=(name,)))
     assert f"found: {name} in the shell: sbatch adds {option} to every line without it" in said
-    assert f"unset {name}; what you mean by it belongs into slurm/pace-ice/config.yaml" in said
+    assert f"unset {name}; put what you mean by it into slurm/pace-ice/config.yaml" in said
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class SimpleJpegLoader(StreamingLoader):
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    entry = registry.LoaderEntry("test_tally:SimpleJpegLoader")
+    entry = registry.LoaderEntry("test_decode_counts:SimpleJpegLoader")
     monkeypatch.setitem(registry.LOADERS, "simplejpeg", entry)
 
 

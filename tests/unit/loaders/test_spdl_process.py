@@ -139,11 +139,11 @@ def test_the_same_processes_serve_all_epochs_and_end_on_close(make, count):
 
 @pytest.mark.parametrize("kind", ["own process"])
 def test_the_memory_of_its_batches_has_no_name(make):
-    before, of_others = processes(), set(Path("/dev/shm").iterdir())
+    before, of_others = processes(), shared(psutil.Process()) | set(Path("/dev/shm").iterdir())
     loader = make()
     (process,) = processes() - before
     list(loader)
-    # a forked process has the semaphores of earlier tests mapped, too, which are no business of the loader
+    # a forked process has the shared memory and semaphores of earlier tests mapped too: they are not the loader's
     memory = [path for path in shared(process) if path not in of_others]
     assert len([path for path in memory if path.name.startswith("psm_")]) == 6
     # batches lie in memory without a name; semaphores, of a page each, have theirs while they are in use

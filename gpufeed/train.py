@@ -15,7 +15,7 @@ from gpufeed import __version__
 from gpufeed.core.compose import PRIMARY, Composed, offer, refused, row, shipped
 from gpufeed.core.config import GROUPS, HYPER, is_described
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, TRAINERS
+from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, RECIPES, TRAINERS
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
 EXAMPLES = """For example:
@@ -71,6 +71,7 @@ def offered() -> int:
     """Print what can be trained; return the exit code."""
     try:
         groups = {"data": shipped()["sources"], "model": MODELS, "trainer": TRAINERS, "augment": AUGMENTS}
+        groups["recipe"] = RECIPES
     except GpufeedError as error:
         say(error)
         return REFUSED

@@ -4,7 +4,7 @@
 rule gate:
     input:
         unpack(DATASETS.read_of),
-        reference=f"{DATA}/{{dataset}}/cache/pillow.npy",
+        reference=GATES.reference_of,
     output:
         verdict=f"{RESULTS}/gate/{{dataset}}/{{loader}}/{{variant}}.json",
     log:

@@ -19,7 +19,7 @@ from gpufeed.core.file_writes import whole
 from gpufeed.core.plan_side_by_side import block_of, words
 from gpufeed.core.record import Record
 from gpufeed.core.registry import store_in
-from gpufeed.datasets.manifest import Manifest
+from gpufeed.loaders.base import LoadRequest
 from gpufeed.stores.cache_format import read_info
 from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
@@ -162,7 +162,7 @@ def run(
         "phases": phases,
         "memory": memory,
         "accuracy": accuracy,
-        "dataset": dataset_facts(trained.request.manifest, stores),
+        "dataset": dataset_facts(trained.request, stores),
         "loading": trained.loading,
         "telemetry": trained.telemetry and trained.telemetry.fields,
         **statistics(trained.result, trained.batches),
@@ -173,9 +173,10 @@ def run(
     return Outcome(trained.result.steps, fields)
 
 
-def dataset_facts(manifest: Manifest, stores: Stores) -> dict[str, Any]:
+def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
     """The field dataset of a record."""
-    broken, (height, width) = manifest.info.quarantined, manifest.image_size()
+    manifest, (height, width) = request.manifest, request.image_size
+    broken = manifest.info.quarantined
     store = store_in(stores)
     return {
         "samples": len(manifest),

@@ -15,7 +15,17 @@ from typing import Any
 
 from gpufeed.core import vit_options
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, MADE, MODELS, TRAINERS
+from gpufeed.core.registry import (
+    AUGMENTS,
+    DECODERS,
+    DERIVED,
+    LOADERS,
+    MADE,
+    MODELS,
+    ON_DEVICE,
+    RECIPES,
+    TRAINERS,
+)
 from gpufeed.core.repeats import Auto, read_auto
 
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
@@ -30,6 +40,8 @@ LATER = (
     ("nodes", 1),
     ("smallest_batch_size", None),
     ("source", {}),
+    ("recipe", "crop_flip"),
+    ("decoder", "pillow"),
     ("hyper", "augment", "pil", False),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
@@ -47,6 +59,8 @@ class Cell:
     dataset: str
     loader: str
     augment: str = "none"
+    recipe: str = "crop_flip"  # what happens to pixels after decoding; crop_flip: what the augment does
+    decoder: str = "pillow"  # of loaders whose worker processes have a choice
     model: str = "simple_cnn"
     trainer: str = "plain"
     precision: str = "auto"
@@ -72,7 +86,7 @@ class Cell:
     source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
     hyper: dict = field(
         default_factory=dict, hash=False
-    )  # composed: {"model": ..., "trainer": ..., "augment": ...}
+    )  # composed: {"model": ..., "trainer": ..., "augment": ...}; "recipe" of one with options
 
     def asdict(self) -> dict:
         """A copy of all fields as plain values."""
@@ -127,10 +141,13 @@ def named(identity: Mapping) -> str:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     workers, trainer = identity["workers"], identity["trainer"]
     devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
+    recipe, decoder = identity.get("recipe", ""), identity.get("decoder", "")
     parts = [
         identity["dataset"],
         identity["loader"],
+        decoder,
         f"w{workers}" if workers else "",
+        recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
         identity["augment"],
         identity["model"],
         "" if trainer == "plain" else trainer,
@@ -185,6 +202,10 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"
+    if RECIPES[cell.recipe].of_loader and (sentence := without_windows(cell)):
+        return sentence
+    if cell.decoder != "pillow" and cell.decoder not in loader.decoders:
+        return f"{cell.loader} has no choice of decoder, so decoder must be pillow"
     if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:
@@ -215,6 +236,17 @@ def impossible(cell: Cell) -> str | None:
     return None
 
 
+def without_windows(cell: Cell) -> str | None:
+    """Return why the cell's loader cannot cut a window out of each image, as a sentence; None if it can."""
+    if LOADERS[cell.loader].windows == "never":
+        return f"{cell.loader} does not crop and resize each image by itself, as recipe {cell.recipe} wants"
+    if cell.source.get("resize"):
+        return f"recipe {cell.recipe} resizes windows of whole images, and {cell.dataset} has `resize`"
+    if cell.augment not in ON_DEVICE:
+        return f"recipe {cell.recipe} crops and flips in the loader, which augment {cell.augment} does too"
+    return None
+
+
 def impossible_with_fastai(cell: Cell) -> str | None:
     """Why the trainer fastai cannot run the cell on any machine, as a sentence; None if it can."""
     if cell.cuda_graphs:
@@ -228,7 +260,13 @@ def impossible_with_fastai(cell: Cell) -> str | None:
 
 def impossible_as_composed(cell: Cell) -> str | None:
     """Why a cell cannot exist with its hyper-parameters, as a sentence; None if it can."""
-    if cell.cuda_graphs and cell.hyper.get("augment", {}).get("exchange") == "host":
+    augment = cell.hyper.get("augment", {})
+    if RECIPES[cell.recipe].of_loader and (augment.get("crop_padding") or augment.get("flip_probability")):
+        return (
+            f"recipe {cell.recipe} crops and flips already, so augment.crop_padding and "
+            "augment.flip_probability must be 0"
+        )
+    if cell.cuda_graphs and augment.get("exchange") == "host":
         return (
             f"augment {cell.augment} with exchange host waits for the device in every step, which no CUDA "
             "graph can hold, so cuda_graphs must be false"
@@ -310,6 +348,8 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
         "dataset": datasets,
         "loader": LOADERS,
         "augment": AUGMENTS,
+        "recipe": RECIPES,
+        "decoder": DECODERS,
         "model": MODELS,
         "trainer": TRAINERS,
         "precision": PRECISIONS,

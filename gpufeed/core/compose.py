@@ -38,6 +38,7 @@ from gpufeed.core.config import (
     check_evaluation,
     check_hyper,
     read_hyper,
+    settled,
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
@@ -180,6 +181,7 @@ def cell_from(
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
     if "heads" in hyper["model"]:  # a vision transformer of ours
         vit_options.check(hyper["model"], f"{HERE}, model {cell.model}")
+    hyper = settled(hyper, HERE)
     cell = replace(cell, hyper=hyper, overrides=changes_of(found.texts))
     if sentence := impossible(cell) or impossible_as_composed(cell):
         raise GpufeedError(sentence, "a combination that can exist", f"change one of the two on {HERE}")

@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent
 CONFIG = PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else ROOT / "config"  # conf: the copy in a wheel
 HYPER = CONFIG / "hydra"
-GROUPS = ("model", "trainer", "augment")
+GROUPS = ("model", "trainer", "augment", "recipe")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset"),
@@ -237,15 +237,34 @@ def parse_override(text: str) -> tuple[str, str, object]:
         return group, key, value
 
 
+def settled(hyper: dict, where: str) -> dict:
+    """Return the checked hyper-parameters of a cell; a recipe without options leaves no entry."""
+    if not (recipe := hyper["recipe"]):
+        return {group: values for group, values in hyper.items() if group != "recipe"}
+    for name in ("scale", "ratio"):
+        if recipe[name][0] > recipe[name][1]:
+            raise GpufeedError(
+                f"recipe.{name} {recipe[name]} in {where}", "the lower bound first", "exchange the two"
+            )
+    if recipe["size"] > recipe["short_side"]:
+        raise GpufeedError(
+            f"recipe.size {recipe['size']} and recipe.short_side {recipe['short_side']} in {where}",
+            "a size of at most short_side, of which evaluation keeps the middle",
+            "raise recipe.short_side (256 for 224 is usual), or lower recipe.size",
+        )
+    return hyper
+
+
 class Composer:
-    """Hyper-parameters of a cell: the defaults of its model, trainer and augment, then its overrides."""
+    """Hyper-parameters of a cell: the defaults of its groups, then its overrides."""
 
     def __init__(self):
         self.defaults: dict[tuple[str, str], dict] = {}
         self.composed: dict[tuple, dict] = {}  # checking each of 10,000 cells took 2.1 of 3.1 s
 
     def __call__(self, cell: Cell, where: str) -> dict:
-        """{"model": ..., "trainer": ..., "augment": ...}; where: the cell's place in the config.
+        """{"model": ..., "trainer": ..., "augment": ...}, and "recipe" of one with options; where: the cell's
+        place in the config.
 
         Cells that differ in other axes share one dict. Raises GpufeedError for an override of nothing and
         for a value that the schema refuses.
@@ -270,7 +289,7 @@ class Composer:
             check_hyper(group, name, hyper[group], f"the overrides of {where}")
         if "heads" in hyper["model"]:  # a vision transformer of ours
             vit_options.check(hyper["model"], f"{where}, model {cell.model}")
-        return hyper
+        return settled(hyper, where)
 
     def _defaults(self, group: str, name: str) -> dict:
         """A copy of the defaults, read once."""

@@ -3,6 +3,8 @@
 Its settings are those that a loader sees: cells that agree in them share one verdict.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +22,12 @@ VERDICT = Document("gate", "verdict")
 
 def loader_settings(cell: Cell) -> dict:
     """The loader's settings in a cell, by name. Cells that agree in them share one verdict."""
-    return {axis: getattr(cell, axis) for axis in LOADER_AXES}
+    settings = {axis: getattr(cell, axis) for axis in LOADER_AXES}
+    if cell.decoder != "pillow":
+        settings["decoder"] = cell.decoder
+    if cell.hyper.get("recipe"):
+        settings["recipe"] = dict(cell.hyper["recipe"])
+    return settings
 
 
 def variant(settings: Mapping, device: str = "auto") -> str:
@@ -34,6 +41,10 @@ def variant(settings: Mapping, device: str = "auto") -> str:
     parts += ["persistent"] * settings["persistent_workers"]
     parts.append("pinned" if settings["pin_memory"] else "pageable")
     parts.append(f"s{settings['seed']}")
+    parts += [settings["decoder"]] if "decoder" in settings else []
+    if recipe := settings.get("recipe"):
+        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:6]
+        parts.append(f"rrc{recipe['size']}-{digest}")
     return "-".join(parts if device == "auto" else [*parts, device])
 
 
@@ -45,7 +56,10 @@ def settings_in_words(settings: Mapping) -> str:
         parts.append(f"prefetch {settings['prefetch_factor']}")
     parts += ["persistent"] * settings["persistent_workers"]
     parts.append("pinned" if settings["pin_memory"] else "pageable")
-    return ", ".join([*parts, f"seed {settings['seed']}"])
+    parts.append(f"seed {settings['seed']}")
+    parts += [f"decoder {settings['decoder']}"] if "decoder" in settings else []
+    parts += [f"random resized crops of {settings['recipe']['size']}"] if "recipe" in settings else []
+    return ", ".join(parts)
 
 
 @dataclass

@@ -51,6 +51,13 @@ class AugmentEntry(Entry):
 
 
 @dataclass(frozen=True)
+class RecipeEntry(Entry):
+    """What happens to pixels after decoding; no target: the cell's augment does it."""
+
+    of_loader: bool = False  # the loader cuts a window out of each image and resizes it
+
+
+@dataclass(frozen=True)
 class ModelEntry(Entry):
     sized: bool = False  # made for images of one size, which it must be told
 
@@ -75,6 +82,8 @@ class LoaderEntry(Entry):
     extension: bool = False  # decodes by gpufeed.native, which its jobs wait for
     resizes: bool = True  # brings images to the size that their source asks for, if it asks for one
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
+    windows: str = "never"  # of recipe random_resized_crop. given: takes ours | own: draws its own | never
+    decoders: tuple[str, ...] = ()  # of its worker processes, of which a cell names one
     makes: bool = False  # also loads samples that no file holds (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -93,6 +102,8 @@ class LoaderEntry(Entry):
         """Whether it reads image files: all, or those that its store may leave."""
         return self.store is None or bool(self.store.leaves)
 
+
+HOST_DECODERS = ("pillow", "simplejpeg", "torchvision_cpu")  # of samples, one after the other on the host
 
 LAYOUTS = {
     "cifar10": Entry("gpufeed.datasets.cifar10:reorganise"),
@@ -154,12 +165,31 @@ DECODERS = {
 }
 
 LOADERS = {
-    "dataloader_sync": LoaderEntry("gpufeed.loaders.dataloader:SyncLoader", makes=True),
-    "dataloader_workers": LoaderEntry(
-        "gpufeed.loaders.dataloader:WorkersLoader", workers="required", makes=True
+    "dataloader_sync": LoaderEntry(
+        "gpufeed.loaders.dataloader:SyncLoader", makes=True, windows="given", decoders=HOST_DECODERS
     ),
-    "overlap": LoaderEntry("gpufeed.loaders.overlap:OverlapLoader", workers="optional", makes=True),
-    "fastai": LoaderEntry("gpufeed.loaders.fastai:FastaiLoader", workers="optional", anew=True, makes=True),
+    "dataloader_workers": LoaderEntry(
+        "gpufeed.loaders.dataloader:WorkersLoader",
+        workers="required",
+        makes=True,
+        windows="given",
+        decoders=HOST_DECODERS,
+    ),
+    "overlap": LoaderEntry(
+        "gpufeed.loaders.overlap:OverlapLoader",
+        workers="optional",
+        makes=True,
+        windows="given",
+        decoders=HOST_DECODERS,
+    ),
+    "fastai": LoaderEntry(
+        "gpufeed.loaders.fastai:FastaiLoader",
+        workers="optional",
+        anew=True,
+        makes=True,
+        windows="given",
+        decoders=HOST_DECODERS,
+    ),
     "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
     "host_cache": LoaderEntry(
         "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
@@ -185,12 +215,16 @@ LOADERS = {
     ),
     "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True),
     "webdataset": LoaderEntry(
-        "gpufeed.loaders.webdataset:WebDatasetLoader", workers="optional", reads="shards"
+        "gpufeed.loaders.webdataset:WebDatasetLoader",
+        workers="optional",
+        reads="shards",
+        windows="given",
+        decoders=HOST_DECODERS,
     ),
     "ffcv": LoaderEntry(
         "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE
     ),
-    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True),
+    "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True, windows="given"),
 }
 
 AUGMENTS = {
@@ -200,6 +234,13 @@ AUGMENTS = {
     "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour"),
     "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
     "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
+}
+
+RECIPES = {
+    "crop_flip": RecipeEntry(""),
+    "random_resized_crop": RecipeEntry(
+        "gpufeed.augment.random_resized_crop:RandomResizedCrop", of_loader=True
+    ),
 }
 
 MODELS = {
@@ -259,6 +300,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "decoder": DECODERS,
     "loader": LOADERS,
     "augment": AUGMENTS,
+    "recipe": RECIPES,
     "model": MODELS,
     "trainer": TRAINERS,
     "backend": BACKENDS,

@@ -74,6 +74,10 @@ class Manifest:
         """Labels by sample id, int64 (n,)."""
         return self.table["label"].to_numpy(dtype=np.int64)
 
+    def sizes(self) -> np.ndarray:
+        """Height and width of each file by sample id, int64 (n, 2)."""
+        return self.table[["height", "width"]].to_numpy(dtype=np.int64)
+
     @property
     def made(self) -> bool:
         """Return whether no file holds the images, so that the loading process makes the pixels."""

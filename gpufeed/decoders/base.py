@@ -120,6 +120,13 @@ class Decoder(ABC):
         decoded = self.decode_to(files, out.device)
         return fill_rows(out, decoded)
 
+    def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
+        """Return one image at 1/factor of its height and width, rounded up, uint8 (h, w, 3).
+
+        factor: 2, 4 or 8. None where the library has no such way for the file, which saves work.
+        """
+        return None
+
     @abstractmethod
     def version(self) -> str:
         """Decoder and version of its library, such as "pillow 12.0.0"."""

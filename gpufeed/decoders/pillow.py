@@ -20,6 +20,18 @@ class PillowDecoder(Decoder):
         results = [self._decode_one(data) for data in files]
         return Decoded([image for image, _ in results], [outcome for _, outcome in results])
 
+    def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                size = image.size
+                if image.format != "JPEG" or image.mode not in ("L", "RGB"):
+                    return None
+                image.draft(image.mode, (size[0] // factor, size[1] // factor))
+                reduced = np.array(image.convert("RGB"))
+        except Exception:  # as in _decode_one: whoever decodes the whole file says what is wrong
+            return None
+        return reduced if reduced.shape[:2] == reduced_size(size[1], size[0], factor) else None
+
     def version(self) -> str:
         return f"pillow {PIL.__version__}"
 
@@ -45,6 +57,11 @@ def rgb(data: bytes) -> np.ndarray:
         if image.mode.startswith("I;16"):  # 16-bit grayscale: convert() would clip at 255
             return np.repeat((np.array(image) >> 8).astype(np.uint8)[..., None], 3, axis=2)
         return np.array(image.convert("RGB"))
+
+
+def reduced_size(height: int, width: int, factor: int) -> tuple[int, int]:
+    """Return the sides of an image that libjpeg decodes at 1/factor."""
+    return -(-height // factor), -(-width // factor)
 
 
 def has_range(image: Image.Image) -> bool:

@@ -3,8 +3,9 @@
 import numpy as np
 
 from gpufeed.decoders.base import EXACT
-from gpufeed.decoders.encoded_file import JPEG_KINDS
+from gpufeed.decoders.encoded_file import JPEG_KINDS, read_header
 from gpufeed.decoders.fallback import FallbackDecoder
+from gpufeed.decoders.pillow import reduced_size
 
 
 class SimpleJpegDecoder(FallbackDecoder):
@@ -29,6 +30,17 @@ class SimpleJpegDecoder(FallbackDecoder):
             return self.library.decode_jpeg(data)  # (H, W, 3)
         except ValueError:
             return None
+
+    def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
+        header = read_header(data)
+        if header is None or header.kind not in self.takes:
+            return None
+        height, width = reduced_size(header.height, header.width, factor)
+        try:
+            image = self.library.decode_jpeg(data, min_height=height, min_width=width, min_factor=factor)
+        except ValueError:
+            return None
+        return image if image.shape[:2] == (height, width) else None
 
     def version(self) -> str:
         return f"{self.name} {self.library.__version__}"

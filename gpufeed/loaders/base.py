@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.decoders.base import Tally
+from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
 from gpufeed.system.timing import Mark, Span
 
@@ -73,6 +74,8 @@ class LoadRequest:
     sample_transform: Callable[[torch.Tensor, int, int], torch.Tensor] | None = None
     # ^ augment `cpu`: (uint8 (H, W, C), sample id, epoch) -> float32 (C, H, W), run where samples are
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
+    recipe: RandomResizedCrop | None = None  # what makes an image a sample; None: the sample is the image
+    decoder: str = "pillow"  # of the DataLoader's worker processes
     decoded: np.ndarray | None = None
     # ^ uint8 (n, H, W, 3): images that come in place of decoded files, in turn, to time a loader without
     # its decoder; files are read as ever
@@ -84,6 +87,11 @@ class LoadRequest:
     rank: int = 0
     world_size: int = 1
     ungathered: bool = False  # whether the training step takes rows of a store in place of images
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of what a loader yields."""
+        return self.manifest.image_size() if self.recipe is None else (self.recipe.size, self.recipe.size)
 
 
 @dataclass(frozen=True)
@@ -167,16 +175,18 @@ class Loader(ABC):
     Setting up (opening caches, starting workers) happens in `open`, which `with` calls, so that it is
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
 
-    tally: who decoded its images so far, where a decoder may leave some of them to another; else None.
-    keeps_on: whether an open loader goes on working between epochs, so that an epoch begins with batches that
-    are made already. own_order: why its order is another than `epoch_order` whatever the split, as a
-    sentence; None for the others. It is a function of (seed, epoch) too, and a rank has the samples that
-    `epoch_order` gives it. no_decoding, no_transfer: why that stage cannot be taken out, as a sentence;
-    None where it can.
+    resampling: how far the samples of a recipe may be from the reference's, beside what the decoder may;
+    the default is for who rounds once where Pillow rounds twice. tally: who decoded its images so far,
+    where a decoder may leave some of them to another; else None. keeps_on: whether an open loader goes on
+    working between epochs, so that an epoch begins with batches that are made already. own_order: why its
+    order is another than `epoch_order` whatever the split, as a sentence; None for the others. It is a
+    function of (seed, epoch) too, and a rank has the samples that `epoch_order` gives it. no_decoding,
+    no_transfer: why that stage cannot be taken out, as a sentence; None where it can.
     """
 
     tally: Tally | None = None
     keeps_on: bool = False
+    resampling: Tolerance = Tolerance(2, 0.5)
     own_order: ClassVar[str | None] = None
     no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
     no_transfer: ClassVar[str | None] = None

@@ -5,15 +5,19 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
-from gpufeed.decoders.base import bad_file
-from gpufeed.decoders.pillow import PillowDecoder, resized
+from gpufeed.core.registry import load
+from gpufeed.decoders.base import Decoder, bad_file
+from gpufeed.decoders.pillow import reduced_size, resized
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
 from gpufeed.system import sigterm_handler
 from gpufeed.system.processes import garbage_kept
@@ -46,9 +50,11 @@ class Samples(Dataset):
         self.root = manifest.files_root() if request.shards is None else manifest.root
         self.paths = np.array(manifest.table["path"].tolist())  # one block, so that forked workers share it
         self.labels = manifest.labels()
-        self.shape, self.resize = (*manifest.image_size(), 3), manifest.info.resize
+        self.shape, self.resize = (*request.image_size, 3), manifest.info.resize
         self.transform, self.decoded = request.sample_transform, request.decoded
-        self.decoder = PillowDecoder()
+        self.decoder: Decoder = load("decoder", request.decoder)()
+        self.crops = HostCrops(request.recipe, self.decoder) if request.recipe else None
+        self.sizes = manifest.sizes() if request.recipe else None
         self.maker = manifest.pixels if manifest.made else None
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
@@ -59,20 +65,21 @@ class Samples(Dataset):
     ) -> tuple[torch.Tensor, int, int] | GpufeedError:
         """As the item (sample id, epoch). data: the sample's file, for who has read it already."""
         try:
-            image = torch.from_numpy(self.read(sample_id, data))  # (H, W, 3)
+            image = torch.from_numpy(self.read(sample_id, data, epoch))  # (H, W, 3)
         except GpufeedError as error:
             return error
         if self.transform is not None:
             image = self.transform(image, sample_id, epoch)  # (3, H, W)
         return image, int(self.labels[sample_id]), sample_id
 
-    def read(self, sample_id: int, data: bytes | None = None) -> np.ndarray:
-        """The decoded pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file.
+    def read(self, sample_id: int, data: bytes | None = None, epoch: int = 0) -> np.ndarray:
+        """The pixels of one sample, uint8 (H, W, 3); raises GpufeedError naming its file.
 
-        data: as in `made`.
+        data: as in `made`. epoch: in which a recipe draws its window.
         """
         if self.maker is not None and self.decoded is None:
-            return self.maker(sample_id)
+            image = self.maker(sample_id)
+            return image if self.crops is None else self.crops.of_image(image, sample_id, epoch)
         path = self.root / str(self.paths[sample_id])
         if data is None and self.maker is None:
             try:
@@ -81,15 +88,72 @@ class Samples(Dataset):
                 raise bad_file(path, error.strerror or str(error)) from error
         if self.decoded is not None:
             return self.decoded[sample_id % len(self.decoded)]
-        decoded = self.decoder.decode([data])
-        image = decoded.images[0]
-        if image is None:
-            raise bad_file(path, str(decoded.outcomes[0].reason))
+        if self.crops is not None:
+            return self.crops.of_file(data, path, sample_id, epoch, tuple(self.sizes[sample_id].tolist()))
+        image = decoded_alone(self.decoder, data, path)
         if self.resize:
             return resized(image, self.resize)
         if image.shape != self.shape:
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {self.shape}")
         return image
+
+
+def decoded_alone(decoder: Decoder, data: bytes, path: Path) -> np.ndarray:
+    """Return the pixels of one file, uint8 (H, W, 3); raise GpufeedError where nobody can decode it."""
+    decoded = decoder.decode([data])
+    if decoded.images[0] is None:
+        raise bad_file(path, str(decoded.outcomes[0].reason))
+    return decoded.images[0]
+
+
+class HostCrops:
+    """The windows of a recipe, cut out of one image after the other on the host.
+
+    Where a window has at least twice the sample's sides, the decoder gives the image at 1/2, 1/4 or 1/8 of
+    its size, if it can: this is how Pillow's `draft` saves work. What torchvision decodes is resized by
+    torch, whose vector instructions are faster than Pillow.
+    """
+
+    def __init__(self, recipe: RandomResizedCrop, decoder: Decoder):
+        self.recipe, self.decoder = recipe, decoder
+
+    def of_image(self, image: np.ndarray, sample_id: int, epoch: int) -> np.ndarray:
+        """Return the sample of a decoded image, uint8 (size, size, 3)."""
+        window = self.recipe.window(sample_id, epoch, *image.shape[:2])
+        return self.recipe.cut(image, window)
+
+    def of_file(
+        self, data: bytes, path: Path, sample_id: int, epoch: int, size: tuple[int, int]
+    ) -> np.ndarray:
+        """As of_image, of a file; size: (height, width) that the manifest says."""
+        window = self.recipe.window(sample_id, epoch, *size)
+        factor = reduction(window)
+        image = self.decoder.decode_reduced(data, factor) if factor > 1 else None
+        if image is not None and image.shape[:2] == reduced_size(*size, factor):
+            return self.recipe.cut(image, window, factor)
+        image = decoded_alone(self.decoder, data, path)
+        if image.shape[:2] != size:
+            raise bad_file(path, f"decoded to {image.shape}, the manifest says {size}")
+        if self.decoder.name == "torchvision_cpu":
+            return cut_by_torch(torch.from_numpy(image), window, self.recipe.size)
+        return self.recipe.cut(image, window)
+
+
+def reduction(window: Window) -> int:
+    """Return by how much an image may be scaled down before its window is resized to fewer pixels still."""
+    least = min(window.height // window.rows, window.width // window.columns)
+    return next(factor for factor in (8, 4, 2, 1) if factor <= max(1, least))
+
+
+def cut_by_torch(image: torch.Tensor, window: Window, size: int) -> np.ndarray:
+    """As RandomResizedCrop.cut, of uint8 (H, W, 3)."""
+    part = image[window.top : window.top + window.height, window.left : window.left + window.width]
+    part = part.permute(2, 0, 1)[None]  # channels_last: the form that torch resizes fastest
+    sides = (window.rows, window.columns)
+    part = interpolate(part, sides, mode="bilinear", align_corners=False, antialias=True)
+    row, column = window.first_row, window.first_column
+    part = part[0, :, row : row + size, column : column + size].permute(1, 2, 0)
+    return (part.flip(1) if window.flip else part).contiguous().numpy()
 
 
 def collate(samples: list) -> list[torch.Tensor] | GpufeedError:

@@ -19,9 +19,9 @@ from gpufeed.report.find_results import STEPS_SUFFIX
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
 AXES = (
-    "dataset", "loader", "augment", "model", "trainer", "batch_size", "workers", "prefetch_factor",
-    "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile", "synchronise", "epochs",
-    "devices", "nodes", "seed",
+    "dataset", "loader", "decoder", "augment", "recipe", "model", "trainer", "batch_size", "workers",
+    "prefetch_factor", "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile",
+    "synchronise", "epochs", "devices", "nodes", "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
     "repeat", "batch_size", "batch_size_asked", "workers", "prefetch_factor", "epochs", "devices", "nodes",
@@ -149,6 +149,7 @@ def _flat(record: Record, path: Path) -> dict:
     # absent in records of older versions
     row |= {"compile": cell.get("compile", False), "cuda_graphs": graphs_of(cell, resolved)}
     row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
+    row |= {axis: cell.get(axis, before) for axis, before in (("recipe", "crop_flip"), ("decoder", "pillow"))}
     row |= {
         "path": str(path),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),

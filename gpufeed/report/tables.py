@@ -79,8 +79,8 @@ def _each(records: pd.DataFrame, *keys: str) -> list[Any]:
 # the smaller one fitted into memory.
 IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch", "batch_size"]
 SETTINGS = [
-    "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "augment",
-    "model", "trainer", "precision", "channels_last", "cuda_graphs", "compile",
+    "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "decoder",
+    "augment", "recipe", "model", "trainer", "precision", "channels_last", "cuda_graphs", "compile",
     "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "nodes", "cores",
 ]  # fmt: skip
 MEASURES = [
@@ -119,8 +119,8 @@ SAME_CEILING = [
 ]  # fmt: skip
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
 SAME_TASK = [
-    "experiment", "dataset", "augmented", "model", "trainer", "precision", "batch_size", "synchronise",
-    "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
+    "experiment", "dataset", "augmented", "recipe", "model", "trainer", "precision", "batch_size",
+    "synchronise", "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
 ]  # fmt: skip
 BATCH_COLUMNS = {
     "load_ms": "Load(ms)",

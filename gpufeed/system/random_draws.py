@@ -63,7 +63,7 @@ def uniform(number: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 
 # Which draw of a sample decides what. The numbers are part of what a seed means: new ones come at the end.
-TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE = range(6)
+TOP, LEFT, FLIP, BRIGHTNESS, CONTRAST, ANGLE, WINDOW = range(7)  # WINDOW: the first of 40
 
 
 PHILOX_ROUNDS = 10

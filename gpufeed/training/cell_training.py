@@ -282,7 +282,7 @@ def made_ready(
     request = load_request(cell, samples, stores, place.device, seed, augment)
     if stores.extension:
         native.load(stores.extension)
-    model = make_model(cell, samples, place.device)
+    model = make_model(cell, request)
     require(model, place.device, place.precision)
     if rank:  # after the weights, which are the same everywhere: dropout is not
         torch.manual_seed(seed + RANKS_APART * rank)
@@ -325,6 +325,7 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     normalise = make_augment("none", cell, request.manifest, request.seed)
     split = request.manifest.info.evaluation_split
     alone = {"rank": 0, "world_size": 1, "ungathered": False}
+    alone["recipe"] = request.recipe and request.recipe.for_evaluation()
     held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
     with fetch("loader", cell.loader)(held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)

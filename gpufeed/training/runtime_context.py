@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpufeed.augment.random_resized_crop import made_recipe
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import Skip
 from gpufeed.core.registry import STORES, fetch, load, store_in
@@ -87,10 +88,10 @@ def reads_files(manifest: Manifest, stores: Stores) -> bool:
     return not manifest.made
 
 
-def make_model(cell: Cell, manifest: Manifest, device: torch.device) -> nn.Module:
-    """The cell's model with one output a class, for the dataset's size of image, on the device."""
-    classes, options = len(manifest.info.classes), cell.hyper.get("model", {})
-    return make(cell.model, classes, manifest.image_size(), options).to(device)
+def make_model(cell: Cell, request: LoadRequest) -> nn.Module:
+    """The cell's model with one output a class, for the size of its samples, on the request's device."""
+    classes, options = len(request.manifest.info.classes), cell.hyper.get("model", {})
+    return make(cell.model, classes, request.image_size, options).to(request.device)
 
 
 def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
@@ -112,6 +113,8 @@ def load_request(
         seed=seed,
         **vars(stores),
         sample_transform=None if augment.where == "device" else augment,
+        recipe=made_recipe(cell.hyper.get("recipe"), seed),
+        decoder=cell.decoder,
         workers=cell.workers,
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
@@ -159,7 +162,7 @@ def example_batch(request: LoadRequest) -> torch.Tensor:
 
     uint8 (N, H, W, 3), or float32 (N, 3, H, W) where samples are transformed in the loader.
     """
-    height, width = request.manifest.image_size()
+    height, width = request.image_size
     n = min(request.batch_size, len(request.manifest.ids(request.split)))
     # a generator of its own: the cell's random numbers do not depend on it
     noise = torch.Generator(request.device).manual_seed(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.plan_decoding import STRIP_SETS
-from gpufeed.core.registry import DECODERS, modules_of
+from gpufeed.core.registry import DECODERS, LOADERS, modules_of
 from gpufeed.core.source_digest import MEASURING, REPORTING, SourceDigests
 from gpufeed.workflow.run import Run
 
@@ -45,7 +45,12 @@ class Codes:
             # images to evaluate are never augmented
             augments = ["none", cell.augment]
             return self.of(
-                script, loader=cell.loader, augment=augments, model=cell.model, trainer=cell.trainer
+                script,
+                loader=cell.loader,
+                decoder=[cell.decoder] if LOADERS[cell.loader].decoders else [],
+                augment=augments,
+                model=cell.model,
+                trainer=cell.trainer,
             )
 
         return code

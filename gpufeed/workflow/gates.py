@@ -52,6 +52,12 @@ class Gates:
             "name an experiment as target, and snakemake finds its verdicts",
         )
 
+    def reference_of(self, wildcards: Any) -> str | list[str]:
+        """Return the cache that a loader is held against; [] for a recipe's samples, made of the files."""
+        if "recipe" in self.settings_judged(wildcards):
+            return []
+        return f"{self.run.config['data']}/{wildcards.dataset}/cache/{REFERENCE}.npy"
+
     def of_cell(self, wildcards: Any) -> str | list[str]:
         """Return the verdict that a cell waits for; ceilings have none."""
         cell = self.run.cell_of(wildcards)

@@ -139,7 +139,7 @@ def input_runs(
 
 def decoded(request: LoadRequest) -> np.ndarray:
     """Decoded images of the split, uint8 (n, H, W, 3), as many as POOL_BYTES hold."""
-    height, width = request.manifest.image_size()
+    height, width = request.image_size
     ids = request.manifest.ids(request.split)[: max(1, POOL_BYTES // (height * width * 3))]
     samples = Samples(request)
     with ThreadPoolExecutor(max(1, request.threads)) as pool:

@@ -1,5 +1,6 @@
 """One epoch of a loader held against the reference, by sample id."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpufeed.decoders.base import Tolerance
 from gpufeed.loaders.base import Batch, Loader, send
+from gpufeed.loaders.pixel_tolerance import PixelSource
 
 WAITING = 8  # batches whose comparison is queued before the host asks for results
 CHUNK_BYTES = 64 * 2**20  # of pixels that are widened for subtraction at a time
@@ -22,11 +23,24 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Reference:
-    """What is right, row i = sample id i. pixels: uint8 (N, H, W, 3); labels: int64 (N,); paths: N."""
+    """What is right. labels: int64 (N,), paths: N, both by sample id.
 
-    pixels: np.ndarray
+    shape: (H, W, 3) of a sample. rows: (sample ids, int64 (n,); epoch) -> their pixels, uint8 (n, H, W, 3).
+    """
+
+    shape: tuple[int, int, int]
+    rows: Callable[[np.ndarray, int], np.ndarray]
     labels: np.ndarray
     paths: list[str]
+
+    def compared(self, ids: np.ndarray, epoch: int) -> np.ndarray:
+        """Return which of these samples have their pixels compared, places in `ids`."""
+        return np.arange(len(ids))
+
+    def allowed(self, source: PixelSource, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far each sample may be from its rows: in any value, and in the mean."""
+        of = source.tolerance
+        return np.full(len(ids), of.max), np.full(len(ids), of.mean)
 
     def name(self, sample: int) -> str:
         """A sample for a sentence."""
@@ -53,12 +67,14 @@ class Differences:
 class Row:
     """One batch as compared, on the device: ids and labels as they came, differences from the promised ids.
 
-    ids, labels, total: int64 (n,); largest: int16 (n,). exchanged: for the first batch of an epoch the
+    ids, labels: int64 (n,). compared: ids whose pixels were, int64 (m,), on the host; largest: int16 (m,),
+    total: int64 (m,). exchanged: for the first batch of an epoch the
     largest difference of its first image once red and blue are exchanged, int16 (); else None.
     """
 
     ids: torch.Tensor
     labels: torch.Tensor
+    compared: np.ndarray
     largest: torch.Tensor
     total: torch.Tensor
     exchanged: torch.Tensor | None
@@ -68,7 +84,7 @@ def check_epoch(
     loader: Loader,
     split_ids: np.ndarray,
     reference: Reference,
-    tolerance: Tolerance,
+    source: PixelSource,
     found: Differences,
     alive: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
@@ -79,19 +95,19 @@ def check_epoch(
     As in training, the host does not wait for the device between batches: a loader that writes into
     memory which queued work still reads shows wrong pixels here too.
     """
-    order = loader.order()
+    order, epoch = loader.order(), loader.epoch
     check_promise(order, split_ids, reference)
     size = loader.request.batch_size
     seen, sizes, waiting = Seen(), [], []
     for batch in loader:
         alive()
-        check_form(batch, reference.pixels.shape[1:], loader.request.device)
+        check_form(batch, reference.shape, loader.request.device)
         start = sum(sizes)
         sizes.append(len(batch.ids))
         if start + sizes[-1] > len(order):
             seen.extra(batch.ids.cpu().numpy())
             break  # an epoch without an end must not be waited for
-        waiting.append(compare(batch, order[start : start + sizes[-1]], reference, first=not start))
+        waiting.append(compare(batch, order[start : start + sizes[-1]], reference, epoch, first=not start))
         del batch
         if len(waiting) == WAITING:
             seen.take(waiting)
@@ -101,22 +117,25 @@ def check_epoch(
     check_sizes(sizes, len(order), size)
     check_order(seen.ids(), order, reference)
     check_labels(order, seen.labels(), reference)
-    check_pixels(order, seen, reference, tolerance, found)
+    check_pixels(seen, reference, source, epoch, found)
     return order
+
+
+ROW = ("ids", "labels", "compared", "largest", "total")
 
 
 class Seen:
     """What came in an epoch, on the host, batch by batch."""
 
     def __init__(self):
-        self.parts: dict[str, list[np.ndarray]] = {name: [] for name in ("ids", "labels", "largest", "total")}
+        self.parts: dict[str, list[np.ndarray]] = {name: [] for name in ROW}
         self.exchanged = 255
 
     def take(self, rows: list[Row]) -> None:
         """Waits for the device and keeps the results of these batches."""
         for row in rows:
             for name, part in self.parts.items():
-                part.append(getattr(row, name).cpu().numpy())  # sync point
+                part.append(np.asarray(torch.as_tensor(getattr(row, name)).cpu()))  # sync point
             if row.exchanged is not None:
                 self.exchanged = int(row.exchanged)
 
@@ -133,6 +152,9 @@ class Seen:
     def labels(self) -> np.ndarray:
         return self._whole("labels")
 
+    def compared(self) -> np.ndarray:
+        return self._whole("compared")
+
     def largest(self) -> np.ndarray:
         return self._whole("largest")
 
@@ -140,19 +162,24 @@ class Seen:
         return self._whole("total")
 
 
-def compare(batch: Batch, expected: np.ndarray, reference: Reference, first: bool) -> Row:
+def compare(batch: Batch, expected: np.ndarray, reference: Reference, epoch: int, first: bool) -> Row:
     """Queues the comparison of a batch with the rows of the expected ids, int64 (n,)."""
-    device, n = batch.images.device, len(expected)
-    if not n:
+    device = batch.images.device
+    if not len(expected):
         raise Mismatch("found a batch without a sample, expected at least one")
-    rows = send(np.asarray(reference.pixels[expected]), device)
+    places = reference.compared(expected, epoch)
+    images = batch.images if len(places) == len(expected) else batch.images[send(places, device)]
+    rows = send(np.asarray(reference.rows(expected[places], epoch)), device)
     if device.type == "cuda":
         torch.cuda._sleep(LATE_CYCLES)
-    step = max(1, CHUNK_BYTES // rows[0].numel())
-    parts = [difference(batch.images[i : i + step], rows[i : i + step]) for i in range(0, n, step)]
-    exchanged = difference(batch.images[:1], rows[:1].flip(-1))[0][0] if first else None
-    largest, total = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Row(batch.ids.clone(), batch.labels.clone(), largest, total, exchanged)
+    step = max(1, CHUNK_BYTES // math.prod(reference.shape))
+    parts = [difference(images[i : i + step], rows[i : i + step]) for i in range(0, len(rows), step)]
+    exchanged = difference(images[:1], rows[:1].flip(-1))[0][0] if first and len(rows) else None
+    largest, total = (torch.cat(part) for part in zip(*parts, strict=True)) if parts else (NONE, NONE)
+    return Row(batch.ids.clone(), batch.labels.clone(), expected[places], largest, total, exchanged)
+
+
+NONE = torch.empty(0, dtype=torch.int64)
 
 
 def difference(found: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -255,21 +282,22 @@ def check_labels(order: np.ndarray, labels: np.ndarray, reference: Reference) ->
 
 
 def check_pixels(
-    order: np.ndarray, seen: Seen, reference: Reference, tolerance: Tolerance, found: Differences
+    seen: Seen, reference: Reference, source: PixelSource, epoch: int, found: Differences
 ) -> None:
     """Adds the epoch to `found`; raises Mismatch if any image is beyond the tolerance."""
-    values = int(np.prod(reference.pixels.shape[1:]))
+    ids, values = seen.compared(), math.prod(reference.shape)
     largest, mean = seen.largest(), seen.total() / values
-    beyond = np.flatnonzero((largest > tolerance.max) | (mean > tolerance.mean))
-    found.samples += len(order)
-    found.values += len(order) * values
+    most, most_mean = reference.allowed(source, ids, epoch)
+    beyond = np.flatnonzero((largest > most) | (mean > most_mean))
+    found.samples += len(ids)
+    found.values += len(ids) * values
     found.total += int(seen.total().sum())
-    found.largest = max(found.largest, int(largest.max()))
+    found.largest = max(found.largest, int(largest.max(initial=0)))
     found.beyond += len(beyond)
     named = [
         {
-            "id": int(order[i]),
-            "path": reference.paths[order[i]],
+            "id": int(ids[i]),
+            "path": reference.paths[ids[i]],
             "max_difference": int(largest[i]),
             "mean_difference": float(mean[i]),
         }
@@ -278,10 +306,10 @@ def check_pixels(
     found.offenders = [*found.offenders, *named][:OFFENDERS]
     if len(beyond):
         first = beyond[0]
-        agree = seen.exchanged <= tolerance.max and 4 * seen.exchanged < largest[0]
+        agree = seen.exchanged <= most[0] and 4 * seen.exchanged < largest[0]
         hint = "; with red and blue exchanged they agree" if agree else ""
         raise Mismatch(
-            f"found {len(beyond)} of {len(order)} images beyond the tolerance, the first "
-            f"{reference.name(order[first])} by {largest[first]} (mean {mean[first]:.4g}), "
-            f"expected at most {tolerance.max} (mean {tolerance.mean:g}) from Pillow{hint}"
+            f"found {len(beyond)} of {len(ids)} images beyond the tolerance, the first "
+            f"{reference.name(ids[first])} by {largest[first]} (mean {mean[first]:.4g}), "
+            f"expected at most {most[first]} (mean {most_mean[first]:g}) from Pillow{hint}"
         )

@@ -13,7 +13,8 @@ class Task:
     """One loader with one setting on one dataset.
 
     Paths are text; settings are as core.equivalence_verdict makes them.
-    reference: the cache decoded by Pillow; built: what the loader reads, by the name that LoadRequest has for
+    reference: the cache decoded by Pillow; None for a recipe, whose reference is made of the files.
+    built: what the loader reads, by the name that LoadRequest has for
     it, the library of gpufeed.native (`extension`) among it;
     device: as in the config; threads: cores that the loader may use, None for all.
     """
@@ -22,7 +23,7 @@ class Task:
     loader: str
     settings: dict
     manifest: str
-    reference: str
+    reference: str | None
     built: dict[str, str] = field(default_factory=dict)
     device: str = "auto"
     threads: int | None = None
@@ -40,7 +41,7 @@ def task_of(job: Any) -> Task:
         loader=job.wildcards.loader,
         settings=job.params.settings,
         manifest=job.input.manifest,
-        reference=job.input.reference,
+        reference=job.input.get("reference") or None,
         device=job.params.device,
         threads=job.config["cores_per_cell"],  # as a cell's loader has, though the job has reserved less
         built={name: path for name in (*STORES, "extension") if (path := job.input.get(name))},

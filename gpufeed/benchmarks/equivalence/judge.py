@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpufeed.augment.random_resized_crop import made_recipe
+from gpufeed.benchmarks.equivalence.crop_reference import crop_reference
 from gpufeed.benchmarks.equivalence.epoch_check import Differences, Mismatch, Reference, check_epoch
 from gpufeed.benchmarks.equivalence.equivalence_task import Task
 from gpufeed.core.errors import GpufeedError, Skip, one_line
-from gpufeed.core.registry import STORES, fetch, load, store_in
+from gpufeed.core.registry import LOADERS, STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import sum_tallies
+from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource, pixel_source
-from gpufeed.stores.cache_format import open_cache, read_info
+from gpufeed.stores.cache_format import manifest_digest, open_cache, read_info
 from gpufeed.system.devices import resolve_device
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.timing import synchronise
@@ -34,7 +37,15 @@ class Bench:
 
     loader: str
     request: LoadRequest  # of the training split
-    reference: Reference
+    pixels: np.ndarray | None  # of the reference, by sample id; None where a recipe makes them of the files
+
+    def reference(self, request: LoadRequest) -> Reference:
+        """Return what is right for a loader of this request."""
+        manifest, pixels = request.manifest, self.pixels
+        about = manifest.labels(), manifest.table["path"].tolist()
+        if pixels is None:
+            return crop_reference(request, *about)
+        return Reference(pixels.shape[1:], lambda ids, _: pixels[ids], *about)
 
     def split_ids(self, split: str) -> np.ndarray:
         return self.request.manifest.ids(split)
@@ -57,38 +68,45 @@ def judge(task: Task, tell: Callable[[str, Any], None]) -> None:
         here = environment(torch.device("cpu"))
         return tell("facts", {"environment": here, "status": "skipped", "sentence": str(skip)})
     bench = make_bench(task, device)
-    info = read_info(Path(task.reference))
     tell(
         "facts",
         {
             "environment": environment(device),
             "device": device.type,
             "samples": {split: len(bench.split_ids(split)) for split in bench.splits()},
-            "reference": {
-                "decoder_version": info.decoder_version,
-                "sha256": info.sha256,
-                "manifest_sha256": info.manifest_sha256,
-            },
+            "reference": reference_facts(task, bench),
         },
     )
     tell("facts", judgement(bench, tell))
 
 
+def reference_facts(task: Task, bench: Bench) -> dict[str, str | None]:
+    """`reference` of a verdict."""
+    if task.reference is None:
+        version, manifest = PillowDecoder().version(), manifest_digest(bench.request.manifest)
+        return {"decoder_version": version, "sha256": None, "manifest_sha256": manifest}
+    info = read_info(Path(task.reference))
+    return {name: getattr(info, name) for name in ("decoder_version", "sha256", "manifest_sha256")}
+
+
 def make_bench(task: Task, device: torch.device) -> Bench:
     """Opens manifest and reference; raises GpufeedError if they do not belong together."""
     manifest = Manifest.read(task.manifest)
-    pixels = open_cache(task.reference, manifest)
     threads = min(task.threads or cores_allowed(), cores_allowed())
     torch.set_num_threads(threads)
+    settings = dict(task.settings)
+    recipe = made_recipe(settings.pop("recipe", None), settings["seed"])
     request = LoadRequest(
         manifest=manifest,
         split="train",
         device=device,
-        **task.settings,
+        **settings,
+        recipe=recipe,
         **{name: Path(path) for name, path in task.built.items()},
         threads=threads,
     )
-    return Bench(task.loader, request, Reference(pixels, manifest.labels(), manifest.table["path"].tolist()))
+    pixels = open_cache(task.reference, manifest) if task.reference is not None else None
+    return Bench(task.loader, request, pixels)
 
 
 def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
@@ -100,6 +118,8 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         verify(bench.request, tell)
         for place, split in enumerate(bench.splits()):
             request = replace(bench.request, split=split, shuffle=place == 0)
+            if request.recipe is not None and (place or LOADERS[bench.loader].windows == "own"):
+                request = replace(request, recipe=request.recipe.for_evaluation())
             tell("alive", f"opening the loader for split {split}")
             with make(request) as loader:
                 source = pixel_source(bench.loader, loader, request.cache)
@@ -161,7 +181,7 @@ def run_epochs(
 ) -> Iterator[int]:
     """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
     r, orders = loader.request, []
-    ids = bench.split_ids(r.split)
+    ids, reference = bench.split_ids(r.split), bench.reference(r)
     for number in range(1, count + 1):
         where = f"epoch {number} of {count} of split {r.split}"
 
@@ -170,7 +190,7 @@ def run_epochs(
 
         alive()
         try:
-            order = check_epoch(loader, ids, bench.reference, source.tolerance, found, alive)
+            order = check_epoch(loader, ids, reference, source, found, alive)
             check_novelty(order, orders, r)
         except Mismatch as mismatch:
             raise Mismatch(f"in {where} it was wrong: {mismatch}.") from mismatch

@@ -60,7 +60,7 @@ def train_model(
 def learned(trained: Trained, place: Place) -> dict[str, Any]:
     """What a finished training adds to its document."""
     info = trained.request.manifest.info
-    height, width = trained.request.manifest.image_size()
+    height, width = trained.request.image_size
     return {
         "resolved": place.resolved(),
         "dataset": info.dataset,

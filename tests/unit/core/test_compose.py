@@ -32,7 +32,7 @@ from gpufeed.core.compose import (
     row,
     shipped,
 )
-from gpufeed.core.config import GROUPS, planned, read_hyper
+from gpufeed.core.config import GROUPS, planned, read_hyper, settled
 from gpufeed.core.errors import GpufeedError
 
 # each is written over the one before it, as `--configfile` does
@@ -49,14 +49,14 @@ SHIPPED = (
 
 def hydras_hyper(cell: Cell, composed_before: dict) -> dict:
     """The hyper-parameters that Hydra composes for a cell; each set of groups and overrides once."""
-    key = (cell.model, cell.trainer, cell.augment, cell.overrides)
+    key = (*(getattr(cell, group) for group in GROUPS), cell.overrides)
     if key not in composed_before:
         groups = [f"{group}={getattr(cell, group)}" for group in GROUPS]
         values = composed(["data=synthetic", *groups, *cell.overrides]).values
         hyper = {group: dict(values[group] or {}) for group in GROUPS}
         for name in PLACE:
             del hyper["trainer"][name]
-        composed_before[key] = hyper
+        composed_before[key] = settled(hyper, "the command line")
     return composed_before[key]
 
 
@@ -117,7 +117,7 @@ def test_a_later_choice_as_things_were_comes_back_where_the_shipped_default_is_a
     later = {**cell.hyper["trainer"], "evaluate": "last"}
     cell = replace(cell, hyper={**cell.hyper, "trainer": later})
     assert "evaluate" not in cell.identity()["hyper"]["trainer"]
-    now = {group: {**cell.hyper[group], "evaluate": "every"} for group in GROUPS}
+    now = {group: {**values, "evaluate": "every"} for group, values in cell.hyper.items()}
     monkeypatch.setattr("gpufeed.core.compose.read_hyper", lambda group, name: now[group])
     assert restored(cell.identity()).hyper["trainer"]["evaluate"] == "last"
 

@@ -1,0 +1,189 @@
+"""The recipe random_resized_crop: which part of an image becomes a sample, and how it is resized.
+
+A window is a function of (seed, epoch, sample id, height and width of the image). Up to TRIES times an area
+(a share of the image's, uniform in `scale`) and a ratio of width to height (log-uniform in `ratio`) are
+drawn; the first pair whose rounded sides fit into the image decides the window's size, and its place is drawn
+among all that are inside. Where none fits, the window is the largest one in the middle whose ratio is within
+bounds. This is the rule of torchvision's RandomResizedCrop.
+
+Pixels: the window is cut out first, so that the filter sees nothing beside it. Output pixel i of n covers
+the source from i w/n to (i+1) w/n; a triangle of half-width max(w/n, 1) around the middle of that is laid
+over the window's pixels, and its weights sum to one. Pillow's BILINEAR does this, horizontally and then
+vertically, and rounds to uint8 after each pass; it is the reference.
+
+In evaluation the whole image is resized, so that its short side becomes `short_side`, and size x size of its
+middle are kept.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gpufeed.system import random_draws
+
+TRIES = 10
+AREA, RATIO, TOP, LEFT = range(4)  # the draws of a try
+DRAWS = 4
+UNIT = 2.0**-random_draws.BITS  # of a draw
+
+
+@dataclass(frozen=True)
+class Window:
+    """What becomes of one image: a part of it, resized to rows x columns, of which a square is kept."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    rows: int
+    columns: int
+    first_row: int
+    first_column: int
+    flip: bool
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Those of n images; int64 (n,) each, flip bool (n,), all on one device. Fields as those of Window."""
+
+    top: torch.Tensor
+    left: torch.Tensor
+    height: torch.Tensor
+    width: torch.Tensor
+    rows: torch.Tensor
+    columns: torch.Tensor
+    first_row: torch.Tensor
+    first_column: torch.Tensor
+    flip: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.top)
+
+    def __iter__(self) -> Iterator[Window]:
+        """Each of them, on the host."""
+        return map(Window, *(values.tolist() for values in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """The recipe with its options, of a cell's seed.
+
+    size: side of a sample. scale: bounds of a window's share of the image. ratio: bounds of its width over
+    its height. short_side: of an image in evaluation. training: whether windows are drawn.
+    """
+
+    size: int
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3 / 4, 4 / 3)
+    flip_probability: float = 0.5
+    short_side: int = 256
+    seed: int = 0
+    training: bool = True
+
+    def for_evaluation(self) -> "RandomResizedCrop":
+        """Return the same recipe without chance."""
+        return replace(self, training=False)
+
+    def windows(
+        self, ids: torch.Tensor, epoch: int | torch.Tensor, heights: torch.Tensor, widths: torch.Tensor
+    ) -> Windows:
+        """Return the window of each sample, on the device of `ids` and without a wait for it.
+
+        ids, heights, widths: int64 (n,), the numbers of the samples and the sides of their images.
+        """
+        if self.training:
+            return self._drawn(ids, epoch, heights, widths)
+        short, zero = torch.minimum(heights, widths), torch.zeros_like(ids)
+        rows, columns = (self.short_side * sides // short for sides in (heights, widths))
+        first = ((sides - self.size) // 2 for sides in (rows, columns))
+        return Windows(zero, zero, heights, widths, rows, columns, *first, zero.bool())
+
+    def _drawn(
+        self, ids: torch.Tensor, epoch: int | torch.Tensor, heights: torch.Tensor, widths: torch.Tensor
+    ) -> Windows:
+        state = random_draws.sample_state(self.seed, epoch, ids)
+        which = torch.arange(TRIES * DRAWS, device=ids.device).view(TRIES, DRAWS, 1) + random_draws.WINDOW
+        numbers = random_draws.draw(state, which)  # (TRIES, DRAWS, n)
+        shares = numbers[:, :TOP].to(torch.float64) * UNIT
+        area = (heights * widths) * (self.scale[0] + shares[:, AREA] * (self.scale[1] - self.scale[0]))
+        low, high = map(math.log, self.ratio)
+        ratio = torch.exp(low + shares[:, RATIO] * (high - low))
+        sides = area / ratio, area * ratio
+        height, width = (torch.round(torch.sqrt(side)).to(torch.int64) for side in sides)
+        fits = (height > 0) & (height <= heights) & (width > 0) & (width <= widths)
+        found, first = fits.any(0), fits.to(torch.uint8).argmax(0, keepdim=True)
+
+        def chosen(values: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+            return torch.where(found, values.gather(0, first)[0], otherwise)
+
+        low, high = self.ratio
+        tall = torch.round(widths.to(torch.float64) / low).to(torch.int64).clamp_(min=1)
+        wide = torch.round(heights.to(torch.float64) * high).to(torch.int64).clamp_(min=1)
+        height, width = (
+            chosen(height, torch.minimum(heights, tall)),
+            chosen(width, torch.minimum(widths, wide)),
+        )
+        rest = heights - height, widths - width
+        tops, lefts = (random_draws.below(numbers[:, axis], rest[axis - TOP] + 1) for axis in (TOP, LEFT))
+        top, left = chosen(tops, rest[0] // 2), chosen(lefts, rest[1] // 2)
+        flip = random_draws.chance(random_draws.draw(state, random_draws.FLIP), self.flip_probability)
+        size, zero = torch.full_like(ids, self.size), torch.zeros_like(ids)
+        return Windows(top, left, height, width, size, size, zero, zero, flip)
+
+    def window(self, sample_id: int, epoch: int, height: int, width: int) -> Window:
+        """Return the window of one sample, as `windows` does, on the host and without tensors: in a tenth
+        of the time."""
+        if not self.training:
+            return self._middle(height, width)
+        state = random_draws.sample_state(self.seed, epoch, sample_id)
+        flip = random_draws.chance(random_draws.draw(state, random_draws.FLIP), self.flip_probability)
+        low, high = map(math.log, self.ratio)
+        for number in range(TRIES):
+            draws = [random_draws.draw(state, random_draws.WINDOW + number * DRAWS + i) for i in range(DRAWS)]
+            share = self.scale[0] + draws[AREA] * UNIT * (self.scale[1] - self.scale[0])
+            area, ratio = height * width * share, math.exp(low + draws[RATIO] * UNIT * (high - low))
+            h, w = round(math.sqrt(area / ratio)), round(math.sqrt(area * ratio))
+            if 0 < h <= height and 0 < w <= width:
+                top = random_draws.below(draws[TOP], height - h + 1)
+                left = random_draws.below(draws[LEFT], width - w + 1)
+                break
+        else:
+            low, high = self.ratio
+            h, w = min(height, max(1, round(width / low))), min(width, max(1, round(height * high)))
+            top, left = (height - h) // 2, (width - w) // 2
+        return Window(top, left, h, w, self.size, self.size, 0, 0, flip)
+
+    def _middle(self, height: int, width: int) -> Window:
+        """Return the window of evaluation."""
+        rows, columns = (self.short_side * side // min(height, width) for side in (height, width))
+        first = ((side - self.size) // 2 for side in (rows, columns))
+        return Window(0, 0, height, width, rows, columns, *first, False)
+
+    def cut(self, pixels: np.ndarray, window: Window, reduced: int = 1) -> np.ndarray:
+        """Return the sample that a window makes of uint8 (H, W, 3), uint8 (size, size, 3): the reference.
+
+        reduced: by how much the image was scaled down while it was decoded; the window is of the original.
+        """
+        image = Image.fromarray(pixels)
+        left, top = window.left / reduced, window.top / reduced
+        right = min((window.left + window.width) / reduced, image.width)
+        bottom = min((window.top + window.height) / reduced, image.height)
+        outer = math.floor(left), math.floor(top), math.ceil(right), math.ceil(bottom)
+        box = left - outer[0], top - outer[1], right - outer[0], bottom - outer[1]
+        sample = image.crop(outer).resize((window.columns, window.rows), Image.Resampling.BILINEAR, box=box)
+        if (window.rows, window.columns) != (self.size, self.size):
+            row, column = window.first_row, window.first_column
+            sample = sample.crop((column, row, column + self.size, row + self.size))
+        if window.flip:
+            sample = sample.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return np.array(sample)  # a copy, which torch may have: Pillow's own memory is read-only
+
+
+def made_recipe(options: Mapping[str, Any] | None, seed: int) -> RandomResizedCrop | None:
+    """Return the recipe with the options of a cell; None where it has none: the sample is the whole image."""
+    return RandomResizedCrop(**options, seed=seed) if options else None

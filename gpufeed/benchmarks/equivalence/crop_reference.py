@@ -1,0 +1,61 @@
+"""What a recipe makes of the files by Pillow: the reference of loaders that cut windows out of images."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.benchmarks.equivalence.epoch_check import Reference
+from gpufeed.decoders.encoded_file import read_file
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.pixel_tolerance import PixelSource
+from gpufeed.loaders.samples import decoded_alone, reduction
+from gpufeed.system import random_draws
+
+MOST = 2048  # samples whose pixels are compared in an epoch, the same in each, drawn from all
+
+
+@dataclass(frozen=True)
+class CropReference(Reference):
+    """recipe: of the loader that is judged. sizes: int64 (N, 2), height and width of each file."""
+
+    recipe: RandomResizedCrop
+    sizes: np.ndarray
+    share: float  # of the samples whose pixels are compared
+
+    def compared(self, ids: np.ndarray, epoch: int) -> np.ndarray:
+        draws = random_draws.draw(random_draws.sample_state(0, 0, ids), 0)
+        return np.flatnonzero(random_draws.chance(draws, self.share))
+
+    def allowed(self, source: PixelSource, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        of = source.reduced or source.tolerance
+        fractions = [self._is_reduced(sample_id, epoch) for sample_id in ids.tolist()]
+        bounds = [
+            (of.max, of.mean) if one else (source.tolerance.max, source.tolerance.mean) for one in fractions
+        ]
+        largest, mean = zip(*bounds, strict=True) if bounds else ((), ())
+        return np.array(largest), np.array(mean)
+
+    def _is_reduced(self, sample_id: int, epoch: int) -> bool:
+        return reduction(self.recipe.window(sample_id, epoch, *self.sizes[sample_id].tolist())) > 1
+
+
+def crop_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -> CropReference:
+    """Return the reference for a request with a recipe; its rows are made on the request's threads."""
+    manifest, recipe = request.manifest, request.recipe
+    files, sizes, pillow = manifest.paths(), manifest.sizes(), PillowDecoder()
+
+    def row(sample_id: int, epoch: int) -> np.ndarray:
+        image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
+        return recipe.cut(image, recipe.window(sample_id, epoch, *image.shape[:2]))
+
+    def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
+        with ThreadPoolExecutor(request.threads) as pool:
+            made = list(pool.map(lambda sample_id: row(sample_id, epoch), ids.tolist()))
+        return np.stack(made) if made else np.empty((0, recipe.size, recipe.size, 3), np.uint8)
+
+    share = min(1.0, MOST / len(manifest.ids(request.split)))
+    shape = (recipe.size, recipe.size, 3)
+    return CropReference(shape, rows, labels, paths, recipe, sizes, share)

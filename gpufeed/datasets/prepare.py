@@ -131,7 +131,7 @@ def for_job(job: Any) -> None:
         resize=tuple(job.params.resize) if job.params.resize else None,
         form=job.config["data_form"],
     )
-    # manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
+    manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
     log.info("quarantined: %d", len(manifest.info.quarantined))
     for sentence, count in manifest.info.left_out.items():

@@ -72,6 +72,7 @@ wildcard_constraints:
     decoder="|".join({**DECODERS, **STRIP_SETS}),
     experiment="|".join(PLAN.cells),
     loader="|".join(LOADERS),
+    side="[0-9]+",
     variant="[a-z0-9_-]+",
     cell="[A-Za-z0-9_.-]+",
     repeat=f"[0-9]+({AGAIN})?",

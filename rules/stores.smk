@@ -29,6 +29,28 @@ rule build_cache:
         "../workflow/scripts/build_cache.py"
 
 
+# Manifest -> all its images with short sides of one length, end to end in one file, for crops of any sizes.
+rule build_scaled_cache:
+    input:
+        manifest=f"{DATA}/{{dataset}}/manifest.parquet",
+        files=lambda wildcards: RUN.files_of(wildcards.dataset),
+    output:
+        cache=f"{DATA}/{{dataset}}/cache/short{{side}}.npy",
+        info=f"{DATA}/{{dataset}}/cache/short{{side}}.json",
+    log:
+        f"{RESULTS}/logs/build_scaled_cache/{{dataset}}/{{side}}.log",
+    priority: ORDER.before_all
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: RESOURCES.cores_of_job
+    resources:
+        cpus_per_task=RESOURCES.cores_of_job,
+    params:
+        code=CODES.of("build_scaled_cache", decoder=["simplejpeg", "pillow"]),
+    script:
+        "../workflow/scripts/build_scaled_cache.py"
+
+
 # Manifest -> strips of its JPEG files, and a list of those that cannot be joined.
 rule build_strips:
     input:

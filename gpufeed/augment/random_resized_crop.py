@@ -34,17 +34,26 @@ UNIT = 2.0**-random_draws.BITS  # of a draw
 
 @dataclass(frozen=True)
 class Window:
-    """What becomes of one image: a part of it, resized to rows x columns, of which a square is kept."""
+    """What becomes of one image: a part of it, resized to rows x columns, of which a square is kept.
 
-    top: int
-    left: int
-    height: int
-    width: int
+    The part has whole sides, but for images that were resized before.
+    """
+
+    top: float
+    left: float
+    height: float
+    width: float
     rows: int
     columns: int
     first_row: int
     first_column: int
     flip: bool
+
+    def scaled(self, before: tuple[int, int], after: tuple[int, int]) -> "Window":
+        """Return the same window of an image that was resized; sizes are (height, width)."""
+        tall, wide = (now / then for then, now in zip(before, after, strict=True))
+        places = {"top": self.top * tall, "height": self.height * tall}
+        return replace(self, **places, left=self.left * wide, width=self.width * wide)
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,19 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self.top)
+
+    def scaled(self, before: tuple[torch.Tensor, ...], after: tuple[torch.Tensor, ...]) -> "Windows":
+        """Return the same windows of images that were resized; their places are float64 then.
+
+        before, after: heights and widths, int64 (n,) each.
+        """
+        tall, wide = (now.to(torch.float64) / then for then, now in zip(before, after, strict=True))
+        places = {"top": self.top * tall, "height": self.height * tall}
+        return replace(self, **places, left=self.left * wide, width=self.width * wide)
+
+    def below(self, rows: torch.Tensor) -> "Windows":
+        """Return the windows of what is left of the images without so many rows at the top, int64 (n,)."""
+        return replace(self, top=self.top - rows)
 
     def __iter__(self) -> Iterator[Window]:
         """Each of them, on the host."""

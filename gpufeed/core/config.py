@@ -34,7 +34,7 @@ GROUPS = ("model", "trainer", "augment", "recipe")
 # An experiment is a target beside these, so it cannot bear the name of one.
 RULES = (
     *("all", "download", "prepare_dataset"),
-    *(f"build_{name}" for name in (*STORES, "extension")),
+    *(f"build_{name}" for name in (*STORES, "scaled_cache", "extension")),
     *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),

@@ -4,6 +4,7 @@ The workflow imports this file while it plans, so it names modules without impor
 `load` fetches the object behind a name in the job that needs it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +36,7 @@ class StoreEntry(Entry):
     parts: str = ""
     leaves: str = ""
     decoded: bool = False  # holds pixels, three bytes each, so that its loaders decode nothing
+    crops: str = ""  # another file for recipe random_resized_crop; {short_side}: an option of it
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,7 @@ STORES = {
     "cache": StoreEntry(
         "gpufeed.stores.cache_format:open_cache",
         file="cache/{decoder}.npy",
+        crops="cache/short{short_side}.npy",
         build="gpufeed.stores.decoded_cache:build_named",
         decoded=True,
     ),
@@ -190,15 +193,25 @@ LOADERS = {
         windows="given",
         decoders=HOST_DECODERS,
     ),
-    "resident": LoaderEntry("gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE),
+    "resident": LoaderEntry(
+        "gpufeed.loaders.resident:ResidentLoader", reads="cache", augments=ON_DEVICE, windows="given"
+    ),
     "host_cache": LoaderEntry(
-        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE
+        "gpufeed.loaders.host_cache:HostCacheLoader", reads="cache", augments=ON_DEVICE, windows="given"
     ),
     "torchvision_cuda": LoaderEntry(
-        "gpufeed.loaders.streaming:TorchvisionCudaLoader", device="cuda", resizes=False, augments=ON_DEVICE
+        "gpufeed.loaders.streaming:TorchvisionCudaLoader",
+        device="cuda",
+        resizes=False,
+        augments=ON_DEVICE,
+        windows="given",
     ),
     "nvimgcodec": LoaderEntry(
-        "gpufeed.loaders.streaming:NvImageCodecLoader", device="cuda", resizes=False, augments=ON_DEVICE
+        "gpufeed.loaders.streaming:NvImageCodecLoader",
+        device="cuda",
+        resizes=False,
+        augments=ON_DEVICE,
+        windows="given",
     ),
     "dali_gpu": LoaderEntry(
         "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali")
@@ -339,6 +352,17 @@ def takes_gpu(decoder: str) -> bool:
 def takes_extension(decoder: str) -> bool:
     """Whether a decoder, or a reader of strips, decodes by the library of gpufeed.native."""
     return decoder in DECODERS and DECODERS[decoder].extension
+
+
+def store_file(loader: str, decoder: str, recipe: Mapping[str, Any] | None) -> str | None:
+    """Return the file that a loader reads in the folder of a dataset; None without a store.
+
+    decoder: who builds caches. recipe: options of random_resized_crop; empty or None without it.
+    """
+    store = LOADERS[loader].store
+    if store is None:
+        return None
+    return store.crops.format(**recipe) if recipe and store.crops else store.file.format(decoder=decoder)
 
 
 def store_in(given: Any) -> tuple[str, Path] | None:

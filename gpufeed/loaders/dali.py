@@ -40,6 +40,7 @@ class DaliLoader(StreamingLoader):
     """
 
     no_decoding = "DALI reads and decodes by itself."
+    resamples = False
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)

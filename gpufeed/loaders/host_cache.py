@@ -11,6 +11,7 @@ import torch
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
+from gpufeed.loaders.scaled_crops import HostCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
@@ -34,9 +35,15 @@ class HostCacheLoader(AheadLoader):
         self.labels = request.manifest.labels()
         self.rows: torch.Tensor | None = None  # uint8 (n, H, W, 3)
         self.ids = self.split_ids  # sample id of each row, ascending
+        self.crops: HostCrops | None = None  # in place of rows, where a recipe cuts windows out
 
     def open(self) -> None:
         super().open()
+        if self.request.recipe is not None:
+            self.crops = HostCrops(self.request)
+            if has_room(self.crops.bytes, pin=False):
+                self.crops.load()
+            return
         cache = open_cache(self.request.cache, self.request.manifest)
         pin = self.request.device.type == "cuda" and self.request.pin_memory
         rows = copy_rows(cache, self.split_ids, pin)
@@ -46,7 +53,7 @@ class HostCacheLoader(AheadLoader):
 
     def close(self) -> None:
         super().close()
-        self.rows = None
+        self.rows = self.crops = None
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
         device, size = self.request.device, self.request.batch_size
@@ -54,7 +61,11 @@ class HostCacheLoader(AheadLoader):
         places = torch.from_numpy(np.searchsorted(self.ids, order))
         for start in range(0, len(order), size):
             end = min(start + size, len(order))
-            images, transfer = upload(self._gather(places[start:end]), device)
+            if self.crops is not None:
+                part = places[start:end].numpy(), order[start:end]
+                images, transfer = self.crops.samples(*part, self.epoch)
+            else:
+                images, transfer = upload(self._gather(places[start:end]), device)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)
 
     def _gather(self, places: torch.Tensor) -> torch.Tensor:
@@ -68,21 +79,29 @@ def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | 
     """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
     no room for them."""
     shape, image = (len(rows), *cache.shape[1:]), int(np.prod(cache.shape[1:]))
-    needed, free = allocated(len(rows) * image, pin), free_host_bytes()
-    kind = "pinned memory" if pin else "memory"
-    sizes = f"{needed / 2**30:.2f} GiB of {kind} for the cache, {free / 2**30:.2f} GiB free"
-    if needed > SHARE_OF_FREE * free:
-        log.warning("%s: the cache stays in its file and is read through a memory map", sizes)
+    if not has_room(len(rows) * image, pin):
         return None
     try:
         copied = torch.empty(shape, dtype=torch.uint8, pin_memory=pin)
     except RuntimeError as error:  # a limit on locked memory, or on the driver's part of it
-        log.warning("%s, refused (%s): the cache is read through a memory map", sizes, error)
+        log.warning("no pinned memory (%s): the cache is read through a memory map", error)
         return None
     step = max(1, CHUNK_BYTES // image)
     for start in range(0, len(rows), step):
         copied.numpy()[start : start + step] = cache[rows[start : start + step]]
     return copied
+
+
+def has_room(size: int, pin: bool) -> bool:
+    """Return whether so many bytes of a cache fit into (pinned) memory; the log says if they do not."""
+    needed, free = allocated(size, pin), free_host_bytes()
+    if needed <= SHARE_OF_FREE * free:
+        return True
+    said = (
+        "%.2f GiB of %s for the cache, %.2f GiB free: it stays in its file and is read through a memory map"
+    )
+    log.warning(said, needed / 2**30, "pinned memory" if pin else "memory", free / 2**30)
+    return False
 
 
 def allocated(size: int, pin: bool) -> int:

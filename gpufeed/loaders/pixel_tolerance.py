@@ -41,7 +41,8 @@ def of_crops(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     """As pixel_source, of a loader that cuts windows out of its images and resizes them."""
     source = of_whole_images(name, loader, cache)
     tolerance = source.tolerance.then(loader.resampling)
-    return replace(source, tolerance=tolerance, reduced=tolerance.then(REDUCED))
+    reduced = tolerance.then(REDUCED) if LOADERS[name].decoders else None
+    return replace(source, tolerance=tolerance, reduced=reduced)
 
 
 def of_whole_images(name: str, loader: Loader, cache: Path | None) -> PixelSource:

@@ -8,6 +8,7 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows, permutation
+from gpufeed.loaders.scaled_crops import DeviceCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
@@ -52,19 +53,26 @@ class ResidentLoader(Loader):
         self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
         self.labels: torch.Tensor | None = None  # int64 (n,)
         self.ids: torch.Tensor | None = None  # int64 (n,)
+        self.crops: DeviceCrops | None = None  # in place of images, where a recipe cuts windows out
 
     def open(self) -> None:
         """Copies the split to the device; raises GpufeedError if it does not fit."""
         r = self.request
-        cache = open_cache(r.cache, r.manifest)
-        needed = len(self.split_ids) * int(np.prod(cache.shape[1:]))
-        check_room(needed, free_bytes(r.device), r)
-        self.images = copy_rows(cache, self.split_ids, r.device)
+        if r.recipe is not None:
+            crops = DeviceCrops(r)
+            check_room(crops.bytes, free_bytes(r.device), r)
+            crops.load()
+            self.crops = crops
+        else:
+            cache = open_cache(r.cache, r.manifest)
+            needed = len(self.split_ids) * int(np.prod(cache.shape[1:]))
+            check_room(needed, free_bytes(r.device), r)
+            self.images = copy_rows(cache, self.split_ids, r.device)
         self.labels = torch.from_numpy(r.manifest.labels()[self.split_ids]).to(r.device)
         self.ids = torch.from_numpy(self.split_ids).to(r.device)
 
     def close(self) -> None:
-        self.images = self.labels = self.ids = None
+        self.images = self.labels = self.ids = self.crops = None
 
     def example(self) -> Rows | None:
         r = self.request
@@ -80,6 +88,11 @@ class ResidentLoader(Loader):
         for chosen, own_labels, own_ids in zip(
             *(part.split(size) for part in (rows, labels, ids)), strict=True
         ):
+            if self.crops is not None:
+                images = self.crops.samples(chosen, own_ids, self.epoch)
+                yield Batch(images, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)
+                begin = time.perf_counter()
+                continue
             source = Rows(self.images, chosen)
             if r.ungathered:
                 yield StoredBatch(source, own_labels, own_ids, (time.perf_counter() - begin) * 1e3)

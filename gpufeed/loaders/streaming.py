@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from gpufeed.augment.resample import require_resample, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
@@ -92,6 +93,7 @@ class StreamingLoader(AheadLoader):
     """
 
     decoder: ClassVar[str]  # its name in the registry, which is the loader's name too
+    resamples: ClassVar[bool] = True  # the windows of a recipe are resized by our kernel
     no_decoding = None
 
     def __init__(self, request: LoadRequest):
@@ -103,7 +105,8 @@ class StreamingLoader(AheadLoader):
         device = request.device.type
         if LOADERS[self.decoder].device == "cuda" and device != "cuda":
             raise Skip(f"Loader {self.decoder} decodes on a CUDA GPU, and this cell's device is {device}.")
-        self.shape = (*request.manifest.image_size(), 3)
+        self.shape, self.recipe = (*request.image_size, 3), request.recipe
+        self.sizes = request.manifest.sizes() if self.recipe else None
         self.labels = request.manifest.labels()
         self.reader = FileReader(request.manifest)
         self.library: Decoder | None = None
@@ -121,6 +124,8 @@ class StreamingLoader(AheadLoader):
     def open(self) -> None:
         """Sets the library up; raises Skip if this node cannot run it."""
         super().open()
+        if self.recipe is not None and self.resamples:
+            require_resample(self.request.device)
         on_cuda = self.request.device.type == "cuda"
         with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
             self.library = self.new_library()
@@ -170,6 +175,8 @@ class StreamingLoader(AheadLoader):
 
         Raises GpufeedError naming a bad file.
         """
+        if self.recipe is not None and self.request.decoded is None:
+            return self.crops(files, epoch, device)
         out = empty_batch((len(files.ids), *self.shape), torch.uint8, device, self.request)
         outcomes = self.library.decode_into(files.encoded, out)
         for sample_id, outcome in zip(files.ids, outcomes, strict=True):
@@ -177,6 +184,21 @@ class StreamingLoader(AheadLoader):
                 raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
         self.tally.take(outcomes)
         return out
+
+    def crops(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
+        """As `pixels`, with a recipe: files of any sizes are decoded whole, their windows resized."""
+        decoded, sizes = self.library.decode_to(files.encoded, device), self.sizes[files.ids]
+        for sample_id, image, outcome, size in zip(
+            files.ids, decoded.images, decoded.outcomes, sizes.tolist(), strict=True
+        ):
+            reason = outcome.reason if image is None else None
+            if image is not None and list(image.shape[:2]) != size:
+                reason = f"decoded to {tuple(image.shape)}, the manifest says {size}"
+            if reason is not None:
+                raise bad_file(self.reader.paths[sample_id], str(reason))
+        self.tally.take(decoded.outcomes)
+        windows = self.recipe.windows(torch.from_numpy(files.ids), epoch, *torch.from_numpy(sizes).unbind(1))
+        return resample(decoded.images, windows, self.recipe.size)
 
 
 def check_size(loader: str, request: LoadRequest) -> None:

@@ -22,7 +22,8 @@ REMAKE = "move the cache's folder away and run the command again, which builds i
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What the sidecar says. sha256: of the whole .npy file; shape: (N, H, W, 3), uint8.
+    """What the sidecar says. sha256: of the whole .npy file; shape: (N, H, W, 3), uint8, or the
+    bytes of all images where these differ in size (scaled_cache.py).
 
     tolerance: of whatever decoded the pixels, which for strips is one of several libraries; None in sidecars
     that were written before it stood here.
@@ -38,7 +39,7 @@ class CacheInfo:
     decoder_version: str
     manifest_sha256: str
     count: int
-    shape: tuple[int, int, int, int]
+    shape: tuple[int, ...]
     sha256: str
     asked_for: str | None = None
     because: str | None = None

@@ -31,6 +31,7 @@ from gpufeed.stores.cache_format import (
     read_info,
     write_info,
 )
+from gpufeed.stores.scaled_cache import ScaledImages, fill_scaled, short_side_of
 from gpufeed.system.build_once import one_builder, own_partial
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
@@ -51,8 +52,27 @@ def build_or_fall_back(
 
 
 def build_named(manifest: Manifest, path: str | Path, workers: int = 1) -> CacheInfo:
-    """As `build_or_fall_back`, by the decoder that the file is called by."""
+    """As `build_or_fall_back`, by the decoder that the file is called by; or of images of one short side."""
+    if short_side := short_side_of(Path(path)):
+        return build_scaled(manifest, path, short_side, workers)
     return build_or_fall_back(manifest, Path(path).stem, path, workers)
+
+
+def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers: int) -> CacheInfo:
+    """Builds the cache of images of one short side, whole or not at all; raises as `build` does.
+
+    The first of FALLBACKS that this node has decodes them, on the CPU.
+    """
+    name = next(filter(runs, FALLBACKS))
+    ours = decoder(name, 1)
+
+    def fill(target: Path) -> list[dict[str, str]]:
+        if undecodable := list(fill_scaled(manifest, name, target, short_side, workers)):
+            raise cannot_decode(undecodable, len(manifest))
+        return []
+
+    source = Source(name, ours.version(), ours.tolerance)
+    return store(manifest, Path(path), fill, source, True, (ScaledImages.of(manifest, short_side).total,))
 
 
 def able(decoder_name: str, workers: int, resize: tuple[int, int] | None = None) -> tuple[str, str | None]:
@@ -171,13 +191,15 @@ def store(
     fill: Callable[[Path], list[dict[str, str]]],
     source: Source,
     durable: bool,
+    shape: tuple[int, ...] | None = None,
 ) -> CacheInfo:
     """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
 
-    `fill` returns the images that it could not decode, for CacheInfo.quarantined.
+    `fill` returns the images that it could not decode, for CacheInfo.quarantined. shape: of the array; None
+    where all images are of one size.
     Of several processes that want the cache at once, one builds it and the others use it.
     """
-    shape = (len(manifest), *manifest.image_size(), 3)
+    shape = shape or (len(manifest), *manifest.image_size(), 3)
     with enough_disk(path.parent), one_builder(path) as waited:
         if waited and (info := finished(manifest, path, source.decoder)):
             return info

@@ -15,7 +15,7 @@ from gpufeed.core.cells import Cell, content, source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
-from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
 from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
@@ -122,10 +122,10 @@ def as_list(value: object) -> object:
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
     """The store that the cell's loader reads, built if it is not there or not of this manifest. The extension
     of a model's activation is found or built when it is asked for."""
-    name, store = LOADERS[cell.loader].reads, LOADERS[cell.loader].store
-    if store is None:
+    name, file = LOADERS[cell.loader].reads, store_file(cell.loader, shelf.decoder, cell.hyper.get("recipe"))
+    if file is None:
         return Stores()
-    path, samples = manifest.parent / store.file.format(decoder=shelf.decoder), Manifest.read(manifest)
+    path, samples = manifest.parent / file, Manifest.read(manifest)
     if not opens(name, path, samples):
         log.info("building %s", path)
         load("store", name, "build")(samples, path, workers=cores_allowed())

@@ -122,7 +122,9 @@ def load_request(
         persistent_workers=cell.persistent_workers,
         rank=rank,
         world_size=world_size,
-        ungathered=getattr(augment, "gathers", False) and fetch("trainer", cell.trainer).takes_rows,
+        ungathered=not cell.hyper.get("recipe")
+        and getattr(augment, "gathers", False)
+        and fetch("trainer", cell.trainer).takes_rows,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from gpufeed.core.cells import source_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
-from gpufeed.core.registry import DECODERS, DERIVED, LOADERS
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, store_file
 from gpufeed.core.repeats import AGAIN
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.run import Run
@@ -75,21 +75,24 @@ class Datasets:
         store = self.run.built.get(DECODERS[wildcards.decoder].reads)
         return f"{self.run.data}/{wildcards.dataset}/{store}" if store else []
 
-    def read_by(self, wildcards: Any) -> tuple[str, str]:
-        """Return (dataset, loader) behind a path, of a cell or of a gate."""
-        place = wildcards if hasattr(wildcards, "loader") else self.run.cell_of(wildcards)
-        return place.dataset, place.loader
+    def read_by(self, wildcards: Any) -> tuple[str, str, dict[str, Any] | None]:
+        """Return dataset, loader and options of the recipe behind a path, of a cell or of a gate."""
+        if hasattr(wildcards, "loader"):
+            recipe = self.gates.settings_judged(wildcards).get("recipe")
+            return wildcards.dataset, wildcards.loader, recipe
+        cell = self.run.cell_of(wildcards)
+        return cell.dataset, cell.loader, cell.hyper.get("recipe")
 
     # One function gives all inputs of a cell or a gate, and names nothing that the job does not read:
     # Snakemake asks each function, and goes through each name, of every job.
 
     def read_of(self, wildcards: Any) -> dict[str, Any]:
         """Return the manifest of a cell's or a gate's dataset, and what its loader reads."""
-        dataset, name = self.read_by(wildcards)
+        dataset, name, recipe = self.read_by(wildcards)
         loader, run = LOADERS[name], self.run
         found: dict[str, Any] = {"manifest": self.run.manifest_of(dataset)}
-        if loader.reads in run.built:
-            found[loader.reads] = f"{run.data}/{dataset}/{run.built[loader.reads]}"
+        if file := store_file(name, run.config["cache_decoder"], recipe):
+            found[loader.reads] = f"{run.data}/{dataset}/{file}"
         if run.packed and loader.reads_files:
             found["files"] = self.run.files_of(dataset)
         if loader.extension:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda
 from gpufeed.core.dataset_size import Amount, amount_of
-from gpufeed.core.registry import DERIVED, LOADERS, STORES
+from gpufeed.core.registry import DERIVED, LOADERS, STORES, store_file
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
@@ -81,10 +81,17 @@ class Estimate:
         sizes, folder = self.amount(dataset), f"{self.run.data}/{dataset}"
         reference = STORES["cache"].file.format(decoder=REFERENCE)
         found = {f"{folder}/{reference}": 3 * sizes.kept} if any(map(waits, cells)) else {}
-        for reads in {LOADERS[cell.loader].reads for cell in cells} & self.run.built.keys():
-            size = 3 * sizes.kept if STORES[reads].decoded else sizes.files
-            found[f"{folder}/{self.run.built[reads]}"] = size
+        for cell in cells:
+            if file := store_file(cell.loader, self.run.config["cache_decoder"], cell.hyper.get("recipe")):
+                decoded = LOADERS[cell.loader].decoded
+                found[f"{folder}/{file}"] = 3 * self._cached(cell, sizes) if decoded else sizes.files
         return found
+
+    def _cached(self, cell: Cell, sizes: Amount) -> int:
+        """Return the pixels of the cache that a cell reads."""
+        if not (recipe := cell.hyper.get("recipe")):
+            return sizes.kept
+        return min(sizes.kept, sizes.images * recipe["short_side"] ** 2 * 3 // 2)  # two to three, or squarer
 
     def files_to_write(self, dataset: str) -> dict[str, int]:
         """Return path -> bytes of a dataset's files in `data`, with its stores. Own images may be linked."""

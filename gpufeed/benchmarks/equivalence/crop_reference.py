@@ -8,10 +8,11 @@ import numpy as np
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.benchmarks.equivalence.epoch_check import Reference
 from gpufeed.decoders.encoded_file import read_file
-from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource
 from gpufeed.loaders.samples import decoded_alone, reduction
+from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 from gpufeed.system import random_draws
 
 MOST = 2048  # samples whose pixels are compared in an epoch, the same in each, drawn from all
@@ -47,9 +48,16 @@ def crop_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -
     manifest, recipe = request.manifest, request.recipe
     files, sizes, pillow = manifest.paths(), manifest.sizes(), PillowDecoder()
 
+    short_side = short_side_of(request.cache) if request.cache else None
+    scaled = ScaledImages.of(manifest, short_side) if short_side else None
+
     def row(sample_id: int, epoch: int) -> np.ndarray:
         image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
-        return recipe.cut(image, recipe.window(sample_id, epoch, *image.shape[:2]))
+        window = recipe.window(sample_id, epoch, *image.shape[:2])
+        if scaled is not None:
+            _, size = scaled.place(sample_id)
+            image, window = resized(image, size), window.scaled(image.shape[:2], size)
+        return recipe.cut(image, window)
 
     def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
         with ThreadPoolExecutor(request.threads) as pool:

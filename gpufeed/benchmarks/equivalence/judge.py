@@ -125,7 +125,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
                 source = pixel_source(bench.loader, loader, request.cache)
                 tell("facts", {"pixels": fields_of(source)})
                 tallies += [loader.tally] if loader.tally is not None else []
-                for _ in run_epochs(bench, loader, source, EPOCHS if place == 0 else 1, found, tell):
+                for _ in run_epochs(bench, request, loader, source, EPOCHS if place == 0 else 1, found, tell):
                     epochs += 1
                     if tallies and place == 0:  # an epoch shows every file
                         tallies[0].check()
@@ -173,6 +173,7 @@ def fields_of(source: PixelSource) -> dict:
 
 def run_epochs(
     bench: Bench,
+    request: LoadRequest,
     loader: Loader,
     source: PixelSource,
     count: int,
@@ -180,7 +181,7 @@ def run_epochs(
     tell: Callable[[str, Any], None],
 ) -> Iterator[int]:
     """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
-    r, orders = loader.request, []
+    r, orders = request, []
     ids, reference = bench.split_ids(r.split), bench.reference(r)
     for number in range(1, count + 1):
         where = f"epoch {number} of {count} of split {r.split}"

@@ -1,4 +1,4 @@
-"""The equivalence check of recipe random_resized_crop: every loader that takes our windows, and wrong ones."""
+"""The equivalence check of recipe random_resized_crop: loaders that take our windows, and wrong ones."""
 
 from dataclasses import replace
 
@@ -11,6 +11,7 @@ from gpufeed.core import registry
 from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.image_folder import reorganise
 from gpufeed.loaders.dataloader import SyncLoader
+from gpufeed.stores.decoded_cache import build_named
 
 RECIPE = {"size": 48, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "flip_probability": 0.5, "short_side": 56}
 TAKING = [name for name, entry in LOADERS.items() if entry.windows == "given" and not entry.ceiling]
@@ -22,6 +23,7 @@ def dataset(photographs, tmp_path_factory):
     root = tmp_path_factory.mktemp("photographs")
     manifest = reorganise([photographs], root, "photographs", {})
     write_shards(manifest)
+    build_named(manifest, root / "cache/short56.npy")
     return manifest
 
 
@@ -30,7 +32,8 @@ def task(manifest, loader: str, **settings):
     usual = {"batch_size": 16, "recipe": RECIPE, "workers": 1 if entry.workers == "required" else 0}
     usual |= {"prefetch_factor": 2} if usual["workers"] else {}
     usual |= {"persistent_workers": True} if entry.stays else {}
-    return replace(task_for(manifest, None, loader, **{**usual, **settings}), reference=None)
+    cache = manifest.root / "cache/short56.npy"
+    return replace(task_for(manifest, cache, loader, **{**usual, **settings}), reference=None)
 
 
 @pytest.mark.parametrize(("loader", "decoder"), CASES)

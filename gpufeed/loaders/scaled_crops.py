@@ -1,0 +1,108 @@
+"""Crops by a recipe out of a cache of scaled images, resized on the device.
+
+A window is drawn on the original image and read from the scaled one, so that it covers the same part.
+"""
+
+import numpy as np
+import torch
+
+from gpufeed.augment.random_resized_crop import Windows
+from gpufeed.augment.resample import require_resample, resample
+from gpufeed.decoders.ragged import Ragged
+from gpufeed.loaders.base import LoadRequest, empty_batch, upload
+from gpufeed.stores.scaled_cache import open_scaled
+from gpufeed.system.timing import Span
+
+CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
+CPU = torch.device("cpu")
+
+
+class ScaledCrops:
+    """The images of a request's split. Rows are those of Manifest.ids, from 0 on."""
+
+    def __init__(self, request: LoadRequest):
+        """Raises Skip if the request's device cannot resize."""
+        require_resample(request.device)
+        self.request, self.recipe = request, request.recipe
+        ids = request.manifest.ids(request.split)
+        self.pixels, images = open_scaled(request.cache, request.manifest)  # uint8 (bytes,)
+        self.original = request.manifest.sizes()[ids].T.copy()  # (2, n): heights, widths
+        self.scaled = np.stack([images.heights[ids], images.widths[ids]])
+        self.starts, self.sizes = images.offsets[ids], 3 * self.scaled.prod(axis=0)  # in `pixels`, bytes
+
+    @property
+    def bytes(self) -> int:
+        """Of all images of the split."""
+        return int(self.sizes.sum())
+
+    def copy_to(self, flat: torch.Tensor) -> None:
+        """Copies the split's images, end to end, to uint8 (bytes,) on any device, through a small buffer."""
+        ends = np.cumsum(self.sizes)
+        starts, size = ends - self.sizes, max(CHUNK_BYTES, int(self.sizes.max()))
+        buffer = torch.empty(min(size, len(flat)), dtype=torch.uint8, pin_memory=flat.is_cuda)
+        first = 0
+        while first < len(starts):
+            last = int(np.searchsorted(ends, starts[first] + len(buffer), side="right"))
+            used = buffer[: ends[last - 1] - starts[first]]
+            for row, place in zip(range(first, last), starts[first:last] - starts[first], strict=True):
+                used.numpy()[place : place + self.sizes[row]] = self._image(row)
+            flat[starts[first] : ends[last - 1]].copy_(used)  # waits: the buffer is used again
+            first = last
+        self.starts = starts
+
+    def _image(self, row: int) -> np.ndarray:
+        return self.pixels[self.starts[row] : self.starts[row] + self.sizes[row]]
+
+
+class DeviceCrops(ScaledCrops):
+    """All images in the device's memory."""
+
+    def load(self) -> None:
+        """Copies them there."""
+        device = self.request.device
+        flat = torch.empty(self.bytes, dtype=torch.uint8, device=device)
+        self.copy_to(flat)
+        starts, self.sides, scaled = (
+            torch.from_numpy(values).to(device) for values in (self.starts, self.original, self.scaled)
+        )
+        self.images, self.pixels = Ragged(flat, starts, *scaled), None
+
+    def samples(self, rows: torch.Tensor, ids: torch.Tensor, epoch: int) -> torch.Tensor:
+        """The samples of these rows, uint8 (n, size, size, 3). rows, ids: int64 (n,) on the device."""
+        images, sides = self.images.select(rows), self.sides[:, rows].unbind()
+        windows = self.recipe.windows(ids, epoch, *sides).scaled(sides, (images.heights, images.widths))
+        return resample(images, windows, self.recipe.size)
+
+
+class HostCrops(ScaledCrops):
+    """All images in the host's memory, or in their file."""
+
+    def load(self) -> None:
+        """Copies them into memory."""
+        flat = torch.empty(self.bytes, dtype=torch.uint8)
+        self.copy_to(flat)
+        self.pixels = flat.numpy()
+
+    def samples(self, rows: np.ndarray, ids: np.ndarray, epoch: int) -> tuple[torch.Tensor, Span | None]:
+        """As DeviceCrops.samples, of rows on the host; and the span of the copy to the device."""
+        sides, scaled = (torch.from_numpy(of[:, rows]).unbind() for of in (self.original, self.scaled))
+        windows = self.recipe.windows(torch.from_numpy(ids), epoch, *sides).scaled(sides, scaled)
+        images, windows = self._bands(rows, scaled, windows)
+        flat, transfer = upload(images.flat, self.request.device)
+        images = Ragged(flat, images.offsets, images.heights, images.widths)
+        return resample(images, windows, self.recipe.size), transfer
+
+    def _bands(
+        self, rows: np.ndarray, scaled: tuple[torch.Tensor, ...], windows: Windows
+    ) -> tuple[Ragged, Windows]:
+        """The rows of pixels that the windows cover, in a new (pinned) buffer, and the windows of these."""
+        heights, widths = scaled
+        top = windows.top.floor().to(torch.int64)
+        bottom = torch.minimum((windows.top + windows.height).ceil().to(torch.int64), heights)
+        sizes = 3 * widths * (bottom - top)
+        places = sizes.cumsum(0) - sizes
+        flat = empty_batch((int(sizes.sum()),), torch.uint8, CPU, self.request)
+        out, begins = flat.numpy(), torch.from_numpy(self.starts[rows]) + 3 * widths * top
+        for place, begin, size in zip(places.tolist(), begins.tolist(), sizes.tolist(), strict=True):
+            out[place : place + size] = self.pixels[begin : begin + size]
+        return Ragged(flat, places, bottom - top, widths), windows.below(top)

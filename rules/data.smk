@@ -36,6 +36,7 @@ rule prepare_dataset:
         layout=lambda wildcards: DATASETS.source_of(wildcards)["layout"],
         options=DATASETS.options_of,
         folder=DATASETS.folder_of,
+        quantity=DATASETS.quantity_of,
         resize=lambda wildcards: DATASETS.source_of(wildcards).get("resize"),
         code=lambda wildcards: CODES.of("prepare_dataset", layout=DATASETS.source_of(wildcards)["layout"]),
     script:

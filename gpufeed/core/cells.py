@@ -14,6 +14,7 @@ from functools import reduce
 from typing import Any
 
 from gpufeed.core import vit_options
+from gpufeed.core.config_sources import quantity
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.registry import (
     AUGMENTS,
@@ -375,7 +376,7 @@ def source_options(config: Mapping, dataset: str) -> dict:
 
 
 def content(config: Mapping, dataset: str) -> dict:
-    """What a dataset is made of: layout, checksums and options, not where its files come from.
+    """What a dataset is made of: layout, checksums, options and quantity, not where its files come from.
 
     One made of another dataset has that of the other too, so that other images are another cell.
     """
@@ -383,7 +384,8 @@ def content(config: Mapping, dataset: str) -> dict:
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
     resize = {"resize": list(source["resize"])} if source.get("resize") else {}
     tiles = {"tiles": content(config, options["of"])} if source["layout"] in DERIVED else {}
-    return {"layout": source["layout"], "files": files, "options": options, **resize, **tiles}
+    made_of = {"layout": source["layout"], "files": files, "options": options}
+    return {**made_of, **resize, **quantity(source), **tiles}
 
 
 def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:

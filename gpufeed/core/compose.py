@@ -41,7 +41,7 @@ from gpufeed.core.config import (
     settled,
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
-from gpufeed.core.config_sources import check_of, check_source
+from gpufeed.core.config_sources import QUANTITY, check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import DERIVED
@@ -94,7 +94,8 @@ def read_primary() -> Mapping:
 def row(config: Mapping, dataset: str) -> dict:
     """A source as an option of the group `data`: one that is made of another names the one in use."""
     source = config["sources"][dataset]
-    return {"files": [], "resize": None, **source, "options": source_options(config, dataset)}
+    unset = {"files": [], **dict.fromkeys(("resize", *QUANTITY))}
+    return {**unset, **source, "options": source_options(config, dataset)}
 
 
 def offer(rows: Mapping[str, dict], group: str = "data") -> None:

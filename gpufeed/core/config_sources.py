@@ -15,6 +15,12 @@ FASHION_MNIST_FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
+QUANTITY = ("limit", "copies", "times")  # keys of a source: how many of its images are used, and how often
+
+
+def quantity(source: Mapping) -> dict[str, int]:
+    """Return the QUANTITY of a source, those keys alone that it sets."""
+    return {key: source[key] for key in QUANTITY if source.get(key) is not None}
 
 
 def check_source(source: Mapping, where: str) -> None:
@@ -22,6 +28,12 @@ def check_source(source: Mapping, where: str) -> None:
     layout, options = source["layout"], source.get("options", {})
     if layout not in LAYOUTS:
         raise unknown("layout", layout, LAYOUTS, where)
+    if layout in MADE and (extra := quantity(source)):
+        raise GpufeedError(
+            f"{next(iter(extra))} in {where}, whose layout is {layout}",
+            f"{', '.join(QUANTITY)} for layouts with image files: {layout} has none",
+            "remove it; `count` in the source's options says how many images there are",
+        )
     if layout == "image_folder":
         return check_folder(source, where)
     if "folder" in source:
@@ -148,4 +160,6 @@ def training_images(source: Mapping) -> int | None:
     if source["layout"] not in ("synthetic", "mosaic", "noise"):
         return None
     options = with_defaults(source["layout"], source.get("options", {}))
-    return options["count"] - (evaluation_images(options) if source["layout"] == "synthetic" else 0)
+    count = options["count"] - (evaluation_images(options) if source["layout"] == "synthetic" else 0)
+    most = min(count, source.get("limit") or count)
+    return most * (source.get("copies") or 1) * (source.get("times") or 1)

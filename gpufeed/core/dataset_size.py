@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpufeed.core.cells import source_options
@@ -23,6 +23,8 @@ BLOCK = 4096  # bytes that the smallest file takes
 LOSSY, LOSSLESS = 5, 1
 LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp")
 COUNTING_S = 2.0  # that a folder is looked at; what is found until then is "at least"
+PHOTOGRAPH = 200_000  # bytes of an image in an archive that does not say how many it has
+EVALUATED = 0.5  # images to evaluate for each one to train on, at most
 SIZED = 2000  # files whose size is asked for; on a network file system each answer takes a while
 
 
@@ -42,10 +44,20 @@ class Amount:
 def amount_of(config: Mapping, dataset: str) -> Amount:
     """Return the size of a source of a checked config; list a folder for COUNTING_S at most."""
     source = config["sources"][dataset]
-    found = unresized(config, dataset)
+    found = taken(unresized(config, dataset), source)
     if size := source.get("resize"):
-        return Amount(found.images, found.files, found.read, found.images * math.prod(size), found.whole)
+        return replace(found, kept=found.images * math.prod(size))
     return found
+
+
+def taken(found: Amount, source: Mapping) -> Amount:
+    """Return the amount that a source's `limit`, `copies` and `times` leave, as if it evaluated nothing."""
+    limit, count = source.get("limit"), found.images or found.files // PHOTOGRAPH
+    share = min(1.0, limit * (1 + EVALUATED) / count) if limit and count else 1.0
+    files = share * (source.get("copies") or 1)
+    rows = files * (source.get("times") or 1)
+    images, read, kept = (round(each * rows) for each in (found.images, found.read, found.kept))
+    return Amount(images, round(found.files * files), read, kept, found.whole)
 
 
 def unresized(config: Mapping, dataset: str) -> Amount:

@@ -23,7 +23,16 @@ from gpufeed.core.image_listing import NAMES, SUFFIXES, is_hidden, is_image, nam
 from gpufeed.datasets import archive
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
-from gpufeed.datasets.staging import NO_SHAPE, check_keys, checksums, header_shape, only_archive, staging
+from gpufeed.datasets.quantity import chosen
+from gpufeed.datasets.staging import (
+    NO_SHAPE,
+    check_keys,
+    checksums,
+    header_shape,
+    image_path,
+    only_archive,
+    staging,
+)
 from gpufeed.decoders.encoded_file import MOST_BYTES
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -63,16 +72,21 @@ class Placed:
         return self.labels[folder.partition("/")[0]]
 
 
-def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> Manifest:
+def reorganise(
+    archives: list[Path], out: Path, dataset: str, options: dict, limit: int | None = None
+) -> Manifest:
     """Links, copies or writes `out/images/<split>/<class>/...`, bytes as they are, and their manifest.
 
-    archives: a folder, or one zip or tar. Samples stand in the manifest by split (train first), label and
+    archives: a folder, or one zip or tar. limit: images to train on at most, as gpufeed.datasets.quantity
+    chooses them. Samples stand in the manifest by split (train first), label and
     name. Raises GpufeedError for options that are unknown or impossible, a damaged archive, fewer than two
     classes, a class to evaluate that nothing trains, and a name that could not be kept.
     """
     choice, source = parse_options(options), only_archive(archives, "image_folder")
     names = names_below(source) if source.is_dir() else archive.names(source)
     found = placed(names, choice, source)
+    if limit is not None:
+        found = replace(found, places=within(found, limit))
     with staging(out) as stage:
         with tqdm(total=len(found.places), desc=f"{dataset}: images", unit=" images", disable=None) as bar:
             for name, content in contents(source, found.places):
@@ -83,6 +97,13 @@ def reorganise(archives: list[Path], out: Path, dataset: str, options: dict) -> 
         made_of = {NAMES: names_digest(names)} if source.is_dir() else checksums([source])
         info = (dataset, "image_folder", found.classes, found.evaluation, MEAN, STD, found.left_out)
         return stage.finish(DatasetInfo(*info, source={**asdict(choice), **made_of}))
+
+
+def within(found: Placed, limit: int) -> dict[str, tuple[str, str, str]]:
+    """Return the places of the images that `limit` leaves."""
+    rows = [(image_path(*place), found.label(place[1]), place[0]) for place in found.places.values()]
+    keep = chosen(pd.DataFrame(rows, columns=["path", "label", "split"]), limit)
+    return {name: place for (name, place), stays in zip(found.places.items(), keep, strict=True) if stays}
 
 
 def parse_options(options: dict) -> Options:

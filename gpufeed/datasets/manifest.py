@@ -41,7 +41,7 @@ class DatasetInfo:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     left_out: dict[str, int] = field(default_factory=dict)  # sentence -> number of files, or folders
-    source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters
+    source: dict = field(default_factory=dict)  # file name -> sha256, or a generator's parameters; QUANTITY
     # [{"path", "reason"}] of files that nobody can decode and that therefore have no row
     quarantined: list[dict[str, str]] = field(default_factory=list)
     resize: tuple[int, int] | None = None  # (height, width) of what loaders yield, if not that of the files

@@ -3,10 +3,11 @@
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError, unknown
@@ -16,6 +17,7 @@ from gpufeed.core.registry import load
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import ELSEWHERE, place
+from gpufeed.datasets.quantity import copied, limited, repeated
 from gpufeed.datasets.quarantine import quarantine
 from gpufeed.system.build_once import one_builder, own_partial
 
@@ -32,17 +34,20 @@ def prepare(
     workers: int = 1,
     resize: tuple[int, int] | None = None,
     form: str = "folders",
+    quantity: Mapping[str, int] = MappingProxyType({}),
 ) -> Manifest:
     """Lays the images out below `out` and writes their manifest, without those that cannot be decoded.
 
     workers: processes that decode every image once. resize: (height, width) to which loaders and caches
     bring every image; files and rows keep their own. form: `folders` of images, or `packed`: laid out on this
-    node's own disk, and one archive in `out`. Raises GpufeedError as the layout does, and for more broken
-    images than max_quarantined_share of all, and as check_apart does.
+    node's own disk, and one archive in `out`. quantity: `limit`, `copies` and `times` of the source. Raises
+    GpufeedError as the layout does, and for more broken images than max_quarantined_share of all, and as
+    check_apart and gpufeed.datasets.quantity do.
     """
     if form not in packed.FORMS:
         raise unknown("form", form, packed.FORMS, "data_form")
-    out, given = Path(out), (layout, archives, dataset, options, max_quarantined_share, workers, resize)
+    given = (layout, archives, dataset, options, max_quarantined_share, workers, resize, quantity)
+    out = Path(out)
     for folder in filter(Path.is_dir, archives):
         check_apart(folder, out)
     packed.clear(out)
@@ -66,14 +71,19 @@ def laid_out(
     max_quarantined_share: float,
     workers: int,
     resize: tuple[int, int] | None,
+    quantity: Mapping[str, int],
 ) -> Manifest:
     """As `prepare`, in folders."""
-    reorganised = load("layout", layout)(archives, out, dataset, options)
+    limit = quantity.get("limit")
+    early = {"limit": limit} if layout == "image_folder" else {}  # may have millions, or lie far away
+    manifest = load("layout", layout)(archives, out, dataset, options, **early)
     # a manifest on disk is one whose images have been looked at
-    (reorganised.root / "manifest.parquet").unlink()
-    made = reorganised.made  # then there is nothing to decode
-    manifest = reorganised if made else quarantine(reorganised, max_quarantined_share, workers)
-    manifest.info = replace(manifest.info, resize=resize)
+    (manifest.root / "manifest.parquet").unlink()
+    if not manifest.made:  # else there is no file
+        manifest = quarantine(limited(manifest, limit), max_quarantined_share, workers)
+        manifest = repeated(copied(manifest, quantity.get("copies", 1)), quantity.get("times", 1))
+    source = {**manifest.info.source, **quantity}
+    manifest.info = replace(manifest.info, resize=resize, source=source)
     manifest.write()
     return manifest
 
@@ -130,6 +140,7 @@ def for_job(job: Any) -> None:
         workers=job.threads,
         resize=tuple(job.params.resize) if job.params.resize else None,
         form=job.config["data_form"],
+        quantity=dict(job.params.quantity),
     )
     manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())

@@ -61,7 +61,7 @@ class Staging:
             with (folder / name).open("xb") as file:  # x: two samples never share a file
                 file.write(data)
         shape = shape or header_shape(data)
-        self.rows.append((f"images/{split}/{class_folder}/{name}", label, split, *shape))
+        self.rows.append((image_path(split, class_folder, name), label, split, *shape))
 
     def finish(self, info: DatasetInfo) -> Manifest:
         """Puts the images in place and then, last, the manifest."""
@@ -83,6 +83,11 @@ def staging(out: Path) -> Iterator[Staging]:
         except BaseException:
             shutil.rmtree(stage.partial, ignore_errors=True)
             raise
+
+
+def image_path(split: str, class_folder: str, name: str) -> str:
+    """Return the path of an image in a manifest."""
+    return f"images/{split}/{class_folder}/{name}"
 
 
 def png(pixels: np.ndarray) -> bytes:

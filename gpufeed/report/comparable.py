@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from gpufeed.core.config_sources import QUANTITY
 from gpufeed.report.load_records import nested
 from gpufeed.report.significance import other_cards, places
 from gpufeed.report.wording import listing
@@ -121,7 +122,9 @@ def _data(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     name, found = ours["dataset"].iloc[0], []
     sources = [[json.loads(text) for text in sorted(side["source"].unique())] for side in (ours, base)]
     if sources[0] != sources[1]:
-        differing = [key for key in ("layout", "files", "options", "resize") if _differ(sources, key)]
+        differing = [
+            key for key in ("layout", "files", "options", "resize", *QUANTITY) if _differ(sources, key)
+        ]
         found.append(
             f"other data: {name} was made of other {listing(differing or ['sources'])} in A than in B"
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cells import Cell, content, source_options
-from gpufeed.core.config_sources import with_defaults
+from gpufeed.core.config_sources import QUANTITY, quantity, with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
@@ -92,7 +92,8 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
             fetch(file, target, list(shelf.archives), least_kb_s=shelf.least_kb_s)
     log.info("preparing dataset %s in %s", name, folder)
     resize = tuple(source["resize"]) if source.get("resize") else None
-    prepare(source["layout"], given, folder, name, options, shelf.broken, cores_allowed(), resize, shelf.form)
+    work = (shelf.broken, cores_allowed(), resize, shelf.form, quantity(source))
+    prepare(source["layout"], given, folder, name, options, *work)
 
 
 def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
@@ -106,6 +107,7 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
         return False
     wanted = {file["name"]: file["sha256"] for file in source.get("files", [])}
     layout = source["layout"]
+    wanted |= {key: source.get(key) for key in QUANTITY}
     wanted |= with_defaults(layout, options)
     if "folder" in source:
         wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cells import source_options
+from gpufeed.core.config_sources import quantity
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, store_file
@@ -33,6 +34,10 @@ class Datasets:
     def options_of(self, wildcards: Any) -> dict[str, Any]:
         """Return the options of a source's layout."""
         return source_options(self.run.config, wildcards.dataset)
+
+    def quantity_of(self, wildcards: Any) -> dict[str, int]:
+        """Return how many of a source's images are used, and how often, where it says so."""
+        return quantity(self.source_of(wildcards))
 
     def archives_of(self, wildcards: Any) -> str | list[str]:
         """Return what a layout reads: the source's files, or the manifest of the dataset it is made of."""

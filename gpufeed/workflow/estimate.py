@@ -100,7 +100,8 @@ class Estimate:
         found = {f"{archives}/{file['name']}": file.get("size") or 0 for file in source.get("files", [])}
         own = source.get("folder")
         linked = own and not self.run.packed and existing(own).stat().st_dev == existing(data).stat().st_dev
-        found[self.run.manifest_of(dataset)] = 0 if linked else self.amount(dataset).files
+        size = self.amount(dataset).files
+        found[self.run.manifest_of(dataset)] = size - size // (source.get("copies") or 1) if linked else size
         return found | self.stores_of(dataset)
 
     def seconds_beyond(self, path: str) -> float:

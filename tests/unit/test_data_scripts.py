@@ -58,7 +58,9 @@ def test_prepare_dataset(tmp_path):
     run(
         "prepare_dataset.py",
         input=Named(archives=[]),
-        params=Named(layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4]),
+        params=Named(
+            layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4], quantity={}
+        ),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
         config={"max_quarantined_share": 0.0, "data_form": "folders"},
         threads=2,
@@ -82,7 +84,9 @@ def test_a_folder_of_images_of_several_sizes_ends_the_job_with_three_lines(tmp_p
         run(
             "prepare_dataset.py",
             input=Named(archives=[]),
-            params=Named(layout="image_folder", dataset="own", options={}, resize=resize, folder=folder),
+            params=Named(
+                layout="image_folder", dataset="own", options={}, resize=resize, folder=folder, quantity={}
+            ),
             output=Named(manifest=str(tmp_path / "out/manifest.parquet")),
             config={"max_quarantined_share": 0.0, "data_form": "folders"},
             threads=1,

@@ -22,7 +22,7 @@ from gpufeed.cluster.preflight.finding import Finding
 from gpufeed.cluster.preflight.login_node import Node, said_by
 from gpufeed.cluster.preflight.site import Site
 from gpufeed.cluster.preflight.software_checks import is_local
-from gpufeed.core.dataset_size import amount_of
+from gpufeed.core.dataset_size import Amount, amount_of, taken
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import files_below, is_image
 
@@ -253,11 +253,11 @@ def images_of(plan: Plan, name: str) -> int:
     if is_packed(plan):
         return PACKED
     source = plan.config["sources"][name]
-    options = source.get("options") or {}
+    options, times = source.get("options") or {}, source.get("times") or 1  # which repeats no file
     if "folder" in source:
         with suppress(GpufeedError):  # `data` tells it
-            return images_in(source)
-    return images_of(plan, options["of"]) if "of" in options else amount_of(plan.config, name).images
+            return taken(Amount(images_in(source), 0, 0, 0), source).images // times
+    return images_of(plan, options["of"]) if "of" in options else amount_of(plan.config, name).images // times
 
 
 def images_in(source: Mapping) -> int:

@@ -14,6 +14,7 @@ from data_fixtures import REAL_DATA, Server
 from hypothesis import HealthCheck, settings
 from lease_fixtures import made
 from ops_fixtures import blank_process, planted_node
+from photograph_fixtures import write_photographs
 
 # tests of one folder use helpers in those of another: their names are unique
 sys.path += sorted({str(path.parent) for path in (Path(__file__).parent / "unit").rglob("test_*.py")})
@@ -71,6 +72,12 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip("no folder ../shared/data with real images beside the repository")
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory) -> Path:
+    """A folder of 60 photographs made on the spot, of many sizes and kinds; not to be changed."""
+    return write_photographs(tmp_path_factory.mktemp("photographs"))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Images of one's own: a folder of class folders, or an archive of it."""
 
 import io
+import itertools
 import logging
 import os
 import shutil
@@ -8,9 +9,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
+import simplejpeg
 import yaml
 from data_fixtures import REPOSITORY
+from photograph_fixtures import CLASSES, EVALUATION, TRAINING
 from PIL import Image
 
 from gpufeed.core.config_sources import check_source, with_defaults
@@ -19,6 +23,7 @@ from gpufeed.core.image_listing import files_below, is_image, names_digest
 from gpufeed.datasets import image_folder, staging
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
+from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.training.ensure_inputs import Shelf, dataset
 
 
@@ -235,6 +240,26 @@ def test_images_of_several_sizes_need_resize(tmp_path):
     manifest = prepared(source, tmp_path / "out", resize=(8, 8))
     assert manifest.image_size() == (8, 8)
     assert manifest.table["width"].max() == 40
+
+
+def test_photographs_made_on_the_spot_are_of_every_kind_and_all_decode_alike(photographs, tmp_path):
+    manifest = prepared(photographs, tmp_path)
+    assert not manifest.info.quarantined
+    table, files = manifest.table, [path.read_bytes() for path in manifest.paths()]
+    assert table.groupby(["split", "label"]).size().tolist() == [TRAINING] * CLASSES + [EVALUATION] * CLASSES
+    assert {(60, 60), (1600, 2400), (375, 500)} <= set(zip(table["height"], table["width"], strict=True))
+    assert table["channels"].value_counts().idxmin() == 1
+    layers = [Image.open(path).layer for path in manifest.paths()]
+    assert {(len(layer), *layer[0][1:3]) for layer in layers} == {
+        *((3, *factors) for factors in itertools.product((1, 2), (1, 2))),
+        (1, 1, 1),  # gray
+    }
+    assert len({data[: data.index(b"\xff\xda")] for data in files}) > 50  # headers with Huffman tables
+    for found in (b"\xff\xdd", b"ICC_PROFILE\0", b"Exif\0\0"):
+        assert 5 <= sum(found in data for data in files) <= 10
+    pillow = PillowDecoder().decode(files).images
+    turbo = [simplejpeg.decode_jpeg(data, "RGB") for data in files]
+    assert max(np.abs(a.astype(int) - b).max() for a, b in zip(pillow, turbo, strict=True)) <= 2
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from gpufeed.core.config import (
     settled,
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
-from gpufeed.core.config_sources import QUANTITY, check_of, check_source
+from gpufeed.core.config_sources import QUANTITY, check_of, check_source, quantity
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import DERIVED
@@ -280,14 +280,15 @@ def made_of(planned: Mapping, known: Mapping | None) -> list[str] | None:
     if ours != theirs or set(before) - set(now):
         return None
     changed = {key: value for key, value in now.items() if key not in before or before[key] != value}
-    return [f"++data.options.{key}={hydra_value(value)}" for key, value in changed.items()]
+    return [f"++data.{key}={hydra_value(value)}" for key, value in changed.items()]
 
 
 def parted(source: Mapping) -> tuple[dict, dict]:
-    """A source without its options and without the addresses of its files, and its options."""
+    """A source without the addresses of its files, and apart from it its options and quantity, by keys."""
     files = [{key: file[key] for key in file if key != "urls"} for file in source["files"]]
-    rest = {key: value for key, value in source.items() if key != "options"}
-    return {**rest, "files": files}, dict(source["options"])
+    rest = {key: value for key, value in source.items() if key not in ("options", *QUANTITY)}
+    options = {f"options.{key}": value for key, value in source["options"].items()}
+    return {**rest, "files": files}, options | quantity(source)
 
 
 def planned_cell(job: Any) -> dict:

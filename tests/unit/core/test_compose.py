@@ -91,6 +91,7 @@ def test_both_composers_agree_on_all_shipped_cells_and_jobs_get_them_whole(monke
 def test_the_command_in_the_comment_trains_the_cell():
     config = merged("config.yaml", "h200.yaml")
     config["device"], config["seed"] = "cpu", 5
+    config["sources"]["cifar10_gray_28"]["times"] = 3
     cells = planned(config).cells["vit_lite"].values()
     cell = next(cell for cell in cells if cell.workers)
     typed = hydras(*command_in(by_hand(cell, config)))

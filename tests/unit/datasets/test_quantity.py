@@ -64,6 +64,15 @@ def test_a_limit_is_spread_over_the_classes_and_is_all_that_is_laid_out(uneven, 
     assert rows.reset_index(drop=True).equals(part.table)
 
 
+def test_images_beyond_the_limit_of_a_folder_are_not_read(tmp_path):
+    source = write(tmp_path / "own", UNEVEN)
+    whole, part = (prepared(source, tmp_path / str(limit), limit=limit) for limit in (42, 20))
+    for path in set(whole.table["path"]) - set(part.table["path"]):
+        (source / path.removeprefix("images/")).unlink()
+        (source / path.removeprefix("images/")).symlink_to("nowhere")
+    assert prepared(source, tmp_path / "again", limit=20).table.equals(part.table)
+
+
 def test_another_layout_chooses_the_same_images_as_a_folder_of_its_own(tmp_path):
     made = prepare("synthetic", [], tmp_path / "made", "made", SMALL)
     part = prepare("synthetic", [], tmp_path / "part", "made", SMALL, quantity={"limit": 7})

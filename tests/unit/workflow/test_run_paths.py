@@ -94,6 +94,18 @@ def test_other_images_in_a_folder_are_another_source(run, tmp_path):
     assert datasets(tiny).folder_of(SimpleNamespace(dataset="cifar10")) is None
 
 
+def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/1.png").write_bytes(bytes(1000))
+    tiny = run(data=str(tmp_path / "data"))
+    source = tiny.config["sources"]["own"] = {"layout": "image_folder", "folder": str(tmp_path / "images")}
+    manifest = str(tmp_path / "data/own/manifest.parquet")
+    for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 3}, 2000)):
+        tiny.config["sources"]["own"] = source | more
+        assert datasets(tiny).quantity_of(SimpleNamespace(dataset="own")) == more
+        assert Estimate(tiny, None, None).files_to_write("own")[manifest] == expected
+
+
 @pytest.mark.parametrize(
     ("ask", "found"),
     [

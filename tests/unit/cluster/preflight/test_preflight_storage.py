@@ -97,6 +97,11 @@ def test_too_many_files_for_scratch(found, site):
     assert "at most 1,000 files" in said
     assert "--config data_form=packed" in said
     assert found(storage.file_count, config=images(600), datasets=["made"]) == ""
+    copies = images(200)
+    copies["sources"]["made"] |= {"copies": 3, "times": 7}  # the latter are rows alone
+    assert found(storage.file_count, config=copies, datasets=["made"]) == ""
+    copies["sources"]["made"]["copies"] = 4
+    assert ", 800 files to come" in found(storage.file_count, config=copies, datasets=["made"])
     packed = images(600) | {"data_form": "packed"}
     assert found(storage.file_count, config=packed, datasets=["made"]) == ""
     for number in range(598):

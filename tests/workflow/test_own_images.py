@@ -51,6 +51,13 @@ def test_a_folder_is_measured_and_prepared_again_when_its_images_change(workflow
     flow.run("data/own/manifest.parquet")
     assert len(pd.read_parquet(flow.folder / "data/own/manifest.parquet")) == 25
     assert len(list(folder.rglob("*.jpg"))) == 25
+    config["sources"]["own"] |= {"limit": 8, "copies": 2, "times": 3}
+    flow.configure(config)
+    assert prepared_again(flow.run("-n", "data/own/manifest.parquet"))
+    flow.run("data/own/manifest.parquet")
+    table = pd.read_parquet(flow.folder / "data/own/manifest.parquet")
+    assert table["split"].value_counts().to_dict() == {"train": 8 * 2 * 3, "val": 2}
+    assert len(list((flow.folder / "data/own/images").rglob("*.jpg"))) == 8 * 2 + 2
 
     shutil.rmtree(folder)
     said = flow.run("-n", ok=False)

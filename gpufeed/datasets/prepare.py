@@ -142,7 +142,10 @@ def for_job(job: Any) -> None:
         form=job.config["data_form"],
         quantity=dict(job.params.quantity),
     )
-    manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
+    try:
+        manifest.image_size()
+    except GpufeedError as error:  # said now, and not by each cell alone
+        log.warning("%s can be measured only by recipes that crop and resize: %s", job.params.dataset, error)
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
     log.info("quarantined: %d", len(manifest.info.quarantined))
     for sentence, count in manifest.info.left_out.items():

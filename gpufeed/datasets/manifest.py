@@ -119,8 +119,8 @@ class Manifest:
             raise GpufeedError(
                 f"{len(sizes)} image sizes in {self.info.dataset}",
                 "one height and width for the whole dataset",
-                "give its source `resize: [height, width]` and prepare it again, or measure it with a recipe that "
-                "crops and resizes",
+                "give its source `resize: [height, width]` and prepare it again, or take a recipe that crops "
+                "and resizes",
             )
         return int(sizes["height"].iloc[0]), int(sizes["width"].iloc[0])
 

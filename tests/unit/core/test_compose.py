@@ -271,7 +271,8 @@ def test_composing_imports_no_torch_and_hydra_only_when_it_is_called():
 
 def test_values_of_a_composed_command_are_plain_data():
     offer({name: row(shipped(), name) for name in shipped()["sources"]})
-    found = composed(["data=tiny_imagenet", "model=vit_tiny"])
+    found = composed(["data=tiny_imagenet", "model=vit_tiny", "data.times=3"])
+    assert cell_from(found, shipped()).source["times"] == 3
     assert isinstance(found, Composed)
     assert json.loads(json.dumps(found.values)) == found.values
     assert found.values["data"]["layout"] == "tiny_imagenet"

@@ -1,0 +1,139 @@
+"""Windows of images of any sizes as one batch: cut out, resized, flipped.
+
+The CPU form is the reference, RandomResizedCrop.cut, which is Pillow. The CUDA form is one launch a batch
+(resample_kernel.py). It does Pillow's arithmetic with weights computed in float32: at most a few values in a
+thousand differ from Pillow's, and by 1. But Pillow 13 sums columns before rows where a window's height
+shrinks clearly more than its width; the kernel sums rows first, as Pillow 12 always does. The rounding in
+between then is another one: a quarter of the values differ, by 1.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Windows
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.decoders.ragged import Ragged
+from gpufeed.native import jit_toolchain
+
+ROUNDING = 1e-6  # of a pixel, by which a box may end outside of its image
+
+
+def require_resample(device: torch.device) -> None:
+    """Raise Skip if windows cannot be resized on this device."""
+    if device.type == "cpu":
+        return
+    if device.type != "cuda":
+        raise Skip(f"Windows are resized on CUDA and the CPU, and this cell's device is {device.type}.")
+    if lack := jit_toolchain.lacking_for_gpu(device):
+        raise Skip(f"Triton compiles the kernel that resizes windows on its node, which has {lack}.")
+
+
+def resample(
+    images: Sequence[torch.Tensor] | Ragged, windows: Windows, size: int, out: torch.Tensor | None = None
+) -> torch.Tensor:
+    """One window of each image, uint8 (N, size, size, 3), on the images' device and its current stream.
+
+    images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
+    windows: on the host or on that device; top, left, height and width may be fractions of a pixel.
+    A CUDA graph may capture it if all but a Ragged's pixels are on the device too, after one call before.
+    What is on the device is not checked; no byte outside of an image is read, whatever the window.
+    """
+    device, count = checked(images)
+    if out is None:
+        out = torch.empty((count, size, size, 3), dtype=torch.uint8, device=device)
+    elif (out.dtype, out.shape, out.device) != (torch.uint8, (count, size, size, 3), device):
+        raise GpufeedError(
+            f"out {out.dtype} {tuple(out.shape)} on {out.device}",
+            f"torch.uint8 {(count, size, size, 3)} on {device}",
+            "give the place of the whole batch",
+        )
+    sources, fields = source_fields(images), window_fields(windows)
+    if sources.device == fields.device:
+        table = torch.cat([sources, fields])
+        if table.device.type == "cpu":
+            check_windows(table, size)
+        table = uploaded(table, device)
+    else:
+        table = torch.cat([uploaded(sources, device), uploaded(fields, device)])
+    if device.type == "cuda" or jit_toolchain.interpreted():
+        launch(out, table, interleaved(images))
+        return out
+    recipe = RandomResizedCrop(size)
+    views = images.views() if isinstance(images, Ragged) else images
+    for place, image, window in zip(out, views, windows, strict=True):
+        place.copy_(torch.from_numpy(recipe.cut(image.numpy(), window)))
+    return out
+
+
+def launch(out: torch.Tensor, table: torch.Tensor, interleaved: bool) -> None:
+    """Run the kernel on the current stream of out's device."""
+    from gpufeed.augment.resample_kernel import TILE, WARPS, resample_tiles
+
+    count, size = out.shape[:2]
+    with torch.cuda.device_of(out):
+        resample_tiles[(count * (-(-size // TILE)) ** 2,)](
+            out, table, count, SIZE=size, INTERLEAVED=interleaved, TILE=TILE, num_warps=WARPS
+        )
+
+
+def checked(images: Sequence[torch.Tensor] | Ragged) -> tuple[torch.device, int]:
+    """Return their device and number; raise GpufeedError unless they can be read."""
+    tensors = [images.flat] if isinstance(images, Ragged) else images
+    if not len(images):
+        raise GpufeedError("an empty batch", "at least one image", "leave empty batches out")
+    device = tensors[0].device
+    for tensor in tensors:
+        color = isinstance(images, Ragged) or (tensor.ndim == 3 and tensor.shape[2] == 3)
+        if tensor.dtype != torch.uint8 or tensor.device != device or not color:
+            raise GpufeedError(
+                f"an image {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}",
+                f"torch.uint8 (H, W, 3) on {device}",
+                "give decoded pixels of one device; planes (3, H, W) as planes.permute(1, 2, 0)",
+            )
+    return device, len(images)
+
+
+def interleaved(images: Sequence[torch.Tensor] | Ragged) -> bool:
+    """Whether the pixels of all rows are three bytes each, without gaps."""
+    if isinstance(images, Ragged):
+        return not images.planar
+    return all(image.stride()[1:] == (3, 1) for image in images)
+
+
+def source_fields(images: Sequence[torch.Tensor] | Ragged) -> torch.Tensor:
+    """int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
+    if not isinstance(images, Ragged):
+        return torch.tensor([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
+    heights, widths, one = images.heights, images.widths, torch.ones_like(images.widths)
+    strides = (widths, one, heights * widths) if images.planar else (3 * widths, 3 * one, one)
+    return torch.stack([images.offsets + images.flat.data_ptr(), *strides, heights, widths])
+
+
+def window_fields(windows: Windows) -> torch.Tensor:
+    """int64 (9, N): the fields of windows in order, those of the box as the bits of float64."""
+    box = torch.stack([windows.top, windows.left, windows.height, windows.width])
+    kept = [windows.rows, windows.columns, windows.first_row, windows.first_column, windows.flip.long()]
+    return torch.cat([box.to(torch.float64).view(torch.int64), torch.stack(kept)])
+
+
+def uploaded(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The table on the device, which the host does not wait for."""
+    return table if table.device == device else table.pin_memory().to(device, non_blocking=True)
+
+
+def check_windows(table: torch.Tensor, size: int) -> None:
+    """Raise GpufeedError unless all windows of a table on the host lie in their images."""
+    begin, length = table[6:8].view(torch.float64), table[8:10].view(torch.float64)
+    inside = (begin >= 0) & (length > 0) & (begin + length <= table[4:6].double() + ROUNDING)
+    kept = (table[12:14] >= 0) & (table[12:14] + size <= table[10:12])
+    wrong = ~(inside & kept).all(0)
+    if wrong.any():
+        n = int(wrong.nonzero()[0])
+        raise GpufeedError(
+            f"window {n}: {length[:, n].tolist()} pixels from {begin[:, n].tolist()} of an image of "
+            f"{table[4:6, n].tolist()}, and {size} x {size} from {table[12:14, n].tolist()} of the "
+            f"{table[10:12, n].tolist()} that they become",
+            "parts that lie inside",
+            "make windows from the sizes of these images",
+        )

@@ -1,0 +1,48 @@
+"""Images of any sizes in one buffer: what a cache of mixed sizes holds and a batch is cut out of."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """uint8 images, each of its own height and width, somewhere in one flat tensor.
+
+    flat: uint8 (bytes,). offsets, heights, widths: int64 (N,), all three on flat's device or all on the
+    host. Image n begins at flat[offsets[n]] and is (H, W, 3) without gaps, or (3, H, W) if planar; images
+    may lie in any order, overlap and repeat.
+    """
+
+    flat: torch.Tensor
+    offsets: torch.Tensor
+    heights: torch.Tensor
+    widths: torch.Tensor
+    planar: bool = False
+
+    @classmethod
+    def pack(cls, images: Sequence[torch.Tensor]) -> "Ragged":
+        """One behind the other; at least one. images: uint8 (H, W, 3) of one device; copies them."""
+        sizes = torch.tensor([image.shape[:2] for image in images])
+        ends = list(itertools.accumulate(image.numel() for image in images))
+        flat = torch.cat([image.reshape(-1) for image in images])
+        return cls(flat, torch.tensor([0, *ends[:-1]]), sizes[:, 0], sizes[:, 1])
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def select(self, rows: torch.Tensor) -> "Ragged":
+        """Some of the images in the same memory. rows: int64 (n,), where the offsets are."""
+        parts = (tensor.index_select(0, rows) for tensor in (self.offsets, self.heights, self.widths))
+        return Ragged(self.flat, *parts, self.planar)
+
+    def views(self) -> list[torch.Tensor]:
+        """Each image as (H, W, 3), in the same memory; waits for the device if the sizes are there."""
+        sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
+        return [self._view(*size) for size in sizes]
+
+    def _view(self, offset: int, height: int, width: int) -> torch.Tensor:
+        part = self.flat[offset : offset + height * width * 3]
+        return part.view(3, height, width).permute(1, 2, 0) if self.planar else part.view(height, width, 3)

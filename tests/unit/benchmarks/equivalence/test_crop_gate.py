@@ -85,7 +85,8 @@ class Unaligned(SyncLoader):
     [(OtherSeed, "in epoch 1"), (SameWindows, "in epoch 2"), (Unaligned, "in epoch 1")],
 )
 def test_other_windows_are_caught(dataset, monkeypatch, cls, said):
-    entry = registry.LoaderEntry(f"test_crop_gate:{cls.__name__}", windows="given")
+    target = f"test_crop_gate:{cls.__name__}"
+    entry = registry.LoaderEntry(target, windows="given", decoders=registry.HOST_DECODERS)
     monkeypatch.setitem(registry.LOADERS, cls.__name__, entry)
     one = judged(task(dataset, cls.__name__))
     assert one.status == "failed"

@@ -11,6 +11,7 @@ from gpufeed.core import registry
 from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.image_folder import reorganise
 from gpufeed.loaders.dataloader import SyncLoader
+from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.stores.decoded_cache import build_named
 
 RECIPE = {"size": 48, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "flip_probability": 0.5, "short_side": 56}
@@ -102,3 +103,18 @@ def test_of_many_samples_the_same_part_is_compared_in_each_epoch(dataset, monkey
     in_an_epoch = (one.compared - evaluation) / 3
     assert in_an_epoch == int(in_an_epoch)
     assert 2 <= in_an_epoch < training
+
+
+class Streaming(StreamingLoader):
+    """Decodes whole batches by a library of the CPU, as others do by one of the GPU."""
+
+    decoder = "simplejpeg"
+
+
+def test_a_loader_that_decodes_whole_batches_resizes_their_windows(dataset, monkeypatch):
+    # checked under the name of its decoder, as all such loaders are
+    entry = registry.LoaderEntry("test_crop_gate:Streaming", windows="given")
+    monkeypatch.setitem(registry.LOADERS, "simplejpeg", entry)
+    one = judged(task(dataset, "simplejpeg"))
+    assert (one.status, one.sentence, one.compared) == ("passed", None, 3 * 48 + 12)
+    assert one.loading["fell_back"] == {}

@@ -260,6 +260,7 @@ MODELS = {
     "simple_cnn": ModelEntry("gpufeed.models.simple_cnn:SimpleCNN"),
     "notebook_cnn": ModelEntry("gpufeed.models.notebook_cnn:notebook_cnn", sized=True),
     "resnet18": ModelEntry("gpufeed.models.resnet:resnet18"),
+    "resnet50": ModelEntry("gpufeed.models.resnet:resnet50"),
     "vit_lite": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_tiny": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),
     "vit_small": ModelEntry("gpufeed.models.vit:VisionTransformer", sized=True),

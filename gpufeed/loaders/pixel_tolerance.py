@@ -32,14 +32,9 @@ def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     other: the loader's attribute `decoder` (a name in the registry, or what has name, version and tolerance
     as a decoder does), without which it decodes as the DataLoader does.
     """
-    if loader.request.recipe is not None:
-        return of_crops(name, loader, cache)
-    return of_whole_images(name, loader, cache)
-
-
-def of_crops(name: str, loader: Loader, cache: Path | None) -> PixelSource:
-    """As pixel_source, of a loader that cuts windows out of its images and resizes them."""
-    source = of_whole_images(name, loader, cache)
+    source, request = of_whole_images(name, loader, cache), getattr(loader, "request", None)
+    if request is None or request.recipe is None:
+        return source
     tolerance = source.tolerance.then(loader.resampling)
     reduced = tolerance.then(REDUCED) if LOADERS[name].decoders else None
     return replace(source, tolerance=tolerance, reduced=reduced)

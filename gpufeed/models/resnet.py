@@ -1,4 +1,4 @@
-"""ResNet-18: torchvision's own layers, with its ImageNet stem or with one for small images.
+"""ResNet-18 and ResNet-50: torchvision's own layers, with its ImageNet stem or with one for small images.
 
 Importing this module imports torchvision (about 3.5 s).
 Source: He et al. 2015, arXiv:1512.03385; the small stem is that of its section 4.2 (CIFAR-10).
@@ -18,9 +18,18 @@ def resnet18(num_classes: int, stem: str = "imagenet") -> nn.Module:
     stem: `imagenet` is torchvision's 7x7 convolution of stride 2 and max-pool, `cifar` a 3x3 convolution
     of stride 1 without pooling. Raises GpufeedError for another one.
     """
+    return with_stem(models.resnet18(num_classes=num_classes), stem)
+
+
+def resnet50(num_classes: int, stem: str = "imagenet") -> nn.Module:
+    """As resnet18, a ResNet-50."""
+    return with_stem(models.resnet50(num_classes=num_classes), stem)
+
+
+def with_stem(model: models.ResNet, stem: str) -> nn.Module:
+    """Return one of torchvision's ResNets with the stem of that name."""
     if stem not in STEMS:
         raise unknown("model.stem", stem, STEMS)
-    model = models.resnet18(num_classes=num_classes)
     if stem == "cifar":
         model.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
         nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")  # as torchvision

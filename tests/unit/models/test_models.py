@@ -88,15 +88,14 @@ def test_simple_cnn_has_the_blocks_asked_for():
     assert [c.out_channels for c in convolutions] == [4, 6]
 
 
-def test_imagenet_stem_is_torchvisions_resnet18():
+@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
+def test_imagenet_stem_is_torchvisions(name):
     from torchvision import models
 
-    from gpufeed.models.resnet import resnet18
-
     torch.manual_seed(3)
-    ours = resnet18(num_classes=7, stem="imagenet").eval()
+    ours = make(name, 7, (64, 64), {"stem": "imagenet"}).eval()
     torch.manual_seed(3)
-    theirs = models.resnet18(num_classes=7).eval()
+    theirs = getattr(models, name)(num_classes=7).eval()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     images = torch.rand(2, 3, 64, 64)
     with torch.inference_mode():

@@ -165,7 +165,7 @@ def run(
         "dataset": dataset_facts(trained.request, stores),
         "loading": trained.loading,
         "telemetry": trained.telemetry and trained.telemetry.fields,
-        **statistics(trained.result, trained.batches),
+        **statistics(trained.result, trained.batches, trained.request.ahead),
         "epochs": epochs_as_planned(cell, trained.result),
     }
     if trained.result.resumed:
@@ -190,9 +190,9 @@ def dataset_facts(request: LoadRequest, stores: Stores) -> dict[str, Any]:
     }
 
 
-def statistics(result: TrainResult, batches_in_epoch: int) -> dict[str, Any]:
+def statistics(result: TrainResult, batches_in_epoch: int, ahead: int = 0) -> dict[str, Any]:
     """The fields warmup, steps and throughput of a record, of all that was measured."""
-    left_out = warmup(result.epochs, batches_in_epoch)
+    left_out = warmup(result.epochs, batches_in_epoch, ahead)
     counted = result.steps[left_out["steps"] :]
     return {
         "warmup": left_out,

@@ -133,7 +133,7 @@ def told(trained: "Trained", telemetry: bool) -> Turn:
     """The turn behind a training; raises GpufeedError where telemetry was to run and did not."""
     from gpufeed.system.timing import throughput, warmup
 
-    left_out = warmup(trained.result.epochs, trained.batches)["steps"]
+    left_out = warmup(trained.result.epochs, trained.batches, trained.request.ahead)["steps"]
     rate = throughput(trained.result.steps[left_out:])["images_per_s"]
     if telemetry and trained.telemetry is None:
         raise GpufeedError("a training whose telemetry broke", "telemetry", "look at the line in the log")

@@ -89,6 +89,11 @@ class LoadRequest:
     ungathered: bool = False  # whether the training step takes rows of a store in place of images
 
     @property
+    def ahead(self) -> int:
+        """Batches that worker processes make at a time; 0 without a recipe, as it was published."""
+        return self.workers * (self.prefetch_factor or 0) if self.recipe is not None else 0
+
+    @property
     def image_size(self) -> tuple[int, int]:
         """Height and width of what a loader yields."""
         return self.manifest.image_size() if self.recipe is None else (self.recipe.size, self.recipe.size)

@@ -99,14 +99,19 @@ SUMMARISED = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 SHORT_WARMUP = 3  # steps
 
 
-def warmup(epochs: Sequence[Mapping], batches_in_epoch: int) -> dict[str, int | str]:
+def warmup(epochs: Sequence[Mapping], batches_in_epoch: int, ahead: int = 0) -> dict[str, int | str]:
     """How many first steps the statistics leave out, and the rule: {"steps": ..., "policy": ...}.
 
-    The first epoch where at least two are whole, else the first three steps, but never all of them.
+    The first epoch where at least two are whole, else the first three steps, but never all of them. ahead:
+    batches that worker processes make at a time, all of which come almost at once in the beginning; as many
+    steps are left out then, half of all at most.
     """
     total = sum(epoch["steps"] for epoch in epochs)
     if sum(epoch["steps"] == batches_in_epoch for epoch in epochs) >= 2:
         return {"steps": epochs[0]["steps"], "policy": "the first epoch is left out"}
+    if ahead > SHORT_WARMUP and total > 2 * SHORT_WARMUP:
+        policy = "as many first steps are left out as batches were made ahead, half of all at most"
+        return {"steps": min(ahead, total // 2), "policy": policy}
     left_out = min(SHORT_WARMUP, total - 1)
     return {"steps": left_out, "policy": f"the first {SHORT_WARMUP} steps are left out, never all of them"}
 

@@ -214,7 +214,7 @@ def train_here(
         spent["run_s"] = time.perf_counter() - began
     if loader.tally is not None:
         loader.tally.check()
-    left_out = warmup(result.epochs, batches)["steps"]
+    left_out = warmup(result.epochs, batches, loader.request.ahead)["steps"]
     seen = watch and watch.safely(lambda: summary.summarise(watch.seen, left_out))
     own = {"loading": loader.tally and loader.tally.asdict(), "peak_gpu_mib": devices.peak_mib(place.device)}
     own["where"] = {"node": node_of_rank(), "gpu": devices.gpu_state(place.device)["uuid"]}

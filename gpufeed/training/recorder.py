@@ -109,7 +109,7 @@ class MinimumDuration:
         if not self.least_s:
             return 0
         in_epoch = steps_in_epoch(self.job.loader)
-        left_out = warmup(epochs, in_epoch)["steps"]
+        left_out = warmup(epochs, in_epoch, self.job.loader.request.ahead)["steps"]
         steady_s = min(gathered(throughput(rows[left_out:])["seconds"], self.job.loader.request.world_size))
         if steady_s >= self.least_s:
             return 0

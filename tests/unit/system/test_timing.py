@@ -33,9 +33,9 @@ def test_summary_agrees_with_numpy_and_is_ordered(values):
     assert found["std"] == pytest.approx(np.std(values, ddof=1) if len(values) > 1 else 0.0)
 
 
-@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 20))
-def test_warmup_never_leaves_everything_out(steps, batches):
-    found = warmup([{"steps": n} for n in steps], batches)
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 20), st.integers(0, 99))
+def test_warmup_never_leaves_everything_out(steps, batches, ahead):
+    found = warmup([{"steps": n} for n in steps], batches, ahead)
     assert 0 <= found["steps"] < sum(steps)
 
 
@@ -45,6 +45,13 @@ def test_warmup_never_leaves_everything_out(steps, batches):
 )
 def test_warmup_is_the_first_epoch_if_two_are_whole(steps, left_out):
     assert warmup([{"steps": n} for n in steps], steps[0])["steps"] == left_out
+
+
+@pytest.mark.parametrize(
+    ("total", "ahead", "left_out"), [(100, 32, 32), (40, 32, 20), (40, 2, 3), (6, 32, 3)]
+)
+def test_batches_made_ahead_are_warmup_where_no_epoch_is(total, ahead, left_out):
+    assert warmup([{"steps": total}], 500, ahead)["steps"] == left_out
 
 
 def test_throughput_counts_images_over_wall_time():

@@ -35,17 +35,18 @@ def resample(
     """One window of each image, uint8 (N, size, size, 3), on the images' device and its current stream.
 
     images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
-    windows: on the host or on that device; top, left, height and width may be fractions of a pixel.
+    windows: on the host or on that device; top, left, height and width may be fractions of a pixel (float64).
     A CUDA graph may capture it if all but a Ragged's pixels are on the device too, after one call before.
     What is on the device is not checked; no byte outside of an image is read, whatever the window.
     """
     device, count = checked(images)
+    shape = (count, size, size, 3)
     if out is None:
-        out = torch.empty((count, size, size, 3), dtype=torch.uint8, device=device)
-    elif (out.dtype, out.shape, out.device) != (torch.uint8, (count, size, size, 3), device):
+        out = torch.empty(shape, dtype=torch.uint8, device=device)
+    elif (out.dtype, out.shape, out.device) != (torch.uint8, shape, device) or not out.is_contiguous():
         raise GpufeedError(
-            f"out {out.dtype} {tuple(out.shape)} on {out.device}",
-            f"torch.uint8 {(count, size, size, 3)} on {device}",
+            f"out {out.dtype} {tuple(out.shape)} on {out.device} with strides {out.stride()}",
+            f"contiguous torch.uint8 {shape} on {device}",
             "give the place of the whole batch",
         )
     sources, fields = source_fields(images), window_fields(windows)
@@ -66,14 +67,14 @@ def resample(
     return out
 
 
-def launch(out: torch.Tensor, table: torch.Tensor, interleaved: bool) -> None:
-    """Run the kernel on the current stream of out's device."""
+def launch(out: torch.Tensor, table: torch.Tensor, whole_pixels: bool) -> None:
+    """Run the kernel on the current stream of out's device. whole_pixels: as `interleaved` says."""
     from gpufeed.augment.resample_kernel import TILE, WARPS, resample_tiles
 
     count, size = out.shape[:2]
     with torch.cuda.device_of(out):
         resample_tiles[(count * (-(-size // TILE)) ** 2,)](
-            out, table, count, SIZE=size, INTERLEAVED=interleaved, TILE=TILE, num_warps=WARPS
+            out, table, count, SIZE=size, INTERLEAVED=whole_pixels, TILE=TILE, num_warps=WARPS
         )
 
 

@@ -161,7 +161,8 @@ def test_what_is_no_image_is_refused(images):
 def test_a_place_of_another_size_is_refused():
     windows = windows_of([Window(0, 0, 1, 1, 5, 5, 0, 0, False)])
     image = torch.zeros((9, 7, 3), dtype=torch.uint8)
-    for out in (torch.zeros((1, 4, 5, 3), dtype=torch.uint8), torch.zeros((1, 5, 5, 3))):
+    whole = torch.zeros((1, 5, 6, 3), dtype=torch.uint8)
+    for out in (whole[:, :4, :5], whole[:, :, :5], torch.zeros((1, 5, 5, 3))):
         with pytest.raises(GpufeedError, match="out torch"):
             resample([image], windows, 5, out=out)
 

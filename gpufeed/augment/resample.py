@@ -35,6 +35,7 @@ def resample(
     """One window of each image, uint8 (N, size, size, 3), on the images' device and its current stream.
 
     images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
+    Memory that is not torch's own must stay until the stream is done.
     windows: on the host or on that device; top, left, height and width may be fractions of a pixel (float64).
     A CUDA graph may capture it if all but a Ragged's pixels are on the device too, after one call before.
     What is on the device is not checked; no byte outside of an image is read, whatever the window.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.encoded_file import MOST_BYTES, read_file
@@ -80,9 +81,9 @@ def samples(manifest: str | Path, count: int) -> list[str]:
 class Reader:
     """Reads, decodes and resizes single files: Pillow as in the reference, bilinear as in `resize`."""
 
-    def __init__(self, size: tuple[int, int]):
-        """size: (height, width) of all pictures."""
-        self.size = size
+    def __init__(self, size: tuple[int, int], recipe: RandomResizedCrop | None = None):
+        """size: (height, width) of all pictures. recipe: cuts out their middle; None stretches them."""
+        self.size, self.recipe = size, recipe
         self.decoder = PillowDecoder()
 
     def read(self, found: Found) -> Picture:
@@ -103,14 +104,17 @@ class Reader:
         decoded = self.decoder.decode([data])
         if decoded.images[0] is None:
             return Picture(found.path, None, decoded.outcomes[0].reason)
-        return Picture(found.path, resized(decoded.images[0], self.size), None)
+        image = decoded.images[0]
+        if self.recipe is not None:
+            sample = self.recipe.cut(image, self.recipe.window(0, 0, *image.shape[:2]))
+        else:
+            sample = resized(image, self.size)
+        return Picture(found.path, sample, None)
 
 
-def batches(
-    paths: Iterable[str], size: tuple[int, int], batch_size: int, threads: int
-) -> Iterator[list[Picture]]:
+def batches(paths: Iterable[str], reader: Reader, batch_size: int, threads: int) -> Iterator[list[Picture]]:
     """All files of `paths`, `batch_size` at a time; no more than one batch is in memory at once."""
-    reader, files = Reader(size), find(paths)
+    files = find(paths)
     with ThreadPoolExecutor(threads) as pool:  # Pillow decodes without Python's lock
         while found := list(islice(files, batch_size)):
             yield list(pool.map(reader.read, found))

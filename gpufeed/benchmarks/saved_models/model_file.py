@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, made_recipe
 from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.file_writes import whole
 from gpufeed.core.record import MODEL, MODEL_VERSION
@@ -39,6 +40,12 @@ class SavedModel:
     def size(self) -> tuple[int, int]:
         """(height, width) of the images that it was trained on."""
         return self.about["input"]["height"], self.about["input"]["width"]
+
+    @property
+    def recipe(self) -> RandomResizedCrop | None:
+        """What made the images of its evaluation; None where they were whole images of `size`."""
+        recipe = made_recipe(self.about["cell"]["hyper"].get("recipe"), 0)
+        return recipe and recipe.for_evaluation()
 
     def build(self, device: torch.device) -> nn.Module:
         """The model with its weights, on the device, in evaluation mode, by operations that run anywhere.

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpufeed.benchmarks.saved_models.image_files import Picture, batches, find, samples
+from gpufeed.benchmarks.saved_models.image_files import Picture, Reader, batches, find, samples
 from gpufeed.benchmarks.saved_models.model_file import SavedModel, load
 from gpufeed.benchmarks.saved_models.predictions_output import Prediction, whole_file, write_predictions
 from gpufeed.core.errors import Skip
@@ -41,7 +41,8 @@ class Predictor:
 
         top: how many classes, or all where there are fewer.
         """
-        for batch in batches(files, self.saved.size, BATCH, cores_allowed()):
+        reader = Reader(self.saved.size, self.saved.recipe)
+        for batch in batches(files, reader, BATCH, cores_allowed()):
             yield from self.of_batch(batch, top)
 
     def of_batch(self, batch: list[Picture], top: int) -> Iterator[Prediction]:

@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from image_fixtures import encode
 from PIL import Image
+from torchvision.transforms import InterpolationMode, functional
 from trained_fixtures import CLASSES, about, write_model
 
 from gpufeed.benchmarks.saved_models import image_files
@@ -239,6 +241,18 @@ def test_pixels_are_those_of_the_reference_resized(photos):
     found = Reader((8, 10)).read(Found(str(path)))
     expected = Image.open(path).convert("RGB").resize((10, 8), Image.Resampling.BILINEAR)
     assert np.array_equal(found.pixels, np.array(expected))
+
+
+def test_a_model_trained_on_crops_sees_the_middle_of_each_picture(model, photos):
+    saved = load(model)
+    assert saved.recipe is None
+    hyper = {**saved.about["cell"]["hyper"], "recipe": {"size": 8, "short_side": 10}}
+    cropping = replace(saved, about={**saved.about, "cell": {**saved.about["cell"], "hyper": hyper}})
+    path = photos / "more" / "e_large_green.JPG"
+    found = Reader((8, 8), cropping.recipe).read(Found(str(path)))
+    image = functional.resize(Image.open(path).convert("RGB"), 10, InterpolationMode.BILINEAR)
+    left, top = (image.width - 8) // 2, (image.height - 8) // 2
+    assert np.array_equal(found.pixels, np.array(image.crop((left, top, left + 8, top + 8))))
 
 
 def test_probabilities_are_those_of_the_model_on_normalised_pixels(model):

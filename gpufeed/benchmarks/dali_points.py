@@ -26,7 +26,8 @@ class DaliBulk(CallBulk):
     def open(self, files: Files) -> None:
         super().open(files)
         self.reading = None
-        if all(self.decoder.takes_all([read_file(path)], files.shape[:2]) for path in files.paths):
+        pairs = zip(files.paths, files.shapes, strict=True)
+        if all(self.decoder.takes_all([read_file(path)], shape[:2]) for path, shape in pairs):
             whole = -(-len(files.paths) // files.batch_size) * files.batch_size
             batches = (np.arange(whole) % len(files.paths)).reshape(-1, files.batch_size)
             self.reading = ReadingPipeline(self.decoder.pipeline, files.paths, files.batch_size, self.device)
@@ -35,33 +36,35 @@ class DaliBulk(CallBulk):
             for _ in self._read_by_dali(DEPTH):
                 pass
 
-    def run(self, images: int) -> Iterator[torch.Tensor]:
+    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         if self.reading is None:
             return super().run(images)
         return self._read_by_dali(-(-images // self.files.batch_size))
 
-    def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor]:
+    def _read_by_dali(self, batches: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         self.reading.allow(batches)
         on_cuda = self.device.type == "cuda"  # where DALI brings what it decoded, too
-        shape = (self.files.batch_size, *self.files.shape)
         for number in range(batches):
-            slot = number % SLOTS
-            out = torch.empty(shape, dtype=torch.uint8, device=self.device) if on_cuda else self.room(slot)
             try:
-                filled = self.reading.fill(self.reading.coming(), out)
+                ids = self.reading.coming()
+                size = int(self.files.bounds(ids)[-1])
+                if on_cuda:
+                    flat = torch.empty(size, dtype=torch.uint8, device=self.device)
+                else:
+                    flat = self.slots.free(number % SLOTS)
+                filled = self.reading.fill(ids, flat, [self.files.shapes[i] for i in ids])
             except RuntimeError as error:
                 raise self.changed(what_dali_says(error)) from error
             if not filled:
                 raise self.changed("images of other sizes")
-            yield out if on_cuda else self.delivered(out, slot)
+            yield self.files.images(ids, flat if on_cuda else self.slots.deliver(number % SLOTS, size))
 
     def changed(self, found: str) -> GpufeedError:
         """The error for files that have changed since `open`; later runs are fed with bytes."""
         self.reading = None
-        size = f"{self.files.height} x {self.files.width} pixels"
         return GpufeedError(
             f"{found}, from DALI's reader",
-            f"the images of {size} that were there when it began",
+            "the images that were there when it began, in their sizes",
             "prepare the dataset again: its files have changed",
         )
 

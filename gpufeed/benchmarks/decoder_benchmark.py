@@ -73,7 +73,7 @@ class StripsBulk(Bulk):
     def let_go(self) -> None:
         self.reader.let_go()
 
-    def run(self, images: int) -> Iterator[torch.Tensor]:
+    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         done = number = 0
         while done < images:
             group = self.groups[number % len(self.groups)]
@@ -104,36 +104,45 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Stored:
-    """A dataset as the sweep uses it: up to `images` files of its training split, in a fixed random order."""
+    """A dataset as the sweep uses it: up to `images` files of its training split, in a fixed random order.
+
+    sizes: (height, width) of each image as its file has it, int64 (files, 2).
+    """
 
     manifest_path: Path
     strips: Path | None
     paths: list[str]
+    sizes: np.ndarray
     images: Images
     bytes_per_pixel: float
     quality: int | None
 
+    @property
+    def size(self) -> tuple[int, int] | tuple[None, None]:
+        """(height, width) of all images; None where they differ."""
+        return tuple(self.sizes[0].tolist()) if (self.sizes == self.sizes[0]).all() else (None, None)
+
     def files(self, batch_size: int) -> Files:
-        return Files(
-            self.paths, self.images.height, self.images.width, batch_size, self.manifest_path, self.strips
-        )
+        sizes = self.sizes if self.size[0] is None else None
+        return Files(self.paths, *self.size, batch_size, self.manifest_path, self.strips, sizes)
 
 
 def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
-    """Reads a manifest; raises GpufeedError unless all its images have one size."""
+    """Reads a manifest."""
     manifest = Manifest.read(manifest_path)
-    height, width = manifest.image_size()
     everyone = manifest.ids("train")
     ids = np.random.default_rng(0).permutation(everyone)[:most]
     everything = manifest.paths()
     paths = [os.fspath(everything[id]) for id in ids]
-    size = sum(os.path.getsize(path) for path in paths)
+    sizes = manifest.table[["height", "width"]].to_numpy(np.int64)[ids]
+    pixels = int(sizes.prod(axis=1).sum())
     return Stored(
         manifest_path,
         strips,
         paths,
-        Images(height, width, len(paths), len(everyone)),
-        size / (len(paths) * height * width),
+        sizes,
+        Images(pixels / len(paths), len(paths), len(everyone)),
+        sum(os.path.getsize(path) for path in paths) / pixels,
         manifest.info.source.get("quality"),
     )
 
@@ -303,10 +312,12 @@ def measure_point(
     bench: Bench, point: Point, source: Stored, settings: Mapping, memory: DeviceMemory
 ) -> dict:
     """One point as the schema has it; an error makes it a failed point. Raises Skip only."""
+    height, width = source.size
     found = {
         **point.asdict(),
-        "height": source.images.height,
-        "width": source.images.width,
+        "height": height,
+        "width": width,
+        "pixels": source.images.pixels,
         "bytes_per_pixel": source.bytes_per_pixel,
         "quality": source.quality,
         "status": "done",

@@ -58,10 +58,9 @@ def settings(config: Mapping, experiment: str) -> dict | None:
 
 @dataclass(frozen=True)
 class Images:
-    """What the points need to know of a dataset: pixels of one image, and how many images there are."""
+    """What the points need to know of a dataset: pixels of an image, and how many images there are."""
 
-    height: int
-    width: int
+    pixels: float  # in the mean
     count: int  # that the sweep uses
     all: int  # of the training split
 
@@ -81,7 +80,7 @@ class Point:
 
 def batch_of(wanted: int, images: Images, batch_pixels: int) -> int:
     """Images a call: what is wanted, within `batch_pixels` and within the dataset."""
-    return max(1, min(wanted, batch_pixels // (images.height * images.width), images.count))
+    return max(1, min(wanted, int(batch_pixels // images.pixels), images.count))
 
 
 def core_counts(
@@ -118,7 +117,7 @@ def points(
 
     def usual(images: Images) -> int:
         if whole:
-            return max(1, min(images.all, STRIP_PIXELS // (images.height * images.width)))
+            return max(1, min(images.all, int(STRIP_PIXELS // images.pixels)))
         return batch_of(settings["batch_size"], images, pixels)
 
     for cores in counts:

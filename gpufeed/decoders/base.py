@@ -5,9 +5,10 @@ A tally counts whose images a loader yields, since a decoder leaves what it cann
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -111,14 +112,16 @@ class Decoder(ABC):
         decoded = self.decode(files)
         return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
 
-    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
-        """Decodes whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; one outcome a file.
+    def decode_into(self, files: list[bytes], out: torch.Tensor | list[torch.Tensor]) -> list[Outcome]:
+        """Decodes whole files into `out` on any device; one outcome a file.
 
-        An image of another size counts as failed; the row of a failed image holds anything. On CUDA the
-        rows are ready for the current stream.
+        out: contiguous uint8 (N, H, W, 3), or one (H, W, 3) a file where sizes differ. An image of another
+        size counts as failed; the row of a failed image holds anything. On CUDA the rows are ready for the
+        current stream.
         """
-        decoded = self.decode_to(files, out.device)
-        return fill_rows(out, decoded)
+        if not files:
+            return []
+        return fill_rows(out, self.decode_to(files, out[0].device))
 
     def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
         """Return one image at 1/factor of its height and width, rounded up, uint8 (h, w, 3).
@@ -132,17 +135,32 @@ class Decoder(ABC):
         """Decoder and version of its library, such as "pillow 12.0.0"."""
 
 
-def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
-    """Copies images of the size of out's rows, uint8 (N, H, W, 3), to their places; the new outcomes."""
-    outcomes, size = list(decoded.outcomes), tuple(out.shape[1:])
-    for place, image in enumerate(decoded.images):
-        if image is None:
-            continue
-        if tuple(image.shape) == size:
-            out[place].copy_(image)
-        else:
-            outcomes[place] = Outcome(None, f"decoded to {tuple(image.shape)}, the manifest says {size}")
+def fill_rows(out: torch.Tensor | list[torch.Tensor], decoded: DeviceDecoded) -> list[Outcome]:
+    """Copies images of the size of out's rows, uint8 (H, W, 3) each, to their places; the new outcomes."""
+    outcomes = checked(decoded, [row.shape for row in out])
+    for row, image, outcome in zip(out, decoded.images, outcomes, strict=True):
+        if outcome.decoder is not None:
+            row.copy_(image)
     return outcomes
+
+
+def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
+    """The outcomes, in which an image of another shape than it should have counts as failed."""
+    outcomes = list(decoded.outcomes)
+    for place, (image, shape) in enumerate(zip(decoded.images, shapes, strict=True)):
+        if image is not None and tuple(image.shape) != tuple(shape):
+            found = f"decoded to {tuple(image.shape)}, the manifest says {tuple(shape)}"
+            outcomes[place] = Outcome(None, found)
+    return outcomes
+
+
+def split(flat, shapes: Iterable[tuple[int, ...]]) -> Iterator:
+    """Views of a one-dimensional array or tensor, one a shape, in order."""
+    start = 0
+    for shape in shapes:
+        end = start + math.prod(shape)
+        yield flat[start:end].reshape(tuple(shape))
+        start = end
 
 
 def bad_file(path: Path, reason: str) -> GpufeedError:

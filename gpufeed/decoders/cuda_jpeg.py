@@ -32,9 +32,12 @@ class CudaJpegDecoder(DeviceDecoder):
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         images: list[torch.Tensor | None] = [None] * len(files)
         queued = [(group, *self._queue(group)) for group in grouped(files)]
-        for group, decoded, faults in queued:
-            for place, image, fault in zip(group.places, decoded, faults.tolist(), strict=True):  # sync point
-                images[place] = None if fault else image
+        if not queued:
+            return images
+        faults = iter(torch.cat([faults for *_, faults in queued]).tolist())  # sync point
+        for group, decoded, _ in queued:
+            for place, image in zip(group.places, decoded, strict=True):
+                images[place] = None if next(faults) else image
         return images
 
     def fill(self, files: list[bytes], out: torch.Tensor) -> bool:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.fallback import Refused, ResizingDecoder, isolate
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from gpufeed.decoders.dali_pipeline import DecodePipeline
@@ -49,8 +48,10 @@ class DaliCpuDecoder(ResizingDecoder):
         return isolate(self._decode_batch, files)
 
     def _decode_batch(self, files: list[bytes]) -> list[np.ndarray]:
+        from torch import device
+
         try:
-            return self.pipeline.decode(files, arrays)
+            return [image.numpy() for image in self.pipeline.decode(files, device("cpu"))]
         except RuntimeError as error:
             raise Refused(str(error)) from error
 
@@ -58,10 +59,3 @@ class DaliCpuDecoder(ResizingDecoder):
         import nvidia.dali
 
         return f"{self.name} {nvidia.dali.__version__}"
-
-
-def arrays(output) -> list[np.ndarray]:
-    """Copies of the images of a TensorListCPU, each (H, W, 3); DALI reuses its memory in the next run."""
-    if output.is_dense_tensor():
-        return list(np.array(output.as_tensor()))  # (N, H, W, 3)
-    return [np.array(output[i]) for i in range(len(output))]

@@ -47,9 +47,6 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
     tolerance = NVJPEG_TOLERANCE
 
     def open(self) -> None:
-        from nvidia.dali.plugin.pytorch import feed_ndarray
-
-        self.copy_into = feed_ndarray
         self.engines = jpeg_engines(self.device)
         self.use(0.0)
         self.chosen = False  # that is for the trial image alone
@@ -113,22 +110,9 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
 
     def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
         try:
-            return self.pipeline.decode(files, self._tensors)
+            return self.pipeline.decode(files, self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
-
-    def _tensors(self, output) -> list[torch.Tensor]:
-        """Copies of the images of a TensorListGPU, each (H, W, 3), queued on the current stream."""
-        if output.is_dense_tensor():
-            images = list(self._copy(output.as_tensor()).unbind(0))  # from (N, H, W, 3)
-        else:
-            images = [self._copy(output[i]) for i in range(len(output))]
-        torch.cuda.current_stream(self.device).synchronize()  # sync point: DALI reuses its memory next run
-        return images
-
-    def _copy(self, tensor) -> torch.Tensor:
-        copy = torch.empty(tensor.shape(), dtype=torch.uint8, device=self.device)
-        return self.copy_into(tensor, copy, cuda_stream=torch.cuda.current_stream(self.device))
 
     def version(self) -> str:
         import nvidia.dali

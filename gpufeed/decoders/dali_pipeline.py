@@ -1,6 +1,8 @@
 """The DALI pipeline behind dali_cpu and dali_gpu: encoded files in, one list of images out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ctypes import c_void_p
 
 import numpy as np
 import torch
@@ -8,6 +10,8 @@ from nvidia.dali import fn, types
 from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import feed_ndarray
+
+from gpufeed.decoders.base import split
 
 MOST_FILES = 1024  # in one run: 1024 images of 224 x 224 pixels are 154 MB
 
@@ -57,12 +61,9 @@ class DecodePipeline:
         images = fn.decoders.image(files, output_type=types.RGB, adjust_orientation=False, **self.options)
         return images if self.resize is None else stretched(images, self.resize)
 
-    def decode(self, files: list[bytes], unpack: Callable) -> list:
-        """All images, as `unpack` makes them from each TensorList; raises RuntimeError for a bad file."""
-        images: list = []
-        for _, output in self.runs(files):
-            images += unpack(output)
-        return images
+    def decode(self, files: list[bytes], device: torch.device) -> list[torch.Tensor]:
+        """All images on `device`, which is the pipeline's; raises RuntimeError for a bad file."""
+        return [image for _, output in self.runs(files) for image in copied(output, device)]
 
     def runs(
         self, files: list[bytes], values: Mapping[str, np.ndarray] | None = None
@@ -107,15 +108,30 @@ def drawn(names: Iterable[str]) -> dict[str, DataNode]:
     return {name: fn.external_source(name=name, device="cpu", dtype=types.FLOAT, ndim=0) for name in names}
 
 
-def copy_output(output, out: torch.Tensor) -> bool:
+def copied(output, device: torch.device) -> list[torch.Tensor]:
+    """Copies of the images of a TensorList on `device`, uint8 (H, W, 3) each, in one flat tensor."""
+    shapes = output.shape()
+    flat = torch.empty(sum(map(math.prod, shapes)), dtype=torch.uint8, device=device)
+    copy_output(output, flat, shapes)
+    return list(split(flat, shapes))
+
+
+def copy_output(output, out: torch.Tensor, shapes: Sequence[tuple[int, ...]] | None = None) -> bool:
     """Copies a TensorList to `out`, contiguous, (n, ...) on its device, n being the images in it.
 
-    False if their shapes differ from the rows of `out`.
+    shapes: of each image, where they differ; `out` is flat then, and uint8. False if the images have other
+    shapes than these, or than the rows of `out`.
     """
-    if not output.is_dense_tensor() or output[0].shape() != list(out.shape[1:]):
-        return False
     stream = torch.cuda.current_stream(out.device) if out.device.type == "cuda" else None
-    feed_ndarray(output.as_tensor(), out, cuda_stream=stream)
+    if shapes is not None:
+        if output.shape() != list(map(tuple, shapes)) or output.dtype != types.UINT8:
+            return False
+        on = {} if stream is None else {"cuda_stream": c_void_p(stream.cuda_stream), "non_blocking": True}
+        output.copy_to_external(c_void_p(out.data_ptr()), **on)
+    elif not output.is_dense_tensor() or output[0].shape() != list(out.shape[1:]):
+        return False
+    else:
+        feed_ndarray(output.as_tensor(), out, cuda_stream=stream)
     if stream is not None:
         stream.synchronize()  # sync point: DALI reuses its memory in a later run
     return True

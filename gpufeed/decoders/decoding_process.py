@@ -6,6 +6,7 @@ Imports no torch: a process is ready in 0.2 s without it, in 3 s with it.
 import mmap
 import os
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
@@ -14,28 +15,32 @@ import numpy as np
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders.base import Decoder, bad_file
+from gpufeed.decoders.base import Decoder, bad_file, split
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.system.host_memory import keep_freed_blocks
 
 
 @dataclass(frozen=True)
 class Opening:
-    """Files of one image size and the shape of the shared memory, uint8 (slots, batch, H, W, 3).
+    """Files, the shape of each one's image, and the shape of the shared memory, uint8 (slots, bytes).
 
     The descriptor of that memory follows on the same connection.
     """
 
     paths: list[str]
-    shape: tuple[int, int, int, int, int]
+    shapes: list[tuple[int, int, int]]
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Decode `count` files from number `first` on, beyond the last again from 0, to a place in a slot."""
+    """Decode `count` files from number `first` on, beyond the last again from 0, to a place in a slot.
+
+    start: the first byte of the first image there; the others follow without a gap.
+    """
 
     slot: int
-    row: int
+    start: int
     first: int
     count: int
 
@@ -57,7 +62,7 @@ def serve(connection: Connection, decoder_name: str, cores: list[int] | None) ->
     except Exception as error:
         connection.send(sendable_error(error))
         return
-    paths, target = [], np.empty((0, 0, 0, 0, 3), np.uint8)
+    paths, shapes, target = [], [], np.empty((0, 0), np.uint8)
     while True:
         try:
             message = connection.recv()
@@ -65,12 +70,13 @@ def serve(connection: Connection, decoder_name: str, cores: list[int] | None) ->
             return
         try:
             if isinstance(message, Opening):
-                paths, target = message.paths, shared_array(recv_handle(connection), message.shape)
+                paths, shapes = message.paths, message.shapes
+                target = shared_array(recv_handle(connection), message.shape)
                 answer = 0
             else:
-                chosen = [paths[(message.first + i) % len(paths)] for i in range(message.count)]
-                rows = target[message.slot, message.row : message.row + message.count]
-                answer = decode_into(decoder, chosen, rows)
+                chosen = [(message.first + i) % len(paths) for i in range(message.count)]
+                rows = split(target[message.slot, message.start :], [shapes[i] for i in chosen])
+                answer = decode_into(decoder, [paths[i] for i in chosen], rows)
         except Exception as error:
             answer = sendable_error(error)
         connection.send(answer)
@@ -93,8 +99,8 @@ def shared_array(descriptor: int, shape: tuple[int, ...]) -> np.ndarray:
         os.close(descriptor)
 
 
-def decode_into(decoder: Decoder, paths: list[str], rows: np.ndarray) -> int:
-    """Decodes files into uint8 (n, H, W, 3); returns how many another decoder had to decode.
+def decode_into(decoder: Decoder, paths: list[str], rows: Iterable[np.ndarray]) -> int:
+    """Decodes files into uint8 (H, W, 3) each; returns how many another decoder had to decode.
 
     Raises GpufeedError for a file that cannot be read or decoded, or has another size.
     """

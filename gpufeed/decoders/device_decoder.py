@@ -59,6 +59,8 @@ class DeviceDecoder(FallbackDecoder):
         return Decoded(*fill_gaps(self.name, images, files, self.pillow))
 
     def decode_to(self, files: list[bytes], device: torch.device) -> DeviceDecoded:
+        if device.type == "cpu":  # by one copy
+            return super().decode_to(files, device)
         on_device = self.decode_fitting(files)
         gaps = [i for i, image in enumerate(on_device) if image is None]
         filled, outcomes = fill_gaps(self.name, on_device, files, self.pillow)

@@ -40,9 +40,10 @@ class FallbackDecoder(Decoder):
     def decode(self, files: list[bytes]) -> Decoded:
         return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
 
-    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+    def decode_into(self, files: list[bytes], out: torch.Tensor | list[torch.Tensor]) -> list[Outcome]:
         """In one call where all files are of the library's kinds and come out in one size, as mostly."""
-        if files and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
+        one_size = not isinstance(out, list)
+        if files and one_size and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
             return [Outcome(self.name)] * len(files)
         return super().decode_into(files, out)
 
@@ -95,13 +96,17 @@ def fill_gaps(
 
 
 def isolate(decode_batch: Callable[[list[bytes]], list], files: list[bytes]) -> list[Any | None]:
-    """A batch call that raises Refused for one bad file: all files together, or else each alone."""
+    """A batch call that raises Refused for one bad file: all files together, or else half of them each.
+
+    So one bad file of a batch costs as much as decoding the batch again, not a call for every file.
+    """
     try:
         return decode_batch(files)
     except Refused:
         if len(files) == 1:
             return [None]
-    return [isolate(decode_batch, [data])[0] for data in files]
+    half = len(files) // 2
+    return [*isolate(decode_batch, files[:half]), *isolate(decode_batch, files[half:])]
 
 
 class ResizingDecoder(FallbackDecoder):

@@ -4,6 +4,7 @@ import torch
 
 from gpufeed.decoders.device_decoder import NVJPEG_TOLERANCE, DeviceDecoder
 from gpufeed.decoders.encoded_file import NVJPEG_KINDS, PNG_KINDS
+from gpufeed.decoders.image_transfer import together
 from gpufeed.decoders.nvimgcodec_cpu import NEEDS, OPTIONS, decode_streams
 
 
@@ -38,7 +39,7 @@ class NvImageCodecDecoder(DeviceDecoder):
         stream = torch.cuda.current_stream(self.device)
         images = decode_streams(self.library, self.codec, files, cuda_stream=stream.cuda_stream)
         # copies, since the library takes its memory back without regard to what torch has queued on it
-        copies = [None if image is None else torch.from_dlpack(image).clone() for image in images]
+        copies = together([None if image is None else torch.from_dlpack(image) for image in images])
         stream.synchronize()  # sync point: the copies are done before the originals go
         return copies
 

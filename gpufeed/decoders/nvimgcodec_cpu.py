@@ -36,7 +36,7 @@ class NvImageCodecCpuDecoder(FallbackDecoder):
 
     def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
         images = decode_streams(self.library, self.codec, files)
-        return [None if image is None else np.array(image) for image in images]
+        return [None if image is None else np.asarray(image) for image in images]  # each keeps its image
 
     def version(self) -> str:
         return f"{self.name} {self.library.__version__}"

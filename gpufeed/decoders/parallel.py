@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from multiprocessing import get_context
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -24,7 +25,7 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.decoders.base import bad_file
+from gpufeed.decoders.base import bad_file, checked, split
 from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
 
@@ -37,22 +38,50 @@ log = logging.getLogger("gpufeed")
 
 @dataclass(frozen=True)
 class Files:
-    """What is decoded: files of one image size, in this order, again and again in batches of `batch_size`.
+    """What is decoded: files in this order, again and again in batches of `batch_size`.
 
-    manifest, strips: the dataset of these files and its strips.bin, for who decodes whole strips instead.
+    height, width: of every image; None where they differ, and `sizes` has them, int64 (files, 2). manifest,
+    strips: the dataset of these files and its strips.bin, for who decodes whole strips instead.
     """
 
     paths: list[str]
-    height: int
-    width: int
+    height: int | None
+    width: int | None
     batch_size: int
     manifest: Path | None = None
     strips: Path | None = None
+    sizes: np.ndarray | None = None
 
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of one image: (H, W, 3)."""
-        return self.height, self.width, 3
+    @cached_property
+    def shapes(self) -> list[tuple[int, int, int]]:
+        """Of each file's image: (H, W, 3)."""
+        if self.sizes is None:
+            return [(self.height, self.width, 3)] * len(self.paths)
+        return [(height, width, 3) for height, width in self.sizes.tolist()]
+
+    @cached_property
+    def bytes(self) -> np.ndarray:
+        """Of each file's image, int64 (files,)."""
+        return np.array(self.shapes, np.int64).prod(axis=1)
+
+    def numbers(self, batch: int) -> np.ndarray:
+        """The files of a batch, int64 (batch_size,): beyond the last again from 0."""
+        return np.arange(batch * self.batch_size, (batch + 1) * self.batch_size) % len(self.paths)
+
+    def bounds(self, numbers: np.ndarray) -> np.ndarray:
+        """Where the image of each of n files begins in flat memory; last, where all end. int64 (n + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.bytes[numbers])])
+
+    def room(self) -> int:
+        """Bytes of the largest batch, whichever file it begins with."""
+        every = self.bounds(np.arange(len(self.paths) + self.batch_size) % len(self.paths))
+        return int((every[self.batch_size :] - every[: -self.batch_size]).max())
+
+    def images(self, numbers: np.ndarray, flat: torch.Tensor) -> torch.Tensor | list[torch.Tensor]:
+        """The images of files in flat memory as views, uint8: one (n, H, W, 3), or a list of (H, W, 3)."""
+        if self.sizes is None:
+            return flat[: self.bounds(numbers)[-1]].view(-1, self.height, self.width, 3)
+        return list(split(flat, [self.shapes[number] for number in numbers]))
 
 
 class Bulk(ABC):
@@ -81,12 +110,13 @@ class Bulk(ABC):
         """Lets go of the pages of files that it has mapped, which the kernel would not evict."""
 
     @abstractmethod
-    def run(self, images: int) -> Iterator[torch.Tensor]:
+    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         """Decodes `images` files or a few more, whole batches, from the first file on.
 
-        Yields uint8 (n, H, W, 3) on the device, ready for its current stream and valid until the next one
-        is asked for. Raises GpufeedError for a file that nobody can decode, after which it can run again,
-        and for a process that died or is stuck, after which the bulk can only be closed.
+        Yields uint8 (n, H, W, 3) on the device, or a list of (H, W, 3) for files of several sizes, ready for
+        its current stream and valid until the next one is asked for. Raises GpufeedError for a file that
+        nobody can decode, after which it can run again, and for a process that died or is stuck, after which
+        the bulk can only be closed.
         """
 
     @abstractmethod
@@ -123,7 +153,7 @@ class Slots:
     """Host memory for SLOTS batches, page-locked where the device is a GPU, and the way from it to there."""
 
     def __init__(self, files: Files, device: torch.device, shared: bool):
-        shape = (SLOTS, files.batch_size, *files.shape)
+        shape = (SLOTS, files.room())
         self.device, self.registered, self.descriptor = device, False, None
         self.copied: list[torch.cuda.Event | None] = [None] * SLOTS
         if shared:
@@ -135,17 +165,18 @@ class Slots:
             self.host = torch.empty(shape, dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def free(self, slot: int) -> torch.Tensor:
-        """The slot, uint8 (batch, H, W, 3), once the copy from it is over."""
+        """The slot, flat uint8, once the copy from it is over."""
         if (event := self.copied[slot]) is not None:
             event.synchronize()  # sync point: the slot is written again
         return self.host[slot]
 
-    def deliver(self, slot: int) -> torch.Tensor:
-        """The batch on the device; the host's own memory if that is the device."""
+    def deliver(self, slot: int, size: int) -> torch.Tensor:
+        """The first bytes of a slot on the device; the host's own memory if that is the device."""
+        host = self.host[slot, :size]
         if self.device.type == "cpu":
-            return self.host[slot]
-        batch = torch.empty_like(self.host[slot], device=self.device, pin_memory=False)
-        batch.copy_(self.host[slot], non_blocking=True)
+            return host
+        batch = torch.empty_like(host, device=self.device, pin_memory=False)
+        batch.copy_(host, non_blocking=True)
         if self.device.type == "cuda":
             self.copied[slot] = torch.cuda.Event()
             self.copied[slot].record(torch.cuda.current_stream(self.device))
@@ -214,14 +245,14 @@ class ProcessBulk(Bulk):
         self._check_alive()
         self.files = files
         self.slots = Slots(files, self.device, shared=True)
-        opening = Opening(files.paths, tuple(self.slots.host.shape))
+        opening = Opening(files.paths, files.shapes, tuple(self.slots.host.shape))
         for number, (process, connection) in enumerate(self.workers):
             self._send(number, opening)
             send_handle(connection, self.slots.descriptor, process.pid)
         for number in range(len(self.workers)):
             self._answer(number)
 
-    def run(self, images: int) -> Iterator[torch.Tensor]:
+    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         self._check_alive()
         count = -(-images // self.files.batch_size)
         asked: list[list[int]] = []  # of each batch: the processes that decode it
@@ -231,7 +262,7 @@ class ProcessBulk(Bulk):
                     asked.append(self._ask(len(asked)))
                 for worker in asked[number]:
                     self.fell_back += self._answer(worker)
-                yield self.slots.deliver(number % SLOTS)
+                yield delivered(self.files, self.slots, number)
         finally:
             self._drain()
 
@@ -243,15 +274,17 @@ class ProcessBulk(Bulk):
                     self._answer(number)
 
     def _ask(self, number: int) -> list[int]:
-        """Spreads batch `number` over the processes; returns those that have a part of it."""
-        size = self.files.batch_size
+        """Spreads batch `number` over the processes, equally many pixels each; returns those with a part."""
+        size, bounds = self.files.batch_size, self.files.bounds(self.files.numbers(number))
         self.slots.free(number % SLOTS)
         parts = min(size, len(self.workers))
-        bounds = [size * part // parts for part in range(parts + 1)]
+        cuts = np.searchsorted(bounds * parts, bounds[-1] * np.arange(parts + 1), "right") - 1
         asked = []
-        for part, (start, end) in enumerate(itertools.pairwise(bounds)):
+        for part, (start, end) in enumerate(itertools.pairwise(cuts.tolist())):
+            if start == end:  # beside an image that is larger than a part
+                continue
             worker = (number * parts + part) % len(self.workers)  # goes round: a small batch has few parts
-            self._send(worker, Task(number % SLOTS, start, number * size + start, end - start))
+            self._send(worker, Task(number % SLOTS, int(bounds[start]), number * size + start, end - start))
             asked.append(worker)
         return asked
 
@@ -347,40 +380,38 @@ class CallBulk(Bulk):
         if self.decoder.parallel != "device":
             self.slots = Slots(files, self.device, shared=False)
 
-    def run(self, images: int) -> Iterator[torch.Tensor]:
+    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
         count = -(-images // self.files.batch_size)
         waiting = self.reader.submit(self._read, 0)
         for number in range(count):
-            paths, data = waiting.result()
+            data = waiting.result()
             if number + 1 < count:
                 waiting = self.reader.submit(self._read, number + 1)
-            yield self._decode(paths, data, number % SLOTS)
+            yield self._decode(number, data)
 
-    def _read(self, number: int) -> tuple[list[str], list[bytes]]:
-        first = number * self.files.batch_size
-        all_paths = self.files.paths
-        paths = [all_paths[(first + i) % len(all_paths)] for i in range(self.files.batch_size)]
-        return paths, [read_file(path) for path in paths]
+    def _read(self, number: int) -> list[bytes]:
+        return [read_file(self.files.paths[i]) for i in self.files.numbers(number)]
 
-    def _decode(self, paths: list[str], data: list[bytes], slot: int) -> torch.Tensor:
-        out = self.room(slot)
-        outcomes = self.decoder.decode_into(data, out)
-        for outcome, path in zip(outcomes, paths, strict=True):
-            if outcome.decoder is None:
-                raise bad_file(Path(path), str(outcome.reason))
-        self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in outcomes)
-        return self.delivered(out, slot)
-
-    def room(self, slot: int) -> torch.Tensor:
-        """Where a batch is decoded to, uint8 (batch, H, W, 3): on the GPU, or in a slot."""
+    def _decode(self, number: int, data: list[bytes]) -> torch.Tensor | list[torch.Tensor]:
+        files, numbers = self.files, self.files.numbers(number)
         if self.slots is not None:
-            return self.slots.free(slot)
-        shape = (self.files.batch_size, *self.files.shape)
-        return torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
-
-    def delivered(self, batch: torch.Tensor, slot: int) -> torch.Tensor:
-        """A decoded batch on the device."""
-        return batch if self.slots is None else self.slots.deliver(slot)
+            images = files.images(numbers, self.slots.free(number % SLOTS))
+            outcomes = self.decoder.decode_into(data, images)
+        elif (
+            files.sizes is not None
+        ):  # its own memory, as no library of a GPU writes them where it is asked to
+            decoded = self.decoder.decode_to(data, self.decoder.device)
+            outcomes = checked(decoded, [files.shapes[i] for i in numbers])
+            images = decoded.images
+        else:
+            shape = (files.batch_size, files.height, files.width, 3)
+            images = torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
+            outcomes = self.decoder.decode_into(data, images)
+        for outcome, i in zip(outcomes, numbers, strict=True):
+            if outcome.decoder is None:
+                raise bad_file(Path(files.paths[i]), str(outcome.reason))
+        self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in outcomes)
+        return images if self.slots is None else delivered(files, self.slots, number)
 
     def version(self) -> str:
         return self.decoder.version()
@@ -388,6 +419,12 @@ class CallBulk(Bulk):
     def close(self) -> None:
         self.reader.shutdown(cancel_futures=True)
         self._drop_slots()
+
+
+def delivered(files: Files, slots: Slots, number: int) -> torch.Tensor | list[torch.Tensor]:
+    """Batch `number`, whole in its slot, on the device."""
+    numbers = files.numbers(number)
+    return files.images(numbers, slots.deliver(number % SLOTS, int(files.bounds(numbers)[-1])))
 
 
 @contextlib.contextmanager

@@ -1,11 +1,14 @@
 """torchvision.io on the GPU: nvJPEG, and the JPEG engine of those GPUs that have one."""
 
+import warnings
+
 import torch
 
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.device_decoder import DeviceDecoder
 from gpufeed.decoders.encoded_file import NVJPEG_KINDS
 from gpufeed.decoders.fallback import Refused, isolate
+from gpufeed.decoders.image_transfer import together
 
 
 class TorchvisionCudaDecoder(DeviceDecoder):
@@ -22,6 +25,11 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         import torchvision
 
         self.library = torchvision
+        with (
+            warnings.catch_warnings()
+        ):  # of buffers that are read only, once in a process; so does decode_jpeg
+            warnings.simplefilter("ignore")
+            torch.frombuffer(b"\0", dtype=torch.uint8)
 
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         return isolate(self._decode_batch, files)
@@ -37,11 +45,11 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         return True
 
     def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
-        return [image.permute(1, 2, 0).contiguous() for image in self._planes(files)]  # each (H, W, 3)
+        return together([image.permute(1, 2, 0) for image in self._planes(files)])  # each (H, W, 3)
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
         """Each (3, H, W); raises Refused if one file is bad."""
-        encoded = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
+        encoded = [torch.frombuffer(data, dtype=torch.uint8) for data in files]
         # sync point: the JPEG engine does not wait for the stream, and may write into memory that the
         # allocator has taken back but that kernels queued on the current stream still read. Other streams
         # cannot: what was lent to them comes back when they are done (Tensor.record_stream).

@@ -8,7 +8,7 @@ pipeline (OperatorConcurrency, DALI 2.4), so that one pipeline would not decode 
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING
@@ -159,12 +159,14 @@ class ReadingPipeline:
             raise RuntimeError(self.stopped_by)
         return self.begun[0].ids if self.begun else np.empty(0, np.int64)
 
-    def fill(self, ids: np.ndarray, out: torch.Tensor) -> bool:
+    def fill(
+        self, ids: np.ndarray, out: torch.Tensor, shapes: Sequence[tuple[int, ...]] | None = None
+    ) -> bool:
         """The next batch in `out`, contiguous (n, ...) on the device that was asked for.
 
-        False if the images have another shape. ids: int64 (n,), what the loader promises; raises
-        GpufeedError if other samples come next, and RuntimeError for what DALI refuses, after which there
-        is no next batch.
+        shapes: as in copy_output. False if the images have another shape. ids: int64 (n,), what the loader
+        promises; raises GpufeedError if other samples come next, and RuntimeError for what DALI refuses,
+        after which there is no next batch.
         """
         with self.lock:
             if not np.array_equal(self.coming(), ids):
@@ -173,7 +175,7 @@ class ReadingPipeline:
             found = np.array(read.as_tensor()).ravel()
             if not np.array_equal(found, ids):
                 raise wrong_ids(found, ids)
-            return copy_output(output, out)
+            return copy_output(output, out, shapes)
 
     def _run(self) -> "tuple[object, TensorListCPU]":
         """The next batch's images and their ids, int64, kept by DALI as long as they are referred to.

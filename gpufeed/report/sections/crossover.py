@@ -39,6 +39,12 @@ class Size:
     strips_on: str  # where strips decode: "the GPU" or "16 cores"
     cpu: dict[int, Rate]
     strips_cpu: dict[int, Rate]  # strips without the GPU, by cores
+    mixed: bool = False  # images of several sizes: `side` is of their mean
+
+    @property
+    def label(self) -> str:
+        """`64`, or `about 433` for images of several sizes."""
+        return f"{'about ' if self.mixed else ''}{self.side:g}"
 
     @property
     def worth(self) -> tuple[str, float] | None:
@@ -101,6 +107,7 @@ def sizes(points: pd.DataFrame) -> list[Size]:
                 strips_cpu={
                     int(cores): best(some) for cores, some in of[decoding_tables.STRIPS_CPU].groupby("cores")
                 },
+                mixed=bool(ours["mixed"].iloc[0]),
             )
         )
     return found
@@ -163,7 +170,7 @@ def _where(wins: Sequence[tuple[Size, bool]]) -> str:
     if len(won) == len(wins):
         return "at every size measured" if len(wins) > 1 else f"at {_pixels(won)}, the only size measured,"
     if won == [size for size, _ in wins][-len(won) :]:
-        return f"from {won[0].side:g} pixels a side on"
+        return f"from {won[0].label} pixels a side on"
     return f"only at {_pixels(won)}"
 
 
@@ -172,7 +179,7 @@ def _worths(found: Sequence[Size]) -> list[str]:
     known = [size for size in found if size.worth]
     if not known:
         return []
-    parts = [f"{say_worth(size.worth)} at {size.side:g}" for size in known]
+    parts = [f"{say_worth(size.worth)} at {size.label}" for size in known]
     return [f"By pixels a side, the best GPU decoder is worth {listing(parts)}."]
 
 
@@ -210,7 +217,7 @@ def _strips(found: Sequence[Size]) -> list[str]:
         others.append(f"{ratio(most.strips.median / cpu.median)} {cpu.decoder} on {plural(cores, 'core')}")
     return [
         f"Strips change this: decoded on {on} they are faster than every decoder of single files "
-        f"{_where(wins)}; at {most.side:g} pixels a side they reach {count(most.strips.median)} images/s, "
+        f"{_where(wins)}; at {most.label} pixels a side they reach {count(most.strips.median)} images/s, "
         f"{listing(others)}.",
         *_strips_without_gpu(most),
     ]
@@ -252,7 +259,7 @@ def _without_gpu(node: str, found: Sequence[Size]) -> str:
         cores = max(size.cpu)
         rate = size.cpu[cores]
         parts.append(
-            f"{rate.decoder} with {count(rate.median)} images/s at {size.side:g} pixels a side "
+            f"{rate.decoder} with {count(rate.median)} images/s at {size.label} pixels a side "
             f"({plural(cores, 'core')})"
         )
     return (
@@ -268,4 +275,4 @@ def _cores(counts: Sequence[int]) -> str:
 
 def _pixels(found: Sequence[Size]) -> str:
     """`64 and 128 pixels a side`."""
-    return f"{listing(f'{size.side:g}' for size in found)} pixels a side"
+    return f"{listing(size.label for size in found)} pixels a side"

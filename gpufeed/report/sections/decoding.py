@@ -100,7 +100,7 @@ def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFr
     of = rows[rows["dataset"] == size.dataset].iloc[0]
     quality = "" if pd.isna(of["quality"]) else f", quality {of['quality']:.0f}"
     return {
-        "size": f"{int(of['width'])} x {int(of['height'])}",
+        "size": decoding_tables.pixel_size(of),
         "source": f"{size.dataset}{quality}, {of['bytes_per_pixel']:.2f} bytes a pixel",
         "cpu": [_rate(size.cpu.get(cores)) for cores in counts],
         "gpu": _rate(size.gpu),
@@ -218,7 +218,7 @@ def _passes(rows: pd.DataFrame) -> str:
 
 def _tick(size: Size) -> str:
     words = crossover.say_worth(size.worth).replace("less than ", "< ").replace("more than ", "> ")
-    return f"{size.side:g}" + ("" if size.worth is None else f"\n{words}")
+    return size.label + ("" if size.worth is None else f"\n{words}")
 
 
 def _series(rows: pd.DataFrame, found: list[Size]) -> list[tuple[list[tuple[float, Rate]], str, dict]]:
@@ -424,4 +424,7 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 
 def _dataset(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
-    return f"{first['dataset']} ({int(first['width'])} x {int(first['height'])} pixels)"
+    size = decoding_tables.pixel_size(first)
+    return (
+        f"{first['dataset']} ({size})" if size.startswith("mixed") else f"{first['dataset']} ({size} pixels)"
+    )

@@ -11,7 +11,7 @@ from gpufeed.report import wording
 
 STRIPS, STRIPS_CPU = "strips", "strips_cpu"
 COLUMNS = [
-    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
+    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "mixed", "quality",
     "bytes_per_pixel", "cores", "physical_cores", "batch_size", "main", "cache", "status", "sentence", "n",
     "images_per_s", "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share",
     "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "machine",
@@ -25,7 +25,7 @@ SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
 
-    kind: `gpu` for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the
+    side: of a square of as many pixels as an image has, in the mean where sizes differ. kind: `gpu` for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the
     batch has the size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN
     where there are none.
     troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
@@ -42,7 +42,8 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
             continue
         rows += _rows(sweep)
         troubles += _troubles(sweep)
-    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(troubles, columns=TROUBLE_COLUMNS)
+    whole = {"height": "Int64", "width": "Int64"}  # empty where sizes differ
+    return pd.DataFrame(rows, columns=COLUMNS).astype(whole), pd.DataFrame(troubles, columns=TROUBLE_COLUMNS)
 
 
 def _rows(sweep: dict) -> list[dict]:
@@ -89,10 +90,13 @@ def _usual_batches(sweep: dict) -> dict[str, int]:
 
 def _point(point: dict) -> dict:
     names = ("dataset", "height", "width", "quality", "bytes_per_pixel", "cores", "batch_size", "cache")
-    rates, pixels = pd.Series(point["images_per_s"], dtype=float), point["height"] * point["width"]
+    rates = pd.Series(point["images_per_s"], dtype=float)
+    mixed = point["height"] is None
+    pixels = point["pixels"] if mixed else point["height"] * point["width"]
     images = sum(point["images"])
     return {name: point[name] for name in (*names, "status", "sentence", "buffers_mib")} | {
-        "side": pixels**0.5,
+        "side": round(pixels**0.5) if mixed else pixels**0.5,
+        "mixed": mixed,
         "n": len(rates),
         "images_per_s": rates.median(),
         "images_per_s_min": rates.min(),
@@ -133,6 +137,13 @@ def nodes(points: pd.DataFrame) -> list[str]:
     """The nodes in order: their names, which several may share, and their machines where these are known."""
     named = zip(points["node"], points["machine"], strict=True)
     return sorted({f"{node} ({machine})" if isinstance(machine, str) else node for node, machine in named})
+
+
+def pixel_size(row: pd.Series) -> str:
+    """`64 x 48`, the width and height of a point's images, or that they differ."""
+    if row["mixed"]:
+        return f"mixed sizes, as many pixels as {row['side']:g} x {row['side']:g} in the mean"
+    return f"{row['width']} x {row['height']}"
 
 
 def hardware(points: pd.DataFrame) -> str:

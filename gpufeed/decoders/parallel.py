@@ -278,9 +278,8 @@ class ProcessBulk(Bulk):
         size, bounds = self.files.batch_size, self.files.bounds(self.files.numbers(number))
         self.slots.free(number % SLOTS)
         parts = min(size, len(self.workers))
-        cuts = np.searchsorted(bounds * parts, bounds[-1] * np.arange(parts + 1), "right") - 1
         asked = []
-        for part, (start, end) in enumerate(itertools.pairwise(cuts.tolist())):
+        for part, (start, end) in enumerate(itertools.pairwise(cuts(bounds, parts))):
             if start == end:  # beside an image that is larger than a part
                 continue
             worker = (number * parts + part) % len(self.workers)  # goes round: a small batch has few parts
@@ -419,6 +418,11 @@ class CallBulk(Bulk):
     def close(self) -> None:
         self.reader.shutdown(cancel_futures=True)
         self._drop_slots()
+
+
+def cuts(bounds: np.ndarray, parts: int) -> list[int]:
+    """Where a batch is cut into parts of nearly as many bytes each: parts + 1 places in `bounds`."""
+    return (np.searchsorted(bounds * parts, bounds[-1] * np.arange(parts + 1), "right") - 1).tolist()
 
 
 def delivered(files: Files, slots: Slots, number: int) -> torch.Tensor | list[torch.Tensor]:

@@ -25,9 +25,10 @@ SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
 
-    side: of a square of as many pixels as an image has, in the mean where sizes differ. kind: `gpu` for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the
-    batch has the size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN
-    where there are none.
+    side: of a square of as many pixels as an image has, in the mean where sizes differ (`mixed`). kind: `gpu`
+    for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the batch has the
+    size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are
+    none.
     troubles: decoders that were skipped or failed, damaged files, failed or refused points, and what was
     left out, each with its sentence.
     """

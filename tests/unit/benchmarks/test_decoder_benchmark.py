@@ -13,6 +13,7 @@ from data_fixtures import REPOSITORY
 from hostile_fixtures import available
 from hypothesis import given
 from hypothesis import strategies as st
+from photo_fixtures import of_many_sizes
 
 from gpufeed.benchmarks import decoder_benchmark
 from gpufeed.benchmarks.decoder_benchmark import images_of_a_pass, measure_decoder, stored
@@ -32,7 +33,9 @@ from gpufeed.core.plan_decoding import (
 from gpufeed.core.registry import DECODERS, DecoderEntry
 from gpufeed.datasets import mosaic, synthetic
 from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.prepare import prepare
 from gpufeed.decoders.encoded_file import mean_size, read_file
+from gpufeed.report.sections import decoding_tables
 from gpufeed.stores.strips_build import build
 from gpufeed.system import page_cache
 from gpufeed.system.environment import cores_allowed
@@ -89,6 +92,47 @@ def test_every_point_is_measured_and_the_sweep_can_be_read_again(data, tmp_path,
         assert point["quality"] == 90
     record.DECODING.write(sweep, tmp_path / "a.json")
     assert record.DECODING.read(tmp_path / "a.json") == json.loads(json.dumps(sweep))
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """The manifest of nine JPEGs of several sizes to train on, and the pixels of these."""
+    root = tmp_path_factory.mktemp("photographs")
+    for split, label in (("train", "a"), ("train", "b"), ("val", "a")):
+        (root / "own" / split / label).mkdir(parents=True)
+    for number, data in enumerate(of_many_sizes()):
+        (root / "own/train" / "ab"[number % 2] / f"{number}.jpg").write_bytes(data)
+    (root / "own/val/a/0.jpg").write_bytes(data)
+    manifest = prepare("image_folder", [root / "own"], root / "out", "photographs", {})
+    rows = manifest.table[manifest.table["split"] == "train"]
+    return root / "out/manifest.parquet", int((rows["height"] * rows["width"]).sum())
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "dali_cpu"])
+def test_images_of_several_sizes_are_swept(photographs, tmp_path, decoder):
+    available(decoder)
+    path, pixels = photographs
+    sweep = swept(decoder, {"photographs": path}, cores=[1], batch_size=4)
+    assert sweep["status"] == "done", sweep["sentence"]
+    for point in sweep["points"]:
+        assert point["status"] == "done", point["sentence"]
+        assert (point["height"], point["width"], point["batch_size"]) == (None, None, 4)
+        assert point["pixels"] == pytest.approx(pixels / 9)
+        assert all(count % 4 == 0 for count in point["images"])
+    record.DECODING.write(sweep, tmp_path / "sweep.json")
+    table, _ = decoding_tables.read_sweeps([tmp_path / "sweep.json"])
+    row = table.iloc[-1]
+    assert row["mixed"]
+    assert row["side"] == round((pixels / 9) ** 0.5)
+    assert row["megapixels_per_s"] == pytest.approx(row["images_per_s"] * pixels / 9 / 1e6)
+
+
+def test_strips_of_several_sizes_are_a_failed_point_with_a_sentence(photographs, tmp_path):
+    path, _ = photographs
+    build(Manifest.read(path), tmp_path / "strips.bin")
+    sweep = swept("strips", {"photographs": path}, strips={"photographs": tmp_path / "strips.bin"})
+    assert sweep["status"] == "failed"
+    assert "image sizes in photographs" in sweep["sentence"]
 
 
 def test_a_point_says_how_its_decoder_was_set_for_the_size(data, tmp_path, monkeypatch):
@@ -232,7 +276,7 @@ def test_a_pass_is_never_longer_than_it_may_be(monkeypatch):
 
 
 def test_points_of_a_node():
-    sizes = {"small": Images(64, 64, 5000, 9000), "large": Images(1024, 1024, 20, 20)}
+    sizes = {"small": Images(64 * 64, 5000, 9000), "large": Images(1024 * 1024, 20, 20)}
     chosen = {**DEFAULTS, "batch_sizes": {"small": [32, 256]}, "cold": ["large"], "batch_pixels": 2**24}
     assert points(chosen, sizes, [1, 4]) == [
         Point("small", 1, 256),
@@ -251,7 +295,7 @@ def test_points_of_a_node():
 
 @given(st.integers(1, 10**6), st.integers(1, 5000), st.integers(1, 5000), st.integers(1, 10**6))
 def test_a_batch_fits_its_bounds(wanted, height, width, count):
-    batch = batch_of(wanted, Images(height, width, count, count), 2**20)
+    batch = batch_of(wanted, Images(height * width, count, count), 2**20)
     assert 1 <= batch <= min(wanted, count)
     assert batch == 1 or batch * height * width <= 2**20
 

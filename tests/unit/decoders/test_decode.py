@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from hostile_fixtures import available, hostile_files, photo, saved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from image_fixtures import encode, pixels
+from photo_fixtures import of_many_sizes
 from PIL import Image, ImageCms
 
 from gpufeed.core.errors import Skip
@@ -16,7 +18,8 @@ from gpufeed.core.registry import DECODERS, load
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.dali_gpu import share_of_engines, size_for_engines
 from gpufeed.decoders.encoded_file import mean_size
-from gpufeed.decoders.image_transfer import split, to_host
+from gpufeed.decoders.fallback import Refused, isolate
+from gpufeed.decoders.image_transfer import split, to_host, together
 from gpufeed.decoders.pillow import PillowDecoder
 
 ROOT = Path(__file__).parents[3]
@@ -196,6 +199,68 @@ def test_device_form_is_the_host_form(name):
         assert tensor.is_contiguous()
         assert np.array_equal(tensor.numpy(), host.images[place])
     assert decoder.decode_to([], torch.device("cpu")).images == []
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_batch_of_any_sizes_is_decoded_in_order_around_a_broken_file(name):
+    decoder, files = available(name), of_many_sizes()
+    files.insert(4, hostile_files()["overwritten PNG"].data)
+    files.insert(7, hostile_files()["GIF"].data)  # for Pillow, whoever decodes the others
+    right = PillowDecoder().decode(files).images
+    for found in (decoder.decode(files), decoder.decode_to(files, torch.device("cpu"))):
+        assert [outcome.decoder for outcome in found.outcomes if outcome.decoder != name][:1] == [None]
+        assert found.outcomes[7].decoder == "pillow"
+        for place, (image, expected) in enumerate(zip(found.images, right, strict=True)):
+            assert (image is None) == (expected is None) == (place == 4)
+            if image is not None:
+                assert decoder.tolerance.exceeded(np.asarray(image), expected) is None, place
+
+
+@pytest.mark.parametrize("name", ["pillow", "simplejpeg", "dali_cpu"])
+def test_images_go_to_the_places_that_they_are_given(name):
+    decoder, files = available(name), of_many_sizes()
+    right = PillowDecoder().decode(files).images
+    shapes = [image.shape for image in right]
+    shapes[3] = (5, 3, 3)  # as a manifest that is wrong
+    flat = torch.full((sum(map(math.prod, shapes)),), 7, dtype=torch.uint8)
+    out = list(split(flat, shapes))
+    outcomes = decoder.decode_into(files, out)
+    assert [place for place, outcome in enumerate(outcomes) if outcome.decoder is None] == [3]
+    assert "decoded to (3, 5, 3), the manifest says (5, 3, 3)" in outcomes[3].reason
+    assert torch.all(out.pop(3) == 7)
+    del right[3]
+    assert all(np.array_equal(image, expected) for image, expected in zip(out, right, strict=True))
+
+
+@given(st.integers(1, 40), st.sets(st.integers(0, 39)))
+def test_files_that_a_library_refuses_are_found_by_halves(count, bad):
+    calls = []
+
+    def decode(files):
+        calls.append(len(files))
+        if bad.intersection(files):
+            raise Refused
+        return list(files)
+
+    assert isolate(decode, list(range(count))) == [None if i in bad else i for i in range(count)]
+    spoilt = len(bad.intersection(range(count)))
+    assert len(calls) <= 1 + 2 * spoilt * math.ceil(math.log2(count) if count > 1 else 0)
+
+
+@pytest.mark.parametrize("planes", [False, True])
+def test_images_are_put_together_in_one_piece_of_memory(planes):
+    """planes: as torchvision gives images, a channel after the other."""
+    right = [None, *(photo(*size) for size in ((1, 1), (7, 300), (40, 9))), None]
+    given = [None if image is None else torch.from_numpy(image) for image in right]
+    if planes:
+        given = [None if g is None else g.permute(2, 0, 1).contiguous().permute(1, 2, 0) for g in given]
+    found = together(given)
+    assert [image is None for image in found] == [True, False, False, False, True]
+    images = found[1:4]
+    assert len({image.untyped_storage().data_ptr() for image in images}) == 1
+    assert all(image.is_contiguous() for image in images)
+    assert all(np.array_equal(image, photo) for image, photo in zip(images, right[1:4], strict=True))
+    assert together([None]) == [None]
 
 
 @pytest.mark.parametrize("name", DECODERS)

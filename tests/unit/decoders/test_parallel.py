@@ -2,19 +2,23 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available
+from hypothesis import given
+from hypothesis import strategies as st
+from photo_fixtures import of_many_sizes
 from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.synthetic import reorganise
 from gpufeed.decoders.encoded_file import read_file
-from gpufeed.decoders.parallel import CallBulk, Files, ProcessBulk, open_bulk, torch_threads
+from gpufeed.decoders.parallel import CallBulk, Files, ProcessBulk, cuts, open_bulk, torch_threads
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.system.cores import on_cores
 
@@ -55,6 +59,101 @@ def test_batches_are_the_files_in_order_again_and_again(images, name, cores):
         assert np.array_equal(run(bulk, 3), pixels[7:10])
         assert bulk.fell_back == 0
         assert name in bulk.version()
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """(Files of nine JPEGs of several sizes in batches of four, their images by Pillow)."""
+    folder = tmp_path_factory.mktemp("mixed")
+    encoded = of_many_sizes()
+    paths = [folder / f"{number}.jpg" for number in range(len(encoded))]
+    for path, data in zip(paths, encoded, strict=True):
+        path.write_bytes(data)
+    right = PillowDecoder().decode(encoded).images
+    sizes = np.array([image.shape[:2] for image in right])
+    return Files([str(path) for path in paths], None, None, 4, sizes=sizes), right
+
+
+def is_right(found, expected) -> None:
+    """Whether a batch of several sizes has these images, in one piece of memory."""
+    assert isinstance(found, list)
+    assert len({image.untyped_storage().data_ptr() for image in found}) == 1
+    assert all(np.array_equal(image, right) for image, right in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"torchvision_cpu"}))  # which imports torch
+def test_batches_of_several_sizes_are_the_files_in_order(mixed, name):
+    available(name)
+    files, right = mixed
+    with open_bulk(name, 2, CPU) as bulk:
+        bulk.open(files)
+        count = 0
+        for number, batch in enumerate(bulk.run(44)):  # five times around the files, through every slot
+            is_right(batch, [right[(4 * number + i) % 9] for i in range(4)])
+            count += len(batch)
+        assert count == 44
+        bulk.open(replace(files, batch_size=20))  # more than there are files
+        is_right(next(bulk.run(20)), (right * 3)[:20])
+        assert bulk.fell_back == 0
+
+
+def test_dalis_own_reader_brings_batches_of_several_sizes(mixed):
+    available("dali_cpu")
+    from gpufeed.benchmarks.dali_points import DaliBulk
+    from gpufeed.loaders.dali_reader import DEPTH
+
+    files, right = mixed
+    with DaliBulk("dali_cpu", 2, CPU) as bulk:
+        bulk.open(files)
+        assert bulk.reading is not None
+        follows = np.arange(12) % 9  # whole batches, again and again
+        for number, batch in enumerate(bulk.run(28), DEPTH):
+            is_right(batch, [right[i] for i in np.resize(follows, 4 * number + 4)[-4:]])
+
+
+def test_a_file_of_another_size_than_the_manifest_has_is_an_error_with_its_path(mixed):
+    files, right = mixed
+    sizes = files.sizes.copy()
+    sizes[5] = sizes[5, ::-1]  # as many pixels
+    for name in ("pillow", "nvimgcodec_cpu"):
+        available(name)
+        with open_bulk(name, 2, CPU) as bulk:
+            bulk.open(replace(files, sizes=sizes))
+            with pytest.raises(GpufeedError, match=f"{files.paths[5]}: decoded to"):
+                list(bulk.run(12))
+            is_right(next(bulk.run(4)), right[:4])
+
+
+sides = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 30)), min_size=1, max_size=9)
+
+
+@given(sides, st.integers(1, 20), st.integers(0, 5), st.integers(1, 8))
+def test_images_of_a_batch_lie_one_after_the_other_and_in_even_parts(sizes, batch_size, number, parts):
+    files = Files(["a"] * len(sizes), None, None, batch_size, sizes=np.array(sizes))
+    numbers = files.numbers(number)
+    bounds = files.bounds(numbers)
+    assert bounds[-1] <= files.room()
+    flat = torch.zeros(files.room(), dtype=torch.uint8)
+    images = files.images(numbers, flat)
+    for place, (image, i) in enumerate(zip(images, numbers, strict=True)):
+        assert tuple(image.shape) == (*sizes[i], 3)
+        assert torch.all(image == 0)  # nobody else's
+        image.fill_(place + 1)
+        assert torch.all(flat[bounds[place] : bounds[place + 1]] == place + 1)
+    assert int((flat > 0).sum()) == bounds[-1]
+    places = cuts(bounds, parts)
+    assert (places[0], places[-1], len(places)) == (0, batch_size, parts + 1)
+    assert places == sorted(places)
+    of_parts = np.diff(bounds[places])
+    assert of_parts.max() <= bounds[-1] / parts + np.diff(bounds).max()
+
+
+@given(st.integers(1, 20), st.integers(1, 12))
+def test_equal_images_are_cut_into_equal_parts(batch_size, parts):
+    files = Files(["a"] * 7, 3, 5, batch_size)
+    found = cuts(files.bounds(files.numbers(2)), parts)
+    assert found == [batch_size * part // parts for part in range(parts + 1)]
+    assert files.room() == 45 * batch_size
 
 
 @pytest.mark.parametrize("batch_size", [5, 23, 40])

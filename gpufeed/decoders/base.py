@@ -5,10 +5,9 @@ A tally counts whose images a loader yields, since a decoder leaves what it cann
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -152,15 +151,6 @@ def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]])
             found = f"decoded to {tuple(image.shape)}, the manifest says {tuple(shape)}"
             outcomes[place] = Outcome(None, found)
     return outcomes
-
-
-def split(flat, shapes: Iterable[tuple[int, ...]]) -> Iterator:
-    """Views of a one-dimensional array or tensor, one a shape, in order."""
-    start = 0
-    for shape in shapes:
-        end = start + math.prod(shape)
-        yield flat[start:end].reshape(tuple(shape))
-        start = end
 
 
 def bad_file(path: Path, reason: str) -> GpufeedError:

@@ -11,7 +11,7 @@ from nvidia.dali.data_node import DataNode
 from nvidia.dali.pipeline import Pipeline
 from nvidia.dali.plugin.pytorch import feed_ndarray
 
-from gpufeed.decoders.base import split
+from gpufeed.decoders.image_transfer import split
 
 MOST_FILES = 1024  # in one run: 1024 images of 224 x 224 pixels are 154 MB
 

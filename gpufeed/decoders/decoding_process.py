@@ -15,8 +15,9 @@ import numpy as np
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders.base import Decoder, bad_file, split
+from gpufeed.decoders.base import Decoder, bad_file
 from gpufeed.decoders.encoded_file import read_file
+from gpufeed.decoders.image_transfer import split
 from gpufeed.system.host_memory import keep_freed_blocks
 
 

@@ -25,9 +25,10 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.decoders.base import bad_file, checked, split
+from gpufeed.decoders.base import bad_file, checked
 from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
+from gpufeed.decoders.image_transfer import split
 
 SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
 STUCK_S = 300  # without an answer for so long a process counts as stuck

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, hostile_files, photo, saved
+from photo_fixtures import of_many_sizes
 from PIL import Image
 from stream_fixtures import wrong_beside_a_busy_stream
 
@@ -76,20 +77,40 @@ def test_one_bad_file_among_many(decoder):
         assert decoder.tolerance.exceeded(decoded.images[place], reference.images[place]) is None
 
 
-def test_thousand_calls_beside_a_busy_stream(decoder):
+@pytest.mark.parametrize("sizes", ["one", "several"])
+def test_many_calls_beside_a_busy_stream(decoder, sizes):
     """Freed memory that queued kernels still read is not overwritten, and every image is whole when read."""
-    encoded = shades(16)
-    expected = torch.stack(decoder.decode_to(encoded, DEVICE).images)  # (16, 64, 64, 3)
+    encoded = shades(16) if sizes == "one" else of_many_sizes()
 
     def make() -> torch.Tensor:
-        return torch.stack(decoder.decode_to(encoded, DEVICE).images)
+        return torch.cat([image.flatten() for image in decoder.decode_to(encoded, DEVICE).images])
 
-    assert wrong_beside_a_busy_stream(make, expected, CALLS) == 0
+    expected = make()
+
+    calls = CALLS if sizes == "one" else CALLS // 5  # cuda_jpeg has a call for each size
+    assert wrong_beside_a_busy_stream(make, expected, calls) == 0
+
+
+def test_images_of_several_sizes_lie_in_one_piece_of_memory(decoder):
+    encoded = [data for data in of_many_sizes() for _ in range(20)]
+    encoded[50:50] = [hostile_files()["overwritten PNG"].data, hostile_files()["GIF"].data]
+    decoded = decoder.decode_to(encoded, DEVICE)
+    right = PillowDecoder().decode(encoded).images
+    assert [decoded.outcomes[place].decoder for place in (50, 51)] == [None, "pillow"]
+    taken = [image for i, image in enumerate(decoded.images) if decoded.outcomes[i].decoder == decoder.name]
+    assert len(taken) == 180
+    if decoder.name != "cuda_jpeg":  # which has one a kind
+        assert len({image.untyped_storage().data_ptr() for image in taken}) == 1
+    for place, (image, expected) in enumerate(zip(decoded.images, right, strict=True)):
+        if image is not None:
+            assert image.is_contiguous()
+            assert decoder.tolerance.exceeded(image.cpu().numpy(), expected) is None, place
 
 
 @pytest.mark.alone
-def test_memory_does_not_grow(decoder):
-    encoded = shades(64)
+@pytest.mark.parametrize("sizes", ["one", "several"])
+def test_memory_does_not_grow(decoder, sizes):
+    encoded = shades(64) if sizes == "one" else of_many_sizes() * 8
 
     def used() -> int:
         torch.cuda.synchronize()

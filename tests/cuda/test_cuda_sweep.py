@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available
+from photo_fixtures import of_many_sizes
 
-from gpufeed.benchmarks.decoder_benchmark import DeviceMemory, StripsBulk, measure_decoder
+from gpufeed.benchmarks.decoder_benchmark import Bench, DeviceMemory, StripsBulk, measure_decoder
 from gpufeed.core.plan_decoding import DEFAULTS
 from gpufeed.core.record import DECODING
 from gpufeed.core.registry import DECODERS, load
@@ -17,6 +18,7 @@ from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.stores.strips_build import build
 
 DEVICE = torch.device("cuda", 0)
+DEPTH = 3  # of gpufeed.loaders.dali_reader, which imports DALI
 NAMES = [name for name in DECODERS if name != "strips"]
 
 
@@ -58,6 +60,30 @@ def test_batches_on_the_device_are_the_files_in_order(data, name):
                 found.append(batch.clone())
             for i, image in enumerate(torch.cat(found).cpu().numpy()):
                 assert tolerance.exceeded(image, right[i % len(right)]) is None, i
+        assert bulk.fell_back == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_of_several_sizes_come_to_the_device_in_order(tmp_path, name):
+    available(name)
+    encoded, tolerance = of_many_sizes(), load("decoder", name).tolerance
+    paths = [tmp_path / f"{number}.jpg" for number in range(len(encoded))]
+    for path, data in zip(paths, encoded, strict=True):
+        path.write_bytes(data)
+    right = PillowDecoder().decode(encoded).images
+    sizes = np.array([image.shape[:2] for image in right])
+    files = Files([str(path) for path in paths], None, None, 4, sizes=sizes)
+    bench = Bench(name, 2, None, DEVICE)
+    with bench:
+        bulk = bench.open(files)
+        number = 0 if getattr(bulk, "reading", None) is None else 4 * DEPTH
+        wraps = len(right) if number == 0 else 12  # DALI's reader has whole batches, again and again
+        found = [image.clone() for batch in bulk.run(4 * (2 * SLOTS + 7)) for image in batch]
+        assert len(found) == 4 * (2 * SLOTS + 7)
+        for place, image in enumerate(found, number):
+            assert image.device == DEVICE
+            expected = right[place % wraps % len(right)]
+            assert tolerance.exceeded(image.cpu().numpy(), expected) is None, place
         assert bulk.fell_back == 0
 
 

@@ -117,6 +117,23 @@ def test_the_page_answers_when_gpu_decoding_pays(results):
     assert "Not measured yet" not in html
 
 
+def test_images_of_several_sizes_are_shown_by_their_mean(tmp_path):
+    for path in swept.write_sweeps(tmp_path, decoders=["simplejpeg", "torchvision_cuda"]):
+        sweep = record.DECODING.read(path)
+        for point in sweep["points"]:
+            if point["dataset"] == "mosaic_512":
+                point |= {"height": None, "width": None, "pixels": 187_500.0, "dataset": "photographs"}
+        record.DECODING.write(sweep, path)
+    html = report_of(tmp_path)
+    for words in ("mixed sizes, as many pixels as 433 x 433 in the mean", "64 x 64", "about 433", "at 1024"):
+        assert words in html, words
+    publish_decoding.tabulate([path], tmp_path / "decoders.csv")
+    table = pd.read_csv(tmp_path / "decoders.csv", dtype={"height": str})
+    assert set(table["height"].dropna()) == {"32", "64", "128", "256", "1024"}
+    row = table[table["mixed"]].iloc[0]
+    assert row["megapixels_per_s"] == pytest.approx(row["images_per_s"] * 0.1875)
+
+
 def test_without_a_gpu_the_page_says_who_was_skipped_and_who_is_missing(tmp_path):
     swept.write_sweeps(tmp_path, None, ["simplejpeg", "torchvision_cuda"], counts=(1, 2))
     html = report_of(tmp_path)

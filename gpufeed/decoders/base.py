@@ -42,7 +42,10 @@ class Decoded:
 
 @dataclass(frozen=True)
 class DeviceDecoded:
-    """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for."""
+    """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for.
+
+    The tensors may be views of one piece of memory, which stays as long as one of them.
+    """
 
     images: list[torch.Tensor | None]
     outcomes: list[Outcome]
@@ -105,22 +108,20 @@ class Decoder(ABC):
         """Decodes whole files given as bytes."""
 
     def decode_to(self, files: list[bytes], device: torch.device) -> DeviceDecoded:
-        """Decodes whole files given as bytes; the images are ready for the device's current stream."""
+        """Decodes whole files of any sizes; the images are ready for the device's current stream."""
         from gpufeed.decoders.image_transfer import to_device
 
         decoded = self.decode(files)
         return DeviceDecoded(to_device(decoded.images, device), decoded.outcomes)
 
-    def decode_into(self, files: list[bytes], out: torch.Tensor | list[torch.Tensor]) -> list[Outcome]:
-        """Decodes whole files into `out` on any device; one outcome a file.
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
+        """Decodes whole files into `out`, contiguous uint8 (N, H, W, 3) on any device; one outcome a file.
 
-        out: contiguous uint8 (N, H, W, 3), or one (H, W, 3) a file where sizes differ. An image of another
-        size counts as failed; the row of a failed image holds anything. On CUDA the rows are ready for the
-        current stream.
+        An image of another size counts as failed; the row of a failed image holds anything. On CUDA the
+        rows are ready for the current stream.
         """
-        if not files:
-            return []
-        return fill_rows(out, self.decode_to(files, out[0].device))
+        decoded = self.decode_to(files, out.device)
+        return fill_rows(out, decoded)
 
     def decode_reduced(self, data: bytes, factor: int) -> np.ndarray | None:
         """Return one image at 1/factor of its height and width, rounded up, uint8 (h, w, 3).
@@ -134,16 +135,16 @@ class Decoder(ABC):
         """Decoder and version of its library, such as "pillow 12.0.0"."""
 
 
-def fill_rows(out: torch.Tensor | list[torch.Tensor], decoded: DeviceDecoded) -> list[Outcome]:
-    """Copies images of the size of out's rows, uint8 (H, W, 3) each, to their places; the new outcomes."""
-    outcomes = checked(decoded, [row.shape for row in out])
-    for row, image, outcome in zip(out, decoded.images, outcomes, strict=True):
+def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
+    """Copies images of the size of out's rows, uint8 (N, H, W, 3), to their places; the new outcomes."""
+    outcomes = checked(decoded, [out.shape[1:]] * len(decoded.images))
+    for place, (image, outcome) in enumerate(zip(decoded.images, outcomes, strict=True)):
         if outcome.decoder is not None:
-            row.copy_(image)
+            out[place].copy_(image)
     return outcomes
 
 
-def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
+def checked(decoded: DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
     """The outcomes, in which an image of another shape than it should have counts as failed."""
     outcomes = list(decoded.outcomes)
     for place, (image, shape) in enumerate(zip(decoded.images, shapes, strict=True)):

@@ -40,10 +40,9 @@ class FallbackDecoder(Decoder):
     def decode(self, files: list[bytes]) -> Decoded:
         return Decoded(*fill_gaps(self.name, self.decode_fitting(files), files, self.pillow))
 
-    def decode_into(self, files: list[bytes], out: torch.Tensor | list[torch.Tensor]) -> list[Outcome]:
+    def decode_into(self, files: list[bytes], out: torch.Tensor) -> list[Outcome]:
         """In one call where all files are of the library's kinds and come out in one size, as mostly."""
-        one_size = not isinstance(out, list)
-        if files and one_size and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
+        if files and self.takes_all(files, tuple(out.shape[1:3])) and self.fill(files, out):
             return [Outcome(self.name)] * len(files)
         return super().decode_into(files, out)
 

@@ -25,12 +25,13 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.decoders.base import bad_file, checked
+from gpufeed.decoders.base import Outcome, bad_file, checked
 from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
 from gpufeed.decoders.image_transfer import split
 
 SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
+COPIERS = 4  # threads that copy the images of a batch to a slot
 STUCK_S = 300  # without an answer for so long a process counts as stuck
 END_S = 5  # for killed processes to be gone; one that waits for a dead disk in the kernel may outlive it
 
@@ -367,7 +368,7 @@ class CallBulk(Bulk):
         """torch joins the images to a batch with the threads that it has: see `torch_threads`."""
         super().__init__(device)
         self.decoder = load("decoder", decoder)(cores)
-        self.reader = ThreadPoolExecutor(1)
+        self.reader, self.copiers = ThreadPoolExecutor(1), ThreadPoolExecutor(min(cores, COPIERS))
 
     @property
     def settings(self) -> dict[str, float | None]:
@@ -393,31 +394,42 @@ class CallBulk(Bulk):
         return [read_file(self.files.paths[i]) for i in self.files.numbers(number)]
 
     def _decode(self, number: int, data: list[bytes]) -> torch.Tensor | list[torch.Tensor]:
-        files, numbers = self.files, self.files.numbers(number)
-        if self.slots is not None:
-            images = files.images(numbers, self.slots.free(number % SLOTS))
-            outcomes = self.decoder.decode_into(data, images)
-        elif (
-            files.sizes is not None
-        ):  # its own memory, as no library of a GPU writes them where it is asked to
-            decoded = self.decoder.decode_to(data, self.decoder.device)
-            outcomes = checked(decoded, [files.shapes[i] for i in numbers])
-            images = decoded.images
+        if self.files.sizes is not None:
+            return self._decode_mixed(number, data)
+        shape = (self.files.batch_size, self.files.height, self.files.width, 3)
+        if self.slots is None:
+            out = torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
         else:
-            shape = (files.batch_size, files.height, files.width, 3)
-            images = torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
-            outcomes = self.decoder.decode_into(data, images)
-        for outcome, i in zip(outcomes, numbers, strict=True):
+            out = self.slots.free(number % SLOTS).view(shape)
+        self._take(number, self.decoder.decode_into(data, out))
+        return out if self.slots is None else delivered(self.files, self.slots, number)
+
+    def _decode_mixed(self, number: int, data: list[bytes]) -> list[torch.Tensor]:
+        on_host = self.slots is not None
+        decoded = self.decoder.decode_to(data, torch.device("cpu") if on_host else self.decoder.device)
+        numbers = self.files.numbers(number)
+        self._take(number, checked(decoded, [self.files.shapes[i] for i in numbers]))
+        if not on_host or self.device.type == "cpu":
+            return decoded.images
+        # torch's own threads would share each image, which a busy core makes far slower than one thread is
+        views = self.files.images(numbers, self.slots.free(number % SLOTS))
+        pairs = [(view.numpy(), image.numpy()) for view, image in zip(views, decoded.images, strict=True)]
+        list(self.copiers.map(lambda pair: np.copyto(*pair), pairs))
+        return delivered(self.files, self.slots, number)
+
+    def _take(self, number: int, outcomes: list[Outcome]) -> None:
+        """Counts the images of a batch; raises GpufeedError naming a file that could not be decoded."""
+        for outcome, i in zip(outcomes, self.files.numbers(number), strict=True):
             if outcome.decoder is None:
-                raise bad_file(Path(files.paths[i]), str(outcome.reason))
+                raise bad_file(Path(self.files.paths[i]), str(outcome.reason))
         self.fell_back += sum(outcome.decoder != self.decoder.name for outcome in outcomes)
-        return images if self.slots is None else delivered(files, self.slots, number)
 
     def version(self) -> str:
         return self.decoder.version()
 
     def close(self) -> None:
         self.reader.shutdown(cancel_futures=True)
+        self.copiers.shutdown()
         self._drop_slots()
 
 

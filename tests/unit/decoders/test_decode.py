@@ -216,22 +216,6 @@ def test_a_batch_of_any_sizes_is_decoded_in_order_around_a_broken_file(name):
                 assert decoder.tolerance.exceeded(np.asarray(image), expected) is None, place
 
 
-@pytest.mark.parametrize("name", ["pillow", "simplejpeg", "dali_cpu"])
-def test_images_go_to_the_places_that_they_are_given(name):
-    decoder, files = available(name), of_many_sizes()
-    right = PillowDecoder().decode(files).images
-    shapes = [image.shape for image in right]
-    shapes[3] = (5, 3, 3)  # as a manifest that is wrong
-    flat = torch.full((sum(map(math.prod, shapes)),), 7, dtype=torch.uint8)
-    out = list(split(flat, shapes))
-    outcomes = decoder.decode_into(files, out)
-    assert [place for place, outcome in enumerate(outcomes) if outcome.decoder is None] == [3]
-    assert "decoded to (3, 5, 3), the manifest says (5, 3, 3)" in outcomes[3].reason
-    assert torch.all(out.pop(3) == 7)
-    del right[3]
-    assert all(np.array_equal(image, expected) for image, expected in zip(out, right, strict=True))
-
-
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)))
 def test_files_that_a_library_refuses_are_found_by_halves(count, bad):
     calls = []

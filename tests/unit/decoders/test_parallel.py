@@ -75,9 +75,8 @@ def mixed(tmp_path_factory):
 
 
 def is_right(found, expected) -> None:
-    """Whether a batch of several sizes has these images, in one piece of memory."""
+    """Fails unless a batch of several sizes has these images."""
     assert isinstance(found, list)
-    assert len({image.untyped_storage().data_ptr() for image in found}) == 1
     assert all(np.array_equal(image, right) for image, right in zip(found, expected, strict=True))
 
 

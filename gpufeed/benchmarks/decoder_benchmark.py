@@ -134,7 +134,7 @@ def stored(manifest_path: Path, strips: Path | None, most: int) -> Stored:
     ids = np.random.default_rng(0).permutation(everyone)[:most]
     everything = manifest.paths()
     paths = [os.fspath(everything[id]) for id in ids]
-    sizes = manifest.table[["height", "width"]].to_numpy(np.int64)[ids]
+    sizes = manifest.sizes()[ids]
     pixels = int(sizes.prod(axis=1).sum())
     return Stored(
         manifest_path,

@@ -407,9 +407,7 @@ def needs_one_size(config: Mapping, dataset: str) -> bool:
     These must be of one size, to be one batch; those of random windows, and of decoders alone, need not.
     """
     return any(
-        cell.dataset == dataset
-        and getattr(cell, "recipe", "crop_flip") == "crop_flip"
-        and not impossible(cell)
+        cell.dataset == dataset and not RECIPES[cell.recipe].of_loader and not impossible(cell)
         for name in config["run"]
         for _, cell in crossed(config, name)
     )

@@ -81,7 +81,8 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
     folder = {"path": str(tmp_path / "own"), "names": "a digest"}
 
     def prepare(resize, planned=("training",)):
-        axes = {"dataset": "own", "loader": ["dataloader_sync", "host_cache"]}
+        axes = {"dataset": "own", "loader": "dataloader_sync", "augment": "torch"}
+        windows = {**axes, "recipe": "random_resized_crop"}
         run(
             "prepare_dataset.py",
             input=Named(archives=[]),
@@ -93,7 +94,10 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
                 "max_quarantined_share": 0.0,
                 "data_form": "folders",
                 "run": list(planned),
-                "experiments": {"training": {"blocks": {"one": axes}}},
+                "experiments": {
+                    "training": {"blocks": {"one": axes}},
+                    "windows": {"blocks": {"one": windows}},
+                },
                 "sources": {"own": {"layout": "image_folder", **({"resize": resize} if resize else {})}},
                 "use_instead": {},
                 "device": "cpu",
@@ -110,5 +114,6 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
     prepare([8, 8])
     assert "image sizes" not in (tmp_path / "log").read_text()
     assert Manifest.read(tmp_path / "out/manifest.parquet").image_size() == (8, 8)
-    prepare(None, planned=())  # nothing that needs one size
-    assert len(Manifest.read(tmp_path / "out/manifest.parquet").table) == 4
+    for planned in ((), ("windows",)):  # nothing that needs one size
+        prepare(None, planned)
+        assert len(Manifest.read(tmp_path / "out/manifest.parquet").table) == 4

@@ -73,7 +73,7 @@ class StripsBulk(Bulk):
     def let_go(self) -> None:
         self.reader.let_go()
 
-    def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
+    def run(self, images: int) -> Iterator[torch.Tensor]:
         done = number = 0
         while done < images:
             group = self.groups[number % len(self.groups)]

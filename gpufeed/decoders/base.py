@@ -44,7 +44,8 @@ class Decoded:
 class DeviceDecoded:
     """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for.
 
-    The tensors may be views of one piece of memory, which stays as long as one of them.
+    The tensors may be views of one piece of memory, one behind the other without a gap, so that one may begin
+    at any byte; that memory stays as long as one of them.
     """
 
     images: list[torch.Tensor | None]

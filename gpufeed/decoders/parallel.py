@@ -62,8 +62,8 @@ class Files:
         return [(height, width, 3) for height, width in self.sizes.tolist()]
 
     @cached_property
-    def bytes(self) -> np.ndarray:
-        """Of each file's image, int64 (files,)."""
+    def lengths(self) -> np.ndarray:
+        """Bytes of each file's image, int64 (files,)."""
         return np.array(self.shapes, np.int64).prod(axis=1)
 
     def numbers(self, batch: int) -> np.ndarray:
@@ -72,7 +72,7 @@ class Files:
 
     def bounds(self, numbers: np.ndarray) -> np.ndarray:
         """Where the image of each of n files begins in flat memory; last, where all end. int64 (n + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.bytes[numbers])])
+        return np.concatenate([[0], np.cumsum(self.lengths[numbers])])
 
     def room(self) -> int:
         """Bytes of the largest batch, whichever file it begins with."""

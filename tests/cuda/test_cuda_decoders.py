@@ -93,7 +93,7 @@ def test_many_calls_beside_a_busy_stream(decoder, sizes):
 
 def test_images_of_several_sizes_lie_in_one_piece_of_memory(decoder):
     encoded = [data for data in of_many_sizes() for _ in range(20)]
-    encoded[50:50] = [hostile_files()["overwritten PNG"].data, hostile_files()["GIF"].data]
+    encoded[50:50] = [hostile_files()["truncated JPEG"].data, hostile_files()["GIF"].data]
     decoded = decoder.decode_to(encoded, DEVICE)
     right = PillowDecoder().decode(encoded).images
     assert [decoded.outcomes[place].decoder for place in (50, 51)] == [None, "pillow"]

@@ -107,7 +107,7 @@ def sizes(points: pd.DataFrame) -> list[Size]:
                 strips_cpu={
                     int(cores): best(some) for cores, some in of[decoding_tables.STRIPS_CPU].groupby("cores")
                 },
-                mixed=bool(ours["mixed"].iloc[0]),
+                mixed=bool(ours["height"].isna().any()),
             )
         )
     return found

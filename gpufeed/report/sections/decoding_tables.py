@@ -11,7 +11,7 @@ from gpufeed.report import wording
 
 STRIPS, STRIPS_CPU = "strips", "strips_cpu"
 COLUMNS = [
-    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "mixed", "quality",
+    "experiment", "decoder", "kind", "version", "dataset", "height", "width", "side", "quality",
     "bytes_per_pixel", "cores", "physical_cores", "batch_size", "main", "cache", "status", "sentence", "n",
     "images_per_s", "images_per_s_min", "images_per_s_max", "megapixels_per_s", "evicted_share",
     "fell_back_share", "buffers_mib", "device", "hardware", "gpu", "cpu", "node_cores", "node", "machine",
@@ -25,7 +25,7 @@ SAME_MACHINE = ["gpu", "cpu", "node_cores", "driver", "stack", "torch"]
 def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """(points, troubles) of sweep files; columns: COLUMNS and TROUBLE_COLUMNS.
 
-    side: of a square of as many pixels as an image has, in the mean where sizes differ (`mixed`). kind: `gpu`
+    side: of a square of as many pixels as an image has, in the mean where sizes differ. kind: `gpu`
     for a decoder that decodes on one, `strips`, `strips_cpu`, else `cpu`. main: whether the batch has the
     size that the sweep uses for all image sizes. Rates are of the passes after warm-up, NaN where there are
     none.
@@ -97,7 +97,6 @@ def _point(point: dict) -> dict:
     images = sum(point["images"])
     return {name: point[name] for name in (*names, "status", "sentence", "buffers_mib")} | {
         "side": round(pixels**0.5) if mixed else pixels**0.5,
-        "mixed": mixed,
         "n": len(rates),
         "images_per_s": rates.median(),
         "images_per_s_min": rates.min(),
@@ -142,7 +141,7 @@ def nodes(points: pd.DataFrame) -> list[str]:
 
 def pixel_size(row: pd.Series) -> str:
     """`64 x 48`, the width and height of a point's images, or that they differ."""
-    if row["mixed"]:
+    if pd.isna(row["height"]):
         return f"mixed sizes, as many pixels as {row['side']:g} x {row['side']:g} in the mean"
     return f"{row['width']} x {row['height']}"
 

@@ -15,6 +15,7 @@ def row(decoder, side, rate, kind="cpu", cores=1, spread=0.01, n=5, **more):
         "decoder": decoder,
         "kind": kind,
         "dataset": f"mosaic_{side}",
+        **dict.fromkeys(("height", "width"), side),
         "side": float(side),
         "cores": cores,
         "main": True,

@@ -401,18 +401,6 @@ def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:
             yield block_name, settle(cell)
 
 
-def needs_one_size(config: Mapping, dataset: str) -> bool:
-    """Whether a cell of the experiments in `run` yields images of a dataset in the size of its files.
-
-    These must be of one size, to be one batch; those of random windows, and of decoders alone, need not.
-    """
-    return any(
-        cell.dataset == dataset and not RECIPES[cell.recipe].of_loader and not impossible(cell)
-        for name in config["run"]
-        for _, cell in crossed(config, name)
-    )
-
-
 def plan(config: Mapping, compose=lambda cell, where: {}) -> Plan:
     """All cells of a checked config.
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpufeed.core.cells import needs_one_size
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import NO_ROOM, enough_disk
 from gpufeed.core.folders import check_apart
@@ -143,8 +142,11 @@ def for_job(job: Any) -> None:
         form=job.config["data_form"],
         quantity=dict(job.params.quantity),
     )
-    if needs_one_size(job.config, job.params.dataset):
-        manifest.image_size()  # several sizes cannot be one batch: said now, not by each cell
+    try:
+        manifest.image_size()
+    except GpufeedError as error:  # said now, and not by each cell alone
+        by = "recipes that crop and resize, and sweeps of decoders"
+        log.warning("%s can be measured only by %s: %s", job.params.dataset, by, error)
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
     log.info("quarantined: %d", len(manifest.info.quarantined))
     for sentence, count in manifest.info.left_out.items():

@@ -62,7 +62,7 @@ def test_prepare_dataset(tmp_path):
             layout="synthetic", dataset="small", options={"count": 20, "size": 8}, resize=[6, 4], quantity={}
         ),
         output=Named(manifest=str(tmp_path / "manifest.parquet"), images=str(tmp_path / "images")),
-        config={"max_quarantined_share": 0.0, "data_form": "folders", "run": []},
+        config={"max_quarantined_share": 0.0, "data_form": "folders"},
         threads=2,
         log=[str(tmp_path / "log")],
     )
@@ -80,9 +80,7 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
             Image.new("RGB", (side, side)).save(tmp_path / f"own/{name}/{number}.png")
     folder = {"path": str(tmp_path / "own"), "names": "a digest"}
 
-    def prepare(resize, planned=("training",)):
-        axes = {"dataset": "own", "loader": "dataloader_sync", "augment": "torch"}
-        windows = {**axes, "recipe": "random_resized_crop"}
+    def prepare(resize):
         run(
             "prepare_dataset.py",
             input=Named(archives=[]),
@@ -90,19 +88,7 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
                 layout="image_folder", dataset="own", options={}, resize=resize, folder=folder, quantity={}
             ),
             output=Named(manifest=str(tmp_path / "out/manifest.parquet")),
-            config={
-                "max_quarantined_share": 0.0,
-                "data_form": "folders",
-                "run": list(planned),
-                "experiments": {
-                    "training": {"blocks": {"one": axes}},
-                    "windows": {"blocks": {"one": windows}},
-                },
-                "sources": {"own": {"layout": "image_folder", **({"resize": resize} if resize else {})}},
-                "use_instead": {},
-                "device": "cpu",
-                "seed": 0,
-            },
+            config={"max_quarantined_share": 0.0, "data_form": "folders"},
             threads=1,
             log=[str(tmp_path / "log")],
         )
@@ -114,6 +100,3 @@ def test_a_folder_of_images_of_several_sizes_is_for_some_recipes_which_the_log_s
     prepare([8, 8])
     assert "image sizes" not in (tmp_path / "log").read_text()
     assert Manifest.read(tmp_path / "out/manifest.parquet").image_size() == (8, 8)
-    for planned in ((), ("windows",)):  # nothing that needs one size
-        prepare(None, planned)
-        assert len(Manifest.read(tmp_path / "out/manifest.parquet").table) == 4

@@ -145,7 +145,7 @@ def for_job(job: Any) -> None:
     try:
         manifest.image_size()
     except GpufeedError as error:  # said now, and not by each cell alone
-        by = "recipes that crop and resize, and sweeps of decoders"
+        by = "recipes that crop and resize, and the decoder benchmark"
         log.warning("%s can be measured only by %s: %s", job.params.dataset, by, error)
     log.info("%s: %s images", job.params.dataset, manifest.table["split"].value_counts().to_dict())
     log.info("quarantined: %d", len(manifest.info.quarantined))

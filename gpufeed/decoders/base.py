@@ -42,10 +42,10 @@ class Decoded:
 
 @dataclass(frozen=True)
 class DeviceDecoded:
-    """As Decoded, with one contiguous uint8 (H, W, 3) tensor an image on the device that was asked for.
+    """As Decoded, with one uint8 (H, W, 3) tensor an image on the device that was asked for.
 
-    The tensors may be views of one piece of memory, one behind the other without a gap, so that one may begin
-    at any byte; that memory stays as long as one of them.
+    On a GPU channels may lie apart, as torchvision has them, or images one behind the other in one piece of
+    memory, which stays as long as one of them, and in which one may begin at any byte.
     """
 
     images: list[torch.Tensor | None]

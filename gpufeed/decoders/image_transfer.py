@@ -32,14 +32,16 @@ def to_device(images: Sequence[np.ndarray | None], device: torch.device) -> list
 
 def to_host(images: Sequence[torch.Tensor | None]) -> list[np.ndarray | None]:
     """uint8 (H, W, 3) tensors of one device as arrays; waits for the device's current stream."""
-    import torch
-
-    present = [image.reshape(-1) for image in images if image is not None]
-    return in_place(images, torch.cat(present).cpu().numpy()) if present else list(images)  # synchronises
+    return in_place(images, joined(images).cpu().numpy())  # synchronises
 
 
 def together(images: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Copies of images, (H, W, 3) each of any strides, in one flat tensor; None stays None.
+    """Copies of images, (H, W, 3) each of any strides, in one flat tensor; None stays None."""
+    return in_place(images, joined(images))
+
+
+def joined(images: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Their bytes, one image behind the other.
 
     On a GPU one kernel copies 64 images or more, where a copy of each would be a launch of each.
     """
@@ -47,7 +49,7 @@ def together(images: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]
 
     # rows are pixels, in which all images are alike; of channels that lie apart, too, that is a view
     present = [image.flatten(0, 1) for image in images if image is not None]
-    return in_place(images, torch.cat(present).reshape(-1)) if present else list(images)
+    return torch.cat(present).reshape(-1) if present else torch.empty(0, dtype=torch.uint8)
 
 
 def in_place(images: Sequence[Any | None], flat: Any) -> list[Any | None]:

@@ -8,7 +8,6 @@ from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.device_decoder import DeviceDecoder
 from gpufeed.decoders.encoded_file import NVJPEG_KINDS
 from gpufeed.decoders.fallback import Refused, isolate
-from gpufeed.decoders.image_transfer import together
 
 
 class TorchvisionCudaDecoder(DeviceDecoder):
@@ -45,7 +44,7 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         return True
 
     def _decode_batch(self, files: list[bytes]) -> list[torch.Tensor]:
-        return together([image.permute(1, 2, 0) for image in self._planes(files)])  # each (H, W, 3)
+        return [image.permute(1, 2, 0) for image in self._planes(files)]  # each (H, W, 3), not copied
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
         """Each (3, H, W); raises Refused if one file is bad."""

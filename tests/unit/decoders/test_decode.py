@@ -245,6 +245,8 @@ def test_images_are_put_together_in_one_piece_of_memory(planes):
     assert all(image.is_contiguous() for image in images)
     assert all(np.array_equal(image, photo) for image, photo in zip(images, right[1:4], strict=True))
     assert together([None]) == [None]
+    pairs = zip(to_host(given), right, strict=True)
+    assert all(image is expected is None or np.array_equal(image, expected) for image, expected in pairs)
 
 
 @pytest.mark.parametrize("name", DECODERS)

@@ -224,9 +224,15 @@ LOADERS = {
         "gpufeed.loaders.resident_jpeg:ResidentJpegLoader", extension=True, resizes=False, augments=ON_DEVICE
     ),
     "spdl": LoaderEntry(
-        "gpufeed.loaders.spdl:SpdlLoader", workers="optional", threads=True, own_process=True
+        "gpufeed.loaders.spdl:SpdlLoader",
+        workers="optional",
+        threads=True,
+        own_process=True,
+        windows="given",
     ),
-    "spdl_processes": LoaderEntry("gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True),
+    "spdl_processes": LoaderEntry(
+        "gpufeed.loaders.spdl:SpdlProcessesLoader", workers="required", stays=True, windows="given"
+    ),
     "webdataset": LoaderEntry(
         "gpufeed.loaders.webdataset:WebDatasetLoader",
         workers="optional",

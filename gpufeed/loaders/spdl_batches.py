@@ -1,6 +1,7 @@
 """One batch of the loader spdl: its files read and decoded, in whatever thread asks for it.
 
-FFmpeg, as SPDL brings it, decodes without the interpreter's lock: an image to a frame, frames to pixels.
+FFmpeg, as SPDL brings it, works without the interpreter's lock: it decodes an image to a frame, cuts a
+recipe's window out of that, resizes it, and gives the pixels of a batch's frames.
 """
 
 import threading
@@ -13,6 +14,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
+from gpufeed.augment.random_resized_crop import Window
 from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.encoded_file import JPEG_END, JPEG_START, read_file
@@ -21,6 +23,40 @@ from gpufeed.loaders.base import PEERS, LoadRequest, empty_batch
 from gpufeed.loaders.samples import Samples
 
 NAME = "spdl"
+# By how many powers of two fewer chroma than luma samples a frame has, across and down. None: all others.
+SUBSAMPLED = {"yuvj420p": (1, 1), "yuvj422p": (1, 0), "yuvj440p": (0, 1), "yuvj411p": (2, 0)}
+# FFmpeg's "bilinear" is a triangle that widens as the image shrinks. By itself it rounds earlier, and takes
+# every second chroma sample.
+SCALING = "bilinear+accurate_rnd+full_chroma_int+full_chroma_inp"
+
+
+@dataclass(frozen=True)
+class Crop:
+    """A window as FFmpeg's filters. size: rows and columns of a sample."""
+
+    window: Window
+    size: int
+
+    def filters(self, pix_fmt: str) -> str:
+        """Return the filters for a frame of this format, without the conversion to RGB."""
+        w, (across, down) = self.window, SUBSAMPLED.get(pix_fmt, (0, 0))
+        filters = [
+            f"crop={w.width}:{w.height}:{w.left}:{w.top}:exact=1",
+            f"scale={w.columns}:{w.rows}:flags={SCALING}"
+            f":in_h_chr_pos={chroma_place(w.left, across)}:in_v_chr_pos={chroma_place(w.top, down)}",
+        ]
+        if (w.rows, w.columns) != (self.size, self.size):
+            filters.append(f"crop={self.size}:{self.size}:{w.first_column}:{w.first_row}:exact=1")
+        return ",".join([*filters, "hflip"] if w.flip else filters)
+
+
+def chroma_place(offset: int, power: int) -> int:
+    """Return where the first chroma sample lies after a crop at `offset`, in 1/256 of a pixel, for `scale`.
+
+    A chroma sample of a JPEG lies in the middle of its 2**power pixels. The crop keeps the one that holds its
+    first pixel, and by itself `scale` takes that pixel for the first of them: colours would move.
+    """
+    return (2**power - 1) * 128 - 256 * (offset % 2**power)
 
 
 class Ffmpeg:
@@ -58,10 +94,10 @@ class Ffmpeg:
         codec = ".".join(map(str, get_ffmpeg_versions()["libavcodec"]))
         return f"spdl {version('spdl-io')}, libavcodec {codec}"
 
-    def decode(self, data: bytes, size: tuple[int, int] | None = None):
+    def decode(self, data: bytes, size: tuple[int, int] | None = None, crop: Crop | None = None):
         """The frame of an encoded image, RGB; None where FFmpeg refuses it, or a JPEG has no end.
 
-        size: (height, width); an image of any other is None, too.
+        size: (height, width); an image of any other is None, too. crop: what is made of an image of `size`.
         """
         if data.startswith(JPEG_START) and not data.endswith(JPEG_END):
             return None
@@ -69,8 +105,9 @@ class Ffmpeg:
             packets = self.io.demux_image(data)
             if size is not None:
                 frame = self.io.decode_packets(packets, filter_desc=None, decode_config=self.options)
-                # a kept graph would scale another size to its own
-                return self._rgb(frame, size) if (frame.height, frame.width) == size else None
+                if (frame.height, frame.width) != size:  # a kept graph would scale it to its own
+                    return None
+                return self._rgb(frame, size) if crop is None else self._cut(frame, size, crop)
             frame = self.io.decode_packets(packets, filter_desc=self.filters, decode_config=self.options)
             return frame if frame.height > 0 else None  # -1: nothing came of the packets
         except (RuntimeError, IndexError, ValueError):  # what its C++ raises
@@ -78,18 +115,32 @@ class Ffmpeg:
 
     def _rgb(self, frame, size: tuple[int, int]):
         """A decoded frame through the graph that this thread keeps for such frames: a video of one frame."""
-        graphs, kind = self.kept.__dict__, f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
-        graph = graphs.pop(kind, None) or self.io.FilterGraph(
-            f"buffer=video_size={kind}:time_base=1/25:pixel_aspect=1/1,{self.filters},buffersink"
-        )
+        graphs, kind = self.kept.__dict__, kind_of(frame, size)
+        graph = graphs.pop(kind, None) or self._graph(kind, self.filters)
         graph.add_frames(frame)
         frames = graph.get_frames()
         graphs[kind] = graph  # not one that has raised
         return frames
 
+    def _cut(self, frame, size: tuple[int, int], crop: Crop):
+        """As _rgb, through a graph of its own: every window has another."""
+        graph = self._graph(kind_of(frame, size), f"{crop.filters(frame.pix_fmt)},{self.filters}")
+        graph.add_frames(frame)
+        return graph.get_frames()
+
+    def _graph(self, kind: str, filters: str):
+        return self.io.FilterGraph(
+            f"buffer=video_size={kind}:time_base=1/25:pixel_aspect=1/1,{filters},buffersink"
+        )
+
     def pixels(self, frames: list) -> np.ndarray:
         """Frames of one size, uint8 (n, H, W, 3)."""
         return self.io.to_numpy(self.io.convert_frames(frames))
+
+
+def kind_of(frame, size: tuple[int, int]) -> str:
+    """What a graph must know of a frame: width, height, format of its pixels."""
+    return f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +170,7 @@ class BatchMaker:
     def __init__(self, request: LoadRequest):
         self.request = request
         self.samples = Samples(request)
+        self.resize = self.samples.resize if request.recipe is None else None
         self.library: Ffmpeg | None = None
 
     def open(self) -> None:
@@ -149,7 +201,7 @@ class BatchMaker:
 
         Raises GpufeedError naming a bad file.
         """
-        images, left = self._decoded(part.ids)
+        images, left = self._decoded(part)
         transform = self.request.sample_transform
         if transform is not None:
             pairs = zip(images, part.ids.tolist(), strict=True)
@@ -159,30 +211,39 @@ class BatchMaker:
             torch.stack(done, out=images)
         return Made(images, left)
 
-    def _decoded(self, ids: np.ndarray) -> tuple[torch.Tensor, int]:
+    def _decoded(self, part: Part) -> tuple[torch.Tensor, int]:
         """uint8 (n, H, W, 3), and how many FFmpeg left to Pillow; raises GpufeedError naming a bad file."""
+        ids = part.ids
         out = empty_batch((len(ids), *self.samples.shape), torch.uint8, torch.device("cpu"), self.request)
         rows, found = out.numpy(), [read_file(self.paths[i]) for i in ids.tolist()]
         if self.request.decoded is not None:
             rows[:] = self.request.decoded[ids % len(self.request.decoded)]
             return out, 0
-        frames = [self._frame(data) for data in found]
+        frames = [self._frame(data, i, part.epoch) for data, i in zip(found, ids.tolist(), strict=True)]
         taken = [place for place, frame in enumerate(frames) if frame is not None]
-        if self.samples.resize:
+        if self.resize:
             for place in taken:
-                rows[place] = resized(self.library.pixels([frames[place]])[0], self.samples.resize)
+                rows[place] = resized(self.library.pixels([frames[place]])[0], self.resize)
         elif taken:
             places = taken if len(taken) < len(ids) else slice(None)
             pixels = self.library.pixels([frames[place] for place in taken])
             rows[places] = pixels.reshape(-1, *self.samples.shape)  # images, or videos of one
         others = [place for place, frame in enumerate(frames) if frame is None]
         for place in others:
-            rows[place] = self.samples.read(int(ids[place]), found[place])
+            rows[place] = self.samples.read(int(ids[place]), found[place], part.epoch)
         return out, len(others)
 
-    def _frame(self, data: bytes):
-        """A frame of the manifest's size, or of any where it will be resized; None of any other."""
-        return self.library.decode(data, None if self.samples.resize else self.samples.shape[:2])
+    def _frame(self, data: bytes, sample_id: int, epoch: int):
+        """A frame of a sample's size, or of any where it will be resized; None of any other.
+
+        Of a recipe the one that its window makes, of an image that has the manifest's size.
+        """
+        recipe = self.request.recipe
+        if recipe is None:
+            return self.library.decode(data, None if self.resize else self.samples.shape[:2])
+        height, width = self.samples.sizes[sample_id].tolist()
+        window = recipe.window(sample_id, epoch, height, width)
+        return self.library.decode(data, (height, width), Crop(window, recipe.size))
 
 
 def parts_of(order: np.ndarray, epoch: int, size: int) -> Iterator[Part]:

@@ -30,6 +30,7 @@ from transform_fixtures import (
 )
 
 from gpufeed.augment.cpu import CpuAugment
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
@@ -104,8 +105,9 @@ def shared(process: psutil.Process) -> set[Path]:
         {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
         {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
         {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
+        {"recipe": RandomResizedCrop(20, short_side=24, seed=3)},
     ],
-    ids=["plain", "short queue", "augment cpu", "decoded"],
+    ids=["plain", "short queue", "augment cpu", "decoded", "random resized crop"],
 )
 def test_batches_are_those_of_the_threads_of_this_process(make, changes):
     own, threads = make(**changes), make(**{**changes, **THREADS})

@@ -1,0 +1,108 @@
+"""Recipe random_resized_crop by FFmpeg's filters, in threads of this process; the gate checks photographs.
+
+test_spdl_process.py holds processes of their own against these threads.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hostile_fixtures import hostile_files, saved
+from image_fixtures import request, write_files
+
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.pillow import rgb
+from gpufeed.loaders.spdl import SpdlLoader
+from gpufeed.loaders.spdl_batches import Crop, Ffmpeg
+
+RECIPE = RandomResizedCrop(32, short_side=40, seed=3)
+NEAR = Tolerance(40, 4.0)  # of files without noise
+FILES = [one.data for one in hostile_files().values() if one.decodes and not one.damaged]
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """Sound files of many formats, kinds and sizes, two of which FFmpeg leaves to Pillow."""
+    manifest = write_files(tmp_path / "files", FILES, "any", (0, 0))
+    for place, data in enumerate(FILES):
+        manifest.table.loc[place, ["height", "width"]] = rgb(data).shape[:2]
+    return manifest
+
+
+@pytest.fixture
+def make(manifest):
+    """(changes of the request) -> an open loader, closed after the test."""
+    made = []
+
+    def make_loader(**changes):
+        loader = SpdlLoader(request(manifest, None, workers=2, **{"recipe": RECIPE, **changes}))
+        made.append(loader)
+        try:
+            loader.open()
+        except Skip as skip:
+            pytest.skip(str(skip))
+        return loader
+
+    yield make_loader
+    for loader in made:
+        loader.close()
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.for_evaluation()], ids=["training", "evaluation"])
+def test_windows_are_ours_and_pixels_near_those_of_pillow(make, recipe):
+    loader = make(recipe=recipe)
+    for epoch in range(2):
+        seen = 0
+        for batch in loader:
+            assert batch.images.shape[1:] == (32, 32, 3)
+            for sample_id, found in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
+                image = rgb(FILES[sample_id])
+                right = recipe.cut(image, recipe.window(sample_id, epoch, *image.shape[:2]))
+                assert NEAR.exceeded(found, right) is None, sample_id
+                seen += 1
+        assert seen == len(FILES)
+    assert loader.tally.asdict()["fell_back"] == {"pillow": 2 * 2}
+
+
+def test_a_resumed_epoch_has_the_windows_of_the_whole_one(make):
+    whole = make()
+    first, second = ([batch.images.clone() for batch in whole] for _ in range(2))
+    resumed = make()
+    resumed.load_state_dict({"epoch": 1, "next_batch": 2, "seed": 3})
+    assert all(torch.equal(a.images, b) for a, b in zip(resumed, second[2:], strict=True))
+    assert not torch.equal(first[0], second[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(saved("JPEG")[:300], "OSError|SyntaxError"), (saved("JPEG", np.zeros((9, 9, 3), np.uint8)), "decoded")],
+    ids=["broken", "another size"],
+)
+def test_a_file_that_cannot_be_a_sample_is_named(make, manifest, data, said):
+    manifest.paths()[4].write_bytes(data)
+    with pytest.raises(GpufeedError, match=rf"4\.any: .*({said})"):
+        list(make())
+
+
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_colours_do_not_move_with_the_place_of_a_window(sampling):
+    """Red grows to the right and downwards: moved by a pixel it would be 4 off in the mean."""
+    try:
+        library = Ffmpeg()
+    except Skip as skip:
+        pytest.skip(str(skip))
+    y, x = np.mgrid[:64, :64]
+    image = np.stack([2 * (x + y), 0 * x + 60, 250 - 2 * (x + y)], axis=2).astype(np.uint8)
+    data = saved("JPEG", image, subsampling=sampling, quality=98)
+    pixels = rgb(data)
+    for offset in range(4):
+        window = Window(offset, offset, 40, 42, 32, 32, 0, 0, False)
+        for flip in (False, True):
+            window = replace(window, flip=flip)
+            frame = library.decode(data, (64, 64), Crop(window, 32))
+            found = library.pixels([frame]).reshape(32, 32, 3)[2:-2, 2:-2]
+            right = RECIPE.cut(pixels, window)[2:-2, 2:-2]
+            assert abs((found.astype(int) - right).mean((0, 1))).max() < 0.8

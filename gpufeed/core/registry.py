@@ -105,7 +105,8 @@ class LoaderEntry(Entry):
         return self.store is None or bool(self.store.leaves)
 
 
-HOST_DECODERS = ("pillow", "simplejpeg", "torchvision_cpu")  # of samples, one after the other on the host
+# of samples, one after the other on the host
+HOST_DECODERS = ("pillow", "simplejpeg", "torchvision_cpu", "torchcodec_cpu")
 
 LAYOUTS = {
     "cifar10": Entry("gpufeed.datasets.cifar10:reorganise"),
@@ -156,12 +157,14 @@ DECODERS = {
     "opencv": DecoderEntry("gpufeed.decoders.opencv:OpenCVDecoder"),
     "simplejpeg": DecoderEntry("gpufeed.decoders.simplejpeg:SimpleJpegDecoder"),
     "torchvision_cpu": DecoderEntry("gpufeed.decoders.torchvision_cpu:TorchvisionCpuDecoder"),
+    "torchcodec_cpu": DecoderEntry("gpufeed.decoders.torchcodec_cpu:TorchcodecCpuDecoder"),
     "dali_cpu": DecoderEntry("gpufeed.decoders.dali_cpu:DaliCpuDecoder"),
     "nvimgcodec_cpu": DecoderEntry("gpufeed.decoders.nvimgcodec_cpu:NvImageCodecCpuDecoder"),
     "strips": DecoderEntry("gpufeed.decoders.strips:StripsDecoder", reads="strips"),
     "torchvision_cuda": DecoderEntry(
         "gpufeed.decoders.torchvision_cuda:TorchvisionCudaDecoder", device="cuda"
     ),
+    "torchcodec_cuda": DecoderEntry("gpufeed.decoders.torchcodec_cuda:TorchcodecCudaDecoder", device="cuda"),
     "dali_gpu": DecoderEntry("gpufeed.decoders.dali_gpu:DaliGpuDecoder", device="cuda"),
     "nvimgcodec": DecoderEntry("gpufeed.decoders.nvimgcodec:NvImageCodecDecoder", device="cuda"),
     "cuda_jpeg": DecoderEntry("gpufeed.decoders.cuda_jpeg:CudaJpegDecoder", device="cuda", extension=True),
@@ -201,6 +204,13 @@ LOADERS = {
     ),
     "torchvision_cuda": LoaderEntry(
         "gpufeed.loaders.streaming:TorchvisionCudaLoader",
+        device="cuda",
+        resizes=False,
+        augments=ON_DEVICE,
+        windows="given",
+    ),
+    "torchcodec_cuda": LoaderEntry(
+        "gpufeed.loaders.streaming:TorchcodecCudaLoader",
         device="cuda",
         resizes=False,
         augments=ON_DEVICE,

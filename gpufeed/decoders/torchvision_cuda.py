@@ -1,6 +1,8 @@
 """torchvision.io on the GPU: nvJPEG, and the JPEG engine of those GPUs that have one."""
 
 import warnings
+from collections.abc import Callable
+from types import ModuleType
 
 import torch
 
@@ -21,14 +23,18 @@ class TorchvisionCudaDecoder(DeviceDecoder):
     tolerance = Tolerance(160, 12.0)
 
     def open(self) -> None:
-        import torchvision
-
-        self.library = torchvision
+        self.library, self.decode_jpeg = self.bring()
         with (
             warnings.catch_warnings()
         ):  # of buffers that are read only, once in a process; so does decode_jpeg
             warnings.simplefilter("ignore")
             torch.frombuffer(b"\0", dtype=torch.uint8)
+
+    def bring(self) -> tuple[ModuleType, Callable]:
+        """Import the library; return it and its decode_jpeg."""
+        import torchvision
+
+        return torchvision, torchvision.io.decode_jpeg
 
     def decode_taken(self, files: list[bytes]) -> list[torch.Tensor | None]:
         return isolate(self._decode_batch, files)
@@ -54,7 +60,7 @@ class TorchvisionCudaDecoder(DeviceDecoder):
         # cannot: what was lent to them comes back when they are done (Tensor.record_stream).
         torch.cuda.current_stream(self.device).synchronize()
         try:
-            return self.library.io.decode_jpeg(encoded, mode="RGB", device=self.device)
+            return self.decode_jpeg(encoded, mode="RGB", device=self.device)
         except RuntimeError as error:
             raise self.refusal(error) from error
 

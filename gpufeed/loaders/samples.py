@@ -110,7 +110,7 @@ class HostCrops:
     """The windows of a recipe, cut out of one image after the other on the host.
 
     Where a window has at least twice the sample's sides, the decoder gives the image at 1/2, 1/4 or 1/8 of
-    its size, if it can: this is how Pillow's `draft` saves work. What torchvision decodes is resized by
+    its size, if it can: this is how Pillow's `draft` saves work. What torch's libraries decode is resized by
     torch, whose vector instructions are faster than Pillow.
     """
 
@@ -134,7 +134,7 @@ class HostCrops:
         image = decoded_alone(self.decoder, data, path)
         if image.shape[:2] != size:
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {size}")
-        if self.decoder.name == "torchvision_cpu":
+        if self.decoder.name in ("torchvision_cpu", "torchcodec_cpu"):
             return cut_by_torch(torch.from_numpy(image), window, self.recipe.size)
         return self.recipe.cut(image, window)
 

@@ -33,7 +33,7 @@ class SpdlLoader(AheadLoader):
     """
 
     no_decoding = None
-    # FFmpeg's scaler rounds its weights: on 800 photographs and PNG files up to 13 from Pillow, 0.6 in the mean
+    # FFmpeg's scaler rounds its weights: on PNG files up to 13 from Pillow, and at most 0.5 in the mean
     resampling = Tolerance(16, 1.0)
 
     def __init__(self, request: LoadRequest):

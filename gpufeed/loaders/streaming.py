@@ -220,6 +220,13 @@ class TorchvisionCudaLoader(StreamingLoader):
     no_transfer = "It decodes on the device: no decoded pixels are copied."
 
 
+class TorchcodecCudaLoader(StreamingLoader):
+    """torchcodec's decode_jpeg on the GPU."""
+
+    decoder = "torchcodec_cuda"
+    no_transfer = "It decodes on the device: no decoded pixels are copied."
+
+
 class NvImageCodecLoader(StreamingLoader):
     """nvImageCodec on the GPU."""
 

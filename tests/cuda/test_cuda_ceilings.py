@@ -190,7 +190,7 @@ def test_a_loader_alone_is_timed_until_its_batches_are_on_the_device(tmp_path):
     assert len(found.first_batch_s) == 2
 
 
-@pytest.mark.parametrize("name", ["torchvision_cuda", "nvimgcodec"])
+@pytest.mark.parametrize("name", ["torchvision_cuda", "torchcodec_cuda", "nvimgcodec"])
 def test_a_gpu_decoder_is_taken_out_and_has_no_copy(tmp_path, name):
     files = [saved("JPEG", Image.fromarray(photo(64, 64)), quality=90) for _ in range(23)]
     manifest = write_files(tmp_path / "files", files, "jpg", (64, 64))

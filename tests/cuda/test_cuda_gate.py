@@ -127,7 +127,9 @@ def test_a_decoder_that_takes_no_file_is_skipped_with_a_sentence(dataset):
     assert one.loading == {"decoder": "torchvision_cuda", "images": 23, "fell_back": {"pillow": 23}}
 
 
-@pytest.mark.parametrize("loader", ["torchvision_cuda", "nvimgcodec", "dali_gpu", "dali_cpu", "strips"])
+@pytest.mark.parametrize(
+    "loader", ["torchvision_cuda", "torchcodec_cuda", "nvimgcodec", "dali_gpu", "dali_cpu", "strips"]
+)
 def test_images_that_a_decoder_left_to_another_are_counted(jpegs, tmp_path, loader):
     """One CMYK and one progressive file among JPEGs; nobody but Pillow takes the first."""
     files = [path.read_bytes() for path in jpegs[0].paths()[:62]]

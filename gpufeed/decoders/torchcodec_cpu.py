@@ -1,0 +1,37 @@
+"""torchcodec, on one core."""
+
+import numpy as np
+
+from gpufeed.decoders.base import EXACT
+from gpufeed.decoders.encoded_file import JPEG_KINDS, without_exif
+from gpufeed.decoders.fallback import FallbackDecoder
+
+TORCHCODEC = "torchcodec of the CUDA 13 stack"  # it is built against torch 2.11 and newer, of CUDA 13
+
+
+class TorchcodecCpuDecoder(FallbackDecoder):
+    """libjpeg-turbo behind torchcodec's decode_jpeg, which would turn images as Exif data says."""
+
+    name = "torchcodec_cpu"
+    needs = {"torchcodec": TORCHCODEC, "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    takes = JPEG_KINDS
+    tolerance = EXACT  # on 800 real JPEGs, torchcodec 0.17.0 against Pillow 12.3.0
+
+    def __init__(self, threads: int = 1):
+        super().__init__(threads)
+        import torchcodec
+
+        self.library = torchcodec
+
+    def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
+        return [self._decode_one(data) for data in files]
+
+    def _decode_one(self, data: bytes) -> np.ndarray | None:
+        try:
+            image = self.library.decoders.decode_jpeg(without_exif(data))  # (3, H, W)
+        except RuntimeError:
+            return None
+        return image.permute(1, 2, 0).contiguous().numpy()  # (H, W, 3)
+
+    def version(self) -> str:
+        return f"{self.name} {self.library.__version__}"

@@ -1,0 +1,25 @@
+"""torchcodec on the GPU: nvJPEG, and the JPEG engine of those GPUs that have one."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import torch
+
+from gpufeed.decoders.encoded_file import without_exif
+from gpufeed.decoders.torchcodec_cpu import TORCHCODEC
+from gpufeed.decoders.torchvision_cuda import TorchvisionCudaDecoder
+
+
+class TorchcodecCudaDecoder(TorchvisionCudaDecoder):
+    """The list call of its decode_jpeg, which is torchvision's, but would turn images as Exif data says."""
+
+    name = "torchcodec_cuda"
+    needs = {"torchcodec": TORCHCODEC, "simplejpeg": "simplejpeg"}  # noqa: RUF012
+
+    def bring(self) -> tuple[ModuleType, Callable]:
+        import torchcodec
+
+        return torchcodec, torchcodec.decoders.decode_jpeg
+
+    def _planes(self, files: list[bytes]) -> list[torch.Tensor]:
+        return super()._planes([without_exif(data) for data in files])

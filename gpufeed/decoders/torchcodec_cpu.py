@@ -13,7 +13,7 @@ class TorchcodecCpuDecoder(FallbackDecoder):
     """libjpeg-turbo behind torchcodec's decode_jpeg, which would turn images as Exif data says."""
 
     name = "torchcodec_cpu"
-    needs = {"torchcodec": TORCHCODEC, "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012
     takes = JPEG_KINDS
     tolerance = EXACT  # on 800 real JPEGs, torchcodec 0.17.0 against Pillow 12.3.0
 

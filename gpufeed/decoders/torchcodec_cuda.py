@@ -14,7 +14,7 @@ class TorchcodecCudaDecoder(TorchvisionCudaDecoder):
     """The list call of its decode_jpeg, which is torchvision's, but would turn images as Exif data says."""
 
     name = "torchcodec_cuda"
-    needs = {"torchcodec": TORCHCODEC, "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012
 
     def bring(self) -> tuple[ModuleType, Callable]:
         import torchcodec

@@ -191,11 +191,11 @@ def test_workers_that_stay_are_asked_for():
     assert impossible(replace(cell, persistent_workers=True)) is None
 
 
-AS_THEY_ARE = ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
+AS_THEY_ARE = ("torchvision_cuda", "torchcodec_cuda", "nvimgcodec", "strips", "resident_jpeg")
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_four_loaders_resize_nothing_and_the_others_do(loader):
+def test_some_loaders_resize_nothing_and_the_others_do(loader):
     entry = LOADERS[loader]
     needs = {"workers": int(entry.workers == "required"), "persistent_workers": entry.stays}
     cell = Cell("e", "d", loader, **needs)

@@ -420,5 +420,5 @@ def test_what_it_says_of_the_transformers_is_of_their_records():
 def test_it_counts_the_kinds_of_files_as_they_are():
     text = (REPOSITORY / "docs/decoders.md").read_text()
     table = text[text.index("| file |") :].split("\n\n")[0].splitlines()
-    assert said("N kinds of files by eleven decoders") == [len(table) - 2]
-    assert table[0].count("`") == 2 * 11
+    assert said("N kinds of files by thirteen decoders") == [len(table) - 2]
+    assert table[0].count("`") == 2 * 13

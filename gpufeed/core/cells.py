@@ -14,7 +14,6 @@ from functools import reduce
 from typing import Any
 
 from gpufeed.core import vit_options
-from gpufeed.core.config_sources import quantity
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.registry import (
     AUGMENTS,
@@ -364,6 +363,14 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
             raise GpufeedError(
                 f"no {axis} in {where}", f"a list of {axis}s", f"add `{axis}: [...]` to the block"
             )
+
+
+QUANTITY = ("limit", "copies", "times")  # keys of a source: how many of its images are used, and how often
+
+
+def quantity(source: Mapping) -> dict[str, int]:
+    """Return the QUANTITY of a source, those keys alone that it sets."""
+    return {key: source[key] for key in QUANTITY if source.get(key) is not None}
 
 
 def source_options(config: Mapping, dataset: str) -> dict:

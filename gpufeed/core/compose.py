@@ -22,12 +22,14 @@ from gpufeed.core import vit_options
 from gpufeed.core.cells import (
     AXES,
     LATER,
+    QUANTITY,
     Cell,
     check_names,
     copied,
     crossed,
     impossible,
     impossible_as_composed,
+    quantity,
     source_options,
 )
 from gpufeed.core.config import (
@@ -41,7 +43,7 @@ from gpufeed.core.config import (
     settled,
 )
 from gpufeed.core.config_schema import explain, first_error, read_yaml
-from gpufeed.core.config_sources import QUANTITY, check_of, check_source, quantity
+from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.registry import DERIVED

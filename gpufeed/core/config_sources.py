@@ -5,6 +5,7 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 
 from collections.abc import Mapping
 
+from gpufeed.core.cells import QUANTITY, quantity
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.registry import DERIVED, LAYOUTS, MADE
@@ -15,12 +16,6 @@ FASHION_MNIST_FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-QUANTITY = ("limit", "copies", "times")  # keys of a source: how many of its images are used, and how often
-
-
-def quantity(source: Mapping) -> dict[str, int]:
-    """Return the QUANTITY of a source, those keys alone that it sets."""
-    return {key: source[key] for key in QUANTITY if source.get(key) is not None}
 
 
 def check_source(source: Mapping, where: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Cell, content, source_options
-from gpufeed.core.config_sources import QUANTITY, quantity, with_defaults
+from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
+from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import source_options
-from gpufeed.core.config_sources import quantity
+from gpufeed.core.cells import quantity, source_options
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.image_listing import NAMES, files_below, names_digest
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, store_file

@@ -115,6 +115,18 @@ class Job:
         cores, shares = (self.threads, self.resources.get("shares", 1)) if share else (0, 1)
         gpu_locks.take(count, device, cores, shares, self.runs)
 
+    def keep_on_cores(self) -> None:
+        """Keep this process and all that it starts on the `cores` of the cell, where it has any.
+
+        To be called before an import that counts the cores, as torch does for its threads. A share of the
+        cores comes with the GPUs, so these are taken first.
+        """
+        from gpufeed.system.cores import keep_on
+
+        if self.cell["cores"] is not None:
+            self.take_gpus(self.cell["devices"], self.cell["device"])
+            keep_on(self.cell["cores"])
+
     def load_extension(self) -> None:
         """Load the library of our kernels, if the job has it as input."""
         if self.input.get("extension"):

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import hydra
@@ -16,6 +17,7 @@ from gpufeed.core.compose import PRIMARY, Composed, offer, refused, row, shipped
 from gpufeed.core.config import GROUPS, HYPER, is_described
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, RECIPES, TRAINERS
+from gpufeed.system.cores import on_cores
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes; 130 is what shells say of an interrupt
 EXAMPLES = """For example:
@@ -92,9 +94,11 @@ def composed(config: DictConfig) -> Composed:
 
 def train(found: Composed, folder: str) -> None:
     """Trains into the run's folder."""
-    from gpufeed.cli.standalone_training import train_by_hand  # imports torch, for which --help need not wait
+    cores = found.values.get("cores")  # checked later, by what imports torch, which counts them
+    with on_cores(cores) if isinstance(cores, int) else nullcontext():
+        from gpufeed.cli.standalone_training import train_by_hand  # for torch --help need not wait
 
-    train_by_hand(found, Path(folder))
+        train_by_hand(found, Path(folder))
 
 
 def say(error: Exception) -> None:

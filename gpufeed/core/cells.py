@@ -38,6 +38,7 @@ LATER = (
     ("compile", False),
     ("devices", 1),
     ("nodes", 1),
+    ("cores", None),
     ("smallest_batch_size", None),
     ("source", {}),
     ("recipe", "crop_flip"),
@@ -66,7 +67,7 @@ class Cell:
     precision: str = "auto"
     batch_size: int = 128
     smallest_batch_size: int | None = None  # down to which it is halved where memory runs out; None: never
-    workers: int = 0
+    workers: int | str = 0  # auto: as many as the cores that its process may use
     prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
     pin_memory: bool = True
     persistent_workers: bool = False
@@ -81,6 +82,7 @@ class Cell:
     device: str = "auto"
     devices: int = 1  # of each node: each trains on batches of its own, of batch_size
     nodes: int = 1  # of a job of Slurm
+    cores: int | None = None  # CPUs that all its processes are kept on; None: all that the job may use
     seed: int = 0
     overrides: tuple[str, ...] = ()  # "model.stem=cifar": changes to config/hydra for this cell
     source: dict = field(default_factory=dict, hash=False)  # what the dataset is made of (see `content`)
@@ -104,6 +106,11 @@ class Cell:
     def ranks(self) -> int:
         """Processes that train, one for each device of each node."""
         return self.nodes * self.devices
+
+    @property
+    def cores_wanted(self) -> int:
+        """CPUs that a job of the cell needs at least, as far as the plan says; 0 where any number will do."""
+        return self.cores or (0 if self.workers == "auto" else self.workers)
 
     @property
     def id(self) -> str:
@@ -147,6 +154,7 @@ def named(identity: Mapping) -> str:
         identity["loader"],
         decoder,
         f"w{workers}" if workers else "",
+        f"c{identity['cores']}" if identity.get("cores") else "",
         recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
         identity["augment"],
         identity["model"],
@@ -191,6 +199,34 @@ class Plan:
         return max([*self.repeats.values(), *(auto.most for auto in self.auto.values())])
 
 
+def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
+    """Experiment -> its cells that a run measures: all, or those with the values that `only` names."""
+    only = {axis: value if isinstance(value, list) else [value] for axis, value in config["only"].items()}
+    return {
+        name: {id: cell for id, cell in cells.items() if all(getattr(cell, axis) in only[axis] for axis in only)}
+        for name, cells in plan.cells.items()
+    }
+
+
+def check_part(config: Mapping, plan: Plan) -> None:
+    """Raise GpufeedError for `only` or `block` that leave a run nothing to measure."""
+    for axis in config["only"]:
+        if axis not in AXES:
+            raise unknown("axis", axis, AXES, "only")
+    if not any(chosen(config, plan).values()):
+        raise GpufeedError(
+            f"no cell with {', '.join(f'{axis} {value!r}' for axis, value in config['only'].items())} (only)",
+            "values that a cell of an experiment has",
+            "correct `only`, or add such a cell to a block",
+        )
+    if config["block"] is not None and config["block"] >= plan.most_repeats:
+        raise GpufeedError(
+            f"block {config['block']}, and no experiment with more than {plan.most_repeats} repeats",
+            f"at most {plan.most_repeats - 1}, since blocks are counted from 0",
+            "raise `repeats`, or name another block",
+        )
+
+
 def impossible(cell: Cell) -> str | None:
     """Why a cell cannot exist on any machine, as a sentence; None if it can."""
     loader = LOADERS[cell.loader]
@@ -229,6 +265,8 @@ def impossible(cell: Cell) -> str | None:
         return f"trainer {cell.trainer} trains on one device, so {must} must be 1 (or the trainer lightning)"
     if cell.ranks > 1 and cell.device == "mps":
         return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
+    if cell.cores and cell.nodes > 1:
+        return "cores are chosen on the node that starts a training, so nodes must be 1 (or cores null)"
     if cell.trainer == "fastai":
         return impossible_with_fastai(cell)
     if cell.trainer == "lightning" and cell.cuda_graphs:
@@ -324,7 +362,12 @@ def homeless(cell: Cell) -> str:
 
 
 def settle(cell: Cell) -> Cell:
-    """The same cell with the settings that only worker processes have taken out where there are none."""
+    """The same cell with the settings that only worker processes have taken out where there are none.
+
+    `workers: auto` is 0 for a loader that has none, so that one block may hold loaders of both kinds.
+    """
+    if cell.workers == "auto" and LOADERS[cell.loader].workers == "never":
+        cell = replace(cell, workers=0)
     if cell.workers:
         return replace(cell, prefetch_factor=cell.prefetch_factor or 2)
     return replace(cell, prefetch_factor=None, persistent_workers=False)

@@ -13,7 +13,7 @@ import yaml
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cells import Cell, Plan, check_batch, plan
+from gpufeed.core.cells import Cell, Plan, check_batch, check_part, plan
 from gpufeed.core.config_schema import explain, first_error, read_yaml, validator
 from gpufeed.core.config_sources import check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, unknown
@@ -310,6 +310,7 @@ def planned(config: Mapping) -> Plan:
         planned_impact(config, name, cells.values())
         ceilings_plan.cells(config, found, name)
         pair(config, found, name)
+    check_part(config, found)
     check_models(config, found)
     check_resized(config, found)
     check_made(config)

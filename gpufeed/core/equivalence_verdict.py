@@ -51,7 +51,8 @@ def variant(settings: Mapping, device: str = "auto") -> str:
 def settings_in_words(settings: Mapping) -> str:
     """Settings for a person, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
     workers = settings["workers"]
-    parts = [f"batch size {settings['batch_size']}", f"{workers} worker{'' if workers == 1 else 's'}"]
+    said = "a worker a core" if workers == "auto" else f"{workers} worker{'' if workers == 1 else 's'}"
+    parts = [f"batch size {settings['batch_size']}", said]
     if settings["prefetch_factor"] is not None:
         parts.append(f"prefetch {settings['prefetch_factor']}")
     parts += ["persistent"] * settings["persistent_workers"]

@@ -76,7 +76,7 @@ def check_apart(folder: Path, out: Path) -> None:
 
 
 def records_below(folder: str | Path) -> list[Path]:
-    """The records below a folder, by path: those in its `records`, or in any folder if it has none.
+    """The records below a folder, by path: those in its `records`, in any `records`, or in any folder.
 
     A record's file is called by the number of its repeat (see `repeats.number_of`). Published results, which
     lie in a folder `reference` of others, are not of those. Raises GpufeedError if there is none.
@@ -86,6 +86,8 @@ def records_below(folder: str | Path) -> list[Path]:
     root = inner if inner.is_dir() else folder
     numbered = (path for path in root.rglob("*.json") if number_of(path.stem) is not None)
     found = sorted(path for path in numbered if "reference" not in path.relative_to(root).parts[:-1])
+    # a folder of several folders of results, whose decisions on repeats are called by numbers too
+    found = [path for path in found if "records" in path.relative_to(root).parts] or found
     if not found:
         raise GpufeedError(
             f"no record below {folder}" if folder.is_dir() else f"no folder {folder}",

@@ -9,6 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
+PART = ("block", "only")  # they say what part of the plan a run measures; what is missing may be in another
+
+
 def options(
     files: Iterable[str | Path],
     changed: Mapping[str, object],
@@ -22,7 +25,7 @@ def options(
     command holds for another copy. changed: what `--config` set, as Snakemake read it.
     """
     names = [shlex.quote(str(below(Path(file), Path(here)))) for file in files]
-    values = [shlex.quote(f"{key}={written(value)}") for key, value in changed.items()]
+    values = [shlex.quote(f"{key}={written(value)}") for key, value in changed.items() if key not in PART]
     far = snakefile is not None and Path(snakefile).resolve().parent != Path(here).resolve()
     start = [shlex.quote(str(Path(snakefile).resolve()))] if far else []
     # each once: of several --configfile Snakemake takes the last

@@ -1,8 +1,9 @@
 """When each repeat is measured: block after block, each in a random order that is the same everywhere.
 
-A block is one repeat of every cell. Within it experiments come one after another, and so do the cells of
-each, both in an order drawn anew for every block: no cell always follows the same one, and two cells of one
-experiment, of which ratios are made, are minutes apart whatever else is measured.
+A block is one repeat of every cell. Within it experiments come one after another, in each of them one
+comparison after another (one model at one number of cores), and in each of these its cells. All three orders
+are drawn anew for every block: no cell always follows the same one, and two cells of one comparison, of which
+ratios are made, are minutes apart whatever else is measured.
 Standard library only: the workflow imports this while it plans.
 """
 
@@ -10,17 +11,23 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from functools import cache
 
+from gpufeed.core.cells import Cell
+
+
+def comparison(cell: Cell) -> str:
+    """What the cell is compared in: its dataset, model and cores; "" for all that choose no cores."""
+    return "" if cell.cores is None else f"{cell.dataset}/{cell.model}/{cell.cores}"
+
 
 class Order:
     """The priorities by which Snakemake starts measurements: of those that are ready the highest is next.
 
-    cells: experiment -> ids of its cells. blocks: the most repeats that a cell may come to have. Numbers are
+    cells: experiment -> id -> cell. blocks: the most repeats that a cell may come to have. Numbers are
     kept small, one a measurement, since a solver weighs them in floating point.
     """
 
-    def __init__(self, cells: Mapping[str, Iterable[str]], seed: int, blocks: int):
-        self.cells = {name: tuple(ids) for name, ids in cells.items()}
-        self.seed, self.blocks = seed, blocks
+    def __init__(self, cells: Mapping[str, Mapping[str, Cell]], seed: int, blocks: int):
+        self.cells, self.seed, self.blocks = cells, seed, blocks
         self.size = sum(map(len, self.cells.values()))
         self._places = cache(self._in_block)
 
@@ -35,11 +42,14 @@ class Order:
 
     def _in_block(self, repeat: int) -> dict[tuple[str, str], int]:
         """(experiment, cell) -> its place in that block, from 0 on."""
-        turns = [
-            (name, cell_id)
-            for name in shuffled(self.cells, self.seed, repeat)
-            for cell_id in shuffled(self.cells[name], self.seed, repeat, name)
-        ]
+        turns = []
+        for name in shuffled(self.cells, self.seed, repeat):
+            compared: dict[str, list[str]] = {}
+            for cell_id, cell in self.cells[name].items():
+                compared.setdefault(comparison(cell), []).append(cell_id)
+            for group in shuffled(compared, self.seed, repeat, name):
+                ids = shuffled(compared[group], self.seed, repeat, name)
+                turns += [(name, cell_id) for cell_id in ids]
         return {turn: place for place, turn in enumerate(turns)}
 
 

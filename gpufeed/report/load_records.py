@@ -25,11 +25,11 @@ AXES = (
 )  # fmt: skip
 WHOLE_NUMBERS = (
     "repeat", "batch_size", "batch_size_asked", "workers", "prefetch_factor", "epochs", "devices", "nodes",
-    "step_limit", "cores", "warmup_steps",
+    "step_limit", "cores", "cores_asked", "warmup_steps",
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "batch_size_asked", "step_limit", "precision", "overrides", "hyper", "source", "device",
+    *AXES, "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper", "source", "device",
     "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
     "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
@@ -154,6 +154,8 @@ def _flat(record: Record, path: Path) -> dict:
         "path": str(path),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),
         "batch_size_asked": cell.get("batch_size"),
+        "workers": workers_of(cell, resolved, record.environment),
+        "cores_asked": cell.get("cores") or 0,
         "step_limit": cell.get("steps"),
         "precision": resolved.get("precision", cell.get("precision")),
         "overrides": "; ".join(cell.get("overrides") or ()),
@@ -161,6 +163,14 @@ def _flat(record: Record, path: Path) -> dict:
         "source": json.dumps(cell.get("source") or {}, sort_keys=True),
     }
     return row | machine_of(cell, resolved, record.environment) | _measures(record)
+
+
+def workers_of(cell: Mapping, resolved: Mapping | None, environment: Mapping) -> int | None:
+    """How many workers a cell has; where it left that to the cores, what they came to or would have."""
+    asked = cell.get("workers")
+    if asked != "auto":
+        return asked
+    return (resolved or {}).get("workers") or cell.get("cores") or environment["cores_allowed"]
 
 
 def graphs_of(cell: Mapping, resolved: Mapping) -> bool | None:

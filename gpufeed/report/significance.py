@@ -53,35 +53,43 @@ def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
     return f"{partly}other cards of this model"
 
 
+# A block is one comparison: every loader once, within ten minutes. Slow loaders and jobs that wait take longer.
+BLOCK, SLACK = pd.Timedelta(minutes=10), 2
+
+
 def paired_repeats(records: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
     """The repeats of two cells that were measured in one block: place, repeat, rate, other (images/s).
 
     records, others: finished repeats of one cell each (columns as `read_records` makes them). A
-    block is all repeats of one number on one GPU, or on one node where no GPU is known. The blocks of one run
-    follow one another, while those of two runs do not: a place counts only if it has two blocks or more, and
-    by the start times all of each came before all of the next. A number that a place has twice on one side
-    pairs with nothing.
+    block is all repeats of one number on one GPU, or on one node where no GPU is known, which began within
+    BLOCK times SLACK. Blocks of several machines count one by one. On each place they follow one another:
+    two runs, of which the second began when the first was over, have none in common. A repeat that could
+    be in two blocks pairs with nothing.
     """
     here, there = map(_by_block, (records, others), places(records, others))
     ours = here.merge(there, on=["place", "repeat"], suffixes=("", "_other"))
+    ours = ours[(ours["started_at"] - ours["started_at_other"]).abs() <= BLOCK * SLACK]
+    twice = [ours.duplicated(["place", "repeat", start], keep=False) for start in STARTS]
+    ours = ours[~(twice[0] | twice[1])]
     in_order = [rows for _, rows in ours.groupby("place", sort=False) if _one_run(rows)]
     columns = {"images_per_s": "rate", "images_per_s_other": "other"}
     found = pd.concat(in_order) if in_order else ours.iloc[:0]
     return found.rename(columns=columns)[["place", "repeat", *columns.values()]].reset_index(drop=True)
 
 
+STARTS = ("started_at", "started_at_other")
+
+
 def _by_block(records: pd.DataFrame, place: pd.Series) -> pd.DataFrame:
     rows = records[["repeat", "started_at", "images_per_s"]].assign(place=place)
-    return rows.drop_duplicates(["place", "repeat"], keep=False)
+    return rows.assign(started_at=pd.to_datetime(rows["started_at"], utc=True, format="ISO8601"))
 
 
 def _one_run(rows: pd.DataFrame) -> bool:
-    """Whether the blocks of one place follow one another, and there are two or more."""
-    starts = rows.sort_values("repeat")[["started_at", "started_at_other"]].apply(
-        pd.to_datetime, utc=True, format="ISO8601"
-    )
-    first, last = starts.min(axis=1), starts.max(axis=1)
-    return len(rows) > 1 and bool((last[:-1].to_numpy() < first[1:].to_numpy()).all())
+    """Whether the blocks of one place follow one another, in whatever order of their numbers."""
+    starts = rows[list(STARTS)]
+    ends = pd.DataFrame({"first": starts.min(axis=1), "last": starts.max(axis=1)}).sort_values("first")
+    return bool((ends["last"][:-1].to_numpy() < ends["first"][1:].to_numpy()).all())
 
 
 def ratio_of_repeats(records: pd.DataFrame, others: pd.DataFrame) -> Ratio:
@@ -155,13 +163,19 @@ def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     From six repeats on the pairs of one block decide where there are any (see `ratio_of_repeats`), else the
     repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below
     six, and on several cards, the range reaches from the slowest repeat over the fastest of the other to
-    the fastest over the slowest.
+    the fastest over the slowest; that of the pairs, where each block of several cards has both cells.
     """
     ours, others = row["repeats"], other["repeats"]
     if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
         ratio = ratio_of_repeats(ours, others)
         if ratio.paired or one_place(ours, others):
             return Standing(difference(ratio), ratio)
-    ratio = replace(unpaired_ratio(ours["images_per_s"], others["images_per_s"]), log_interval=None)
+    pairs = paired_repeats(ours, others) if not one_place(ours, others) else ()
+    in_blocks = 0 < len(pairs) == min(len(ours), len(others))
+    if in_blocks:
+        ratio = paired_ratio(pairs[["rate", "other"]].itertuples(index=False, name=None))
+    else:
+        ratio = unpaired_ratio(ours["images_per_s"], others["images_per_s"])
+    ratio = replace(ratio, log_interval=None)
     how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
-    return Standing(how, ratio, other_cards(ours, others))
+    return Standing(how, ratio, "" if in_blocks else other_cards(ours, others))

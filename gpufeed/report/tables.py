@@ -108,19 +108,19 @@ CELL_COLUMNS = [
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip
-UNWRITTEN = ["repeats", "batch_size_asked"]  # what a row has beside the columns of a file
+UNWRITTEN = ["repeats", "batch_size_asked", "cores_asked"]  # what a row has beside the columns of a file
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
-    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes", "hardware",
-    "stack", "torch",
+    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes", "cores_asked",
+    "hardware", "stack", "torch",
 ]  # fmt: skip
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
 SAME_TASK = [
     "experiment", "dataset", "augmented", "recipe", "model", "trainer", "precision", "batch_size",
-    "synchronise", "overrides", "device", "devices", "nodes", "hardware", "stack", "torch",
+    "synchronise", "overrides", "device", "devices", "nodes", "cores_asked", "hardware", "stack", "torch",
 ]  # fmt: skip
 BATCH_COLUMNS = {
     "load_ms": "Load(ms)",
@@ -138,8 +138,9 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
     repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
     `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
-    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT), and
-    batch_size_asked, which is larger than batch_size where it did not fit.
+    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT),
+    batch_size_asked, which is larger than batch_size where it did not fit, and cores_asked, those that the cell
+    was kept on, 0 where it had all.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
@@ -197,7 +198,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "repeats": timed(done)[REPEAT],
-        "batch_size_asked": first["batch_size_asked"],
+        **{name: first[name] for name in ("batch_size_asked", "cores_asked")},
         **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
         "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
         "commit": wording.commits(rows),

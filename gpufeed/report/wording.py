@@ -19,6 +19,7 @@ FEATURES = {
     "compile": lambda value: "compiled" if value else "not compiled",
     "devices": lambda value: f"{value} devices" if value != 1 else "1 device",
     "nodes": lambda value: f"{value} nodes" if value != 1 else "1 node",
+    "cores_asked": lambda value: plural(int(value), "core") if value else "all cores",
     "epochs": lambda value: f"{value} epochs" if value != 1 else "1 epoch",
     "step_limit": lambda value: f"{value} steps",
 }
@@ -152,6 +153,8 @@ def task(rows: pd.DataFrame) -> str:
     ]
     parts.append(augmented(first["augment"]))
     parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
+    if first["cores_asked"] > 0:
+        parts.append(FEATURES["cores_asked"](first["cores_asked"]))
     parts += [FEATURES[axis](True) for axis in OF_THE_STEP if rows[axis].eq(True).all()]
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")

@@ -28,16 +28,21 @@ def on_cores(count: int) -> Iterator[list[int] | None]:
     Yields the ids of these cores; None, and restricts nothing, on a system without such a choice. Threads of
     other processes that were started before stay where they are.
     """
-    if not can_restrict():
-        yield None
-        return
-    before = os.sched_getaffinity(0)
-    chosen = sorted(apart(before)[:count])
-    move_threads(chosen)
+    before = os.sched_getaffinity(0) if can_restrict() else None
     try:
-        yield chosen
+        yield keep_on(count)
     finally:
-        move_threads(before)
+        if before is not None:
+            move_threads(before)
+
+
+def keep_on(count: int) -> list[int] | None:
+    """As on_cores, until the end of this process."""
+    if not can_restrict():
+        return None
+    chosen = sorted(apart(os.sched_getaffinity(0))[:count])
+    move_threads(chosen)
+    return chosen
 
 
 def move_threads(cpus: Iterable[int]) -> None:

@@ -1,5 +1,6 @@
 """What a cell runs with: device, stores, model, augment, loader request, trainer, and its input files."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -17,7 +18,9 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make
 from gpufeed.native.jit_toolchain import require_compiler
+from gpufeed.system.cores import can_restrict, physical_cores
 from gpufeed.system.devices import require_devices, resolve_device, resolve_precision
+from gpufeed.system.environment import cores_allowed
 from gpufeed.system.page_cache import evicted_share
 from gpufeed.training.checkpoints import Checkpoints
 from gpufeed.training.distributed.process_group import place_in_group
@@ -54,6 +57,8 @@ class Place:
     ranks: list[dict[str, str | None]] = field(default_factory=list)  # where each trained, once they have
     batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
     cuda_graphs: bool | None = None  # whether there are any, where the cell leaves it to the device
+    workers: int | None = None  # how many there are, where the cell leaves it to the cores
+    cpus: tuple[int, ...] = ()  # ids of those that the process is kept on, where the cell says how many
 
     def find(self, cell: Cell) -> None:
         """Raises Skip if this node lacks what the cell asks for."""
@@ -66,6 +71,10 @@ class Place:
             raise Skip(f"CUDA graphs need a CUDA GPU, and this cell's device is {self.device.type}.")
         if cell.compile:
             require_compiler(self.device)
+        if cell.cores is not None:
+            self.cpus = require_cores(cell.cores)
+        if cell.workers == "auto":
+            self.workers = workers_of(cell)
 
     def resolved(self) -> dict[str, Any]:
         """The field `resolved` of a document."""
@@ -77,7 +86,29 @@ class Place:
             **({"ranks": self.ranks} if self.ranks else {}),
             **({"batch_size": self.batch_size} if self.batch_size else {}),
             **({"cuda_graphs": self.cuda_graphs} if self.cuda_graphs is not None else {}),
+            **({"workers": self.workers} if self.workers is not None else {}),
+            **({"cpus": list(self.cpus), "physical_cores": physical_cores(self.cpus)} if self.cpus else {}),
         }
+
+
+def require_cores(count: int) -> tuple[int, ...]:
+    """Return the ids of the CPUs that this process is kept on; none where it is kept on no `count` of them.
+
+    What trains without being timed has all of them. Raises Skip where a cell cannot have so many.
+    """
+    if not can_restrict():
+        raise Skip(f"The cell runs on {count} CPU cores, and this system lets no process choose its cores.")
+    if (allowed := cores_allowed()) < count:
+        raise Skip(f"The cell runs on {count} CPU cores, and this job may use {allowed}.")
+    cpus = tuple(sorted(os.sched_getaffinity(0)))
+    return cpus if len(cpus) == count else ()
+
+
+def workers_of(cell: Cell) -> int:
+    """Return how many worker processes or threads the loader has: of `auto` one a core, over all devices."""
+    if cell.workers != "auto":
+        return cell.workers
+    return max(1, (cell.cores or cores_allowed()) // cell.devices)
 
 
 def reads_files(manifest: Manifest, stores: Stores) -> bool:
@@ -115,7 +146,7 @@ def load_request(
         sample_transform=None if augment.where == "device" else augment,
         recipe=made_recipe(cell.hyper.get("recipe"), seed),
         decoder=cell.decoder,
-        workers=cell.workers,
+        workers=workers_of(cell),
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
         pin_memory=cell.pin_memory,

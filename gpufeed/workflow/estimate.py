@@ -63,13 +63,14 @@ class Estimate:
 
     def datasets_of(self, experiment: str) -> Iterator[str]:
         """Yield the datasets that an experiment reads."""
-        yield from (cell.dataset for cell in self.run.plan.cells[experiment].values())
-        yield from (self.report.benchmarks.sweep_in(experiment) or {}).get("datasets", [])
+        yield from (cell.dataset for cell in self.run.cells[experiment].values())
+        sweep = None if self.run.partial else self.report.benchmarks.sweep_in(experiment)
+        yield from (sweep or {}).get("datasets", [])
 
     @cached_property
     def cells(self) -> list[Cell]:
         """The cells of the experiments of this run."""
-        return [cell for name in self.run.config["run"] for cell in self.run.plan.cells[name].values()]
+        return [cell for name in self.run.config["run"] for cell in self.run.cells[name].values()]
 
     @cached_property
     def stores_of(self) -> Callable[[str], dict[str, int]]:

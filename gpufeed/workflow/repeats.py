@@ -45,6 +45,15 @@ class Repeats:
             return self.run.plan.repeats[experiment]
         return self.auto_of(experiment).count(lambda repeats: self.decision_on(experiment, repeats))
 
+    def part_of(self, experiment: str) -> list[str]:
+        """Return the records that a run of one block, or of some cells, measures."""
+        block, most = self.run.config["block"], self.so_far(experiment)
+        if block is not None and experiment in self.run.plan.auto:
+            most = self.auto_of(experiment).most
+        numbers = [number for number in range(most) if block in (None, number)]
+        folder = f"{self.run.results}/records/{experiment}"
+        return [f"{folder}/{cell}/{number}.json" for cell in self.run.cells[experiment] for number in numbers]
+
     def of_experiment(self, experiment: str) -> int:
         """Return the repeats of a cell; with `repeats: auto` Snakemake measures until they are enough."""
         if experiment not in self.run.plan.auto:

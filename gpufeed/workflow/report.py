@@ -47,12 +47,15 @@ class Report:
     def plan_of(self, experiment: str) -> dict[str, Any]:
         """Return what the report says of the plan of an experiment: title, question, and all results."""
         config, cells, builds = self.run.config, self.run.plan.cells[experiment], self.benchmarks.builds
+        repeats = self.repeats.so_far(experiment)
+        if experiment in self.run.plan.auto and config["block"] is not None:
+            repeats = max(repeats, config["block"] + 1)
         return {
             "title": config["experiments"][experiment]["title"],
             "question": config["experiments"][experiment]["question"],
-            "repeats": self.repeats.so_far(experiment),
+            "repeats": repeats,
             "cells": list(cells),
-            "cores": max([8, *(cell.workers for cell in cells.values())]),
+            "cores": max([8, *(cell.cores_wanted for cell in cells.values())]),
             "gates": self.gates.names(experiment),
             "builds": ["-".join(one) for one in builds[experiment].runs] if experiment in builds else [],
             "kernels": self.benchmarks.kernels_in_report(experiment),
@@ -65,7 +68,12 @@ class Report:
         }
 
     def documents_of(self, experiment: str, timed: bool = False) -> dict[str, list[str]]:
-        """Return kind of result -> the documents that an experiment plans. timed: as ResultKind.planned."""
+        """Return kind of result -> the documents of an experiment that a run makes: records alone of a part.
+
+        timed: as ResultKind.planned.
+        """
+        if self.run.partial:
+            return dict.fromkeys(RESULT_KINDS, []) | {"records": self.repeats.part_of(experiment)}
         plan = self.plan_of(experiment)
         return {
             name: [f"{self.run.results}/{path}" for path in kind.planned(experiment, plan, timed)]
@@ -89,9 +97,13 @@ class Report:
 
         records: those that are known of, too, which are not asked for by any checkpoint. The tables wait for
         all that there will be: a job that waits for these as well would be run again for those that were
-        added meanwhile.
+        added meanwhile. A run of a part makes no table and no figure but those of the page, which shows all
+        records that there are.
         """
         for experiment in experiments:
+            if self.run.partial:
+                yield from self.documents_of(experiment)["records"]
+                continue
             tables = f"{self.run.results}/tables/{experiment}"
             figures = f"{self.run.results}/figures/{experiment}"
             found = self.documents_of(experiment)
@@ -138,5 +150,6 @@ class Report:
 
     def comparisons(self) -> list[str]:
         """Return what plain `snakemake` compares: nothing, unless the config names a baseline."""
-        names = self.run.config["run"] if self.run.config["baseline"] else []
+        whole = self.run.config["baseline"] and not self.run.partial
+        names = self.run.config["run"] if whole else []
         return [f"{self.run.results}/comparison/{name}.csv" for name in names]

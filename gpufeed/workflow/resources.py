@@ -33,7 +33,7 @@ class JobResources:
             return 1
         return max(1, min(int(given), total // (self.run.config["cores_per_cell"] or 1)))
 
-    def cores_of_job(self, wildcards: Any, workers: int = 0, share: int = 1) -> int:
+    def cores_of_job(self, wildcards: Any, workers: int | str = 0, share: int = 1) -> int:
         """Return the CPU cores of a job: all that the run has, of which a job may leave a share to others.
 
         A job that is submitted to a cluster is alone on nodes that nobody knows while planning, least of all
@@ -43,7 +43,7 @@ class JobResources:
         """
         total = self.workflow.resource_settings.cores  # None with an executor that counts jobs
         if self.submitted() or total is None:
-            return max(self.run.config["cores_per_job"], workers)
+            return max(self.run.config["cores_per_job"], 0 if workers == "auto" else workers)
         return -(-total // share)
 
     def cores_of_extension(self, wildcards: Any) -> int:
@@ -58,8 +58,10 @@ class JobResources:
         """
         cell, per_cell = self.run.cell_of(wildcards), self.run.config["cores_per_cell"]
         if self.submitted():
-            return per_cell or self.cores_of_job(wildcards, cell.workers) * cell.devices
-        given = per_cell or self.cores_of_job(wildcards, cell.workers) // self.shares
+            given = per_cell or self.cores_of_job(wildcards, cell.cores_wanted) * cell.devices
+            return max(given, cell.cores or 0)
+        given = per_cell or self.cores_of_job(wildcards, cell.cores_wanted) // self.shares
+        given = max(given, cell.cores or 0)
         return given if self.shares == 1 else min(given * cell.devices, self.cores_of_job(wildcards))
 
     def cores_of_gate(self, wildcards: Any) -> int:

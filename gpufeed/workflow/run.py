@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.core.cells import Cell, Plan
+from gpufeed.core.cells import Cell, Plan, chosen
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import STORES, takes_extension
 from gpufeed.core.retry_policy import attempt, planning_node
@@ -26,6 +26,16 @@ class Run:
     @cached_property
     def data(self) -> str:
         return self.config["data"]
+
+    @cached_property
+    def cells(self) -> dict[str, dict[str, Cell]]:
+        """Experiment -> id -> cell, of those that this run measures."""
+        return chosen(self.config, self.plan)
+
+    @cached_property
+    def partial(self) -> bool:
+        """Whether this run measures one block, or some cells, and then stops."""
+        return self.config["block"] is not None or bool(self.config["only"])
 
     @cached_property
     def packed(self) -> bool:

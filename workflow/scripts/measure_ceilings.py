@@ -4,6 +4,8 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
+    job.keep_on_cores()
+
     from gpufeed.benchmarks.ceilings.ceiling_benchmark import for_job
     from gpufeed.report.sections import ceilings_verdict
 

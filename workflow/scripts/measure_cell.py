@@ -4,6 +4,8 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
+    job.keep_on_cores()
+
     from gpufeed.benchmarks.end_to_end import for_job
     from gpufeed.tracking.epoch_tracking import track_repeat
 

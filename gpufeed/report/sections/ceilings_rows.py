@@ -8,7 +8,7 @@ import pandas as pd
 from gpufeed.benchmarks.ceilings.shares import ALONE, END, epoch_parts
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import wording
-from gpufeed.report.load_records import graphs_of
+from gpufeed.report.load_records import graphs_of, workers_of
 from gpufeed.report.sections import ceilings_verdict
 from gpufeed.report.sections.inference_rows import machine
 
@@ -40,6 +40,7 @@ def title(found: Mapping) -> str:
         found["resolved"]["precision"],
         f"batch {batch_size(found)}",
     ]
+    parts += [wording.FEATURES["cores_asked"](cores) for cores in [cell.get("cores")] if cores]
     return f"{', '.join(parts)}; {machine(found)}"
 
 
@@ -68,6 +69,7 @@ def named(rows: Sequence[Mapping]) -> list[tuple[str, Mapping]]:
                 **row["cell"],
                 "cell_id": row["cell_id"],
                 "step_limit": row["cell"].get("steps"),
+                "workers": workers_of(row["cell"], row["resolved"], row["environment"]),
                 "cuda_graphs": graphs_of(row["cell"], row["resolved"]),
             }
             for row in rows
@@ -147,6 +149,7 @@ def table(measurements: Iterable[Mapping]) -> pd.DataFrame:
         head = {name: found["cell"].get(name) for name in HEAD if name in found["cell"]}
         head |= {name: found[name] for name in ("experiment", "cell_id")}
         head |= {"batch_size": batch_size(found), "machine": machine(found)}
+        head |= {"workers": workers_of(found["cell"], found["resolved"], found["environment"])}
         head |= dict(zip(("gpu_uuid", "commit"), origin(found), strict=True))
         head |= {"status": found["status"], "sentence": found["sentence"]}
         rows.append({**head, **(flat(found) if found["status"] == "done" else {})})

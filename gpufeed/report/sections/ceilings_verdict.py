@@ -11,6 +11,7 @@ from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core.plan_ceilings import DECODE, FETCH
 from gpufeed.core.registry import LOADERS
 from gpufeed.report import wording
+from gpufeed.report.load_records import workers_of
 from gpufeed.system.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCENT, MATTERS
 
 COMPUTE, INPUT, START, BALANCED, OPEN = (
@@ -202,7 +203,7 @@ def apart(found: Mapping[str, Any]) -> str:
 
 def named(stage: str, found: Mapping[str, Any]) -> str:
     """A stage, and who does it where these could be more."""
-    loader, count = found["cell"]["loader"], found["cell"]["workers"]
+    loader, count = found["cell"]["loader"], workers_of(found["cell"], found["resolved"], found["environment"])
     return (
         f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
         if count

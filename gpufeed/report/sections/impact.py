@@ -66,7 +66,8 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
     """The row with these axes, whatever its dataset; None if it was not measured."""
     wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
     wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
-    for axis in ("precision", "cuda_graphs"):  # records say what auto came to
+    wanted["cores_asked"] = wanted.pop("cores") or 0
+    for axis in ("precision", "cuda_graphs", "workers"):  # records say what auto came to
         if wanted[axis] == "auto":
             del wanted[axis]
     for _, row in rows.iterrows():

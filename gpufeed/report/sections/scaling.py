@@ -12,7 +12,7 @@ from gpufeed.report.significance import standing
 
 APART = ("devices", "nodes", "cores")  # more GPUs may have more cores beside them, which the rows tell
 SERIES = [column for column in tables.IDENTITY if column != "cell_id"]
-SERIES += [setting for setting in tables.SETTINGS if setting not in APART]
+SERIES += ["cores_asked", *(setting for setting in tables.SETTINGS if setting not in APART)]
 NAMED = [feature for feature in wording.FEATURES if feature not in APART]
 
 

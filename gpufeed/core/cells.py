@@ -200,12 +200,24 @@ class Plan:
 
 
 def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
-    """Experiment -> its cells that a run measures: all, or those with the values that `only` names."""
+    """Experiment -> its cells that a run measures: all, or those with the values that `only` names.
+
+    Values are compared as text, since Snakemake reads those of a mapping in `--config` as text.
+    """
     only = {axis: value if isinstance(value, list) else [value] for axis, value in config["only"].items()}
+    wanted = {axis: set(map(as_text, values)) for axis, values in only.items()}
+
+    def has_all(cell: Cell) -> bool:
+        return all(as_text(getattr(cell, axis)) in texts for axis, texts in wanted.items())
+
     return {
-        name: {id: cell for id, cell in cells.items() if all(getattr(cell, axis) in only[axis] for axis in only)}
-        for name, cells in plan.cells.items()
+        name: {id: cell for id, cell in cells.items() if has_all(cell)} for name, cells in plan.cells.items()
     }
+
+
+def as_text(value: Any) -> str:
+    """A value of an axis as YAML writes it."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_part(config: Mapping, plan: Plan) -> None:

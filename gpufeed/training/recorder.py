@@ -95,10 +95,19 @@ class MinimumDuration:
         """least_s: seconds that the steps after warm-up take together at least; 0 for a run as planned."""
         self.job, self.least_s = job, least_s
         self.kept: dict[str, torch.Tensor] | None = None
+        self.until_s = math.inf  # on the host's clock
 
     @property
     def planned(self) -> bool:
         return self.kept is None
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether a run of `steps` has gone on for long enough, however many steps were thought to be missing.
+
+        Steps that were loaded ahead promise others as fast, which may take many times as long.
+        """
+        return time.perf_counter() >= self.until_s
 
     def steps(self, rows: Sequence[Mapping], epochs: Sequence[Mapping]) -> int:
         """How many steps are still to be made; 0 if it has been long enough. Every rank must ask.
@@ -115,6 +124,8 @@ class MinimumDuration:
             return 0
         if self.planned:
             self._keep()
+        if self.job.steps is not None and self.job.loader.request.world_size == 1:
+            self.until_s = time.perf_counter() + self.least_s - steady_s
         missing = (self.least_s - steady_s) * (len(rows) - left_out) / max(steady_s, 1e-6)
         # never more than ten times as long at once: a first guess from a few steps may be far off
         missing = max(1, min(math.ceil(missing), 10 * len(rows)))
@@ -183,6 +194,8 @@ class Recorder:
 
     def run_is_over(self) -> bool:
         """Whether the step was the last of the run; at its planned end `total` grows if it goes on."""
+        if self.longer.time_is_up:
+            self.total = self.step
         if self.step == self.total and self.longer.least_s:
             self.settle()
             epochs = [*self.epochs, {"steps": self.step_in_epoch}]

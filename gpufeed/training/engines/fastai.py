@@ -209,6 +209,8 @@ class StepRecorder(Callback):
         self.marks.append(StepMarks(self.epoch, step, images, self.previous, span, load_ms, transfer))
         self.losses.append(self.loss.detach())
         self.previous = end
+        if self.longer.time_is_up:
+            self.total = step + 1
         if step + 1 == self.total:
             self.total += self._further_steps()
             if step + 1 == self.total:

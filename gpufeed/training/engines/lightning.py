@@ -211,8 +211,8 @@ class Steps(Callback):
     ):
         recorder, (given, counts) = self.recorder, batch
         recorder.trained(given if counts else replace(given, labels=given.labels[:0]), pl_module.told)
-        if not recorder.run_is_over():
-            trainer.fit_loop.epoch_loop.max_steps = recorder.total  # it may have grown
+        recorder.run_is_over()
+        trainer.fit_loop.epoch_loop.max_steps = recorder.total  # it may have another end by now
         if recorder.epoch_is_over:
             self.batches.close()
             recorder.end_epoch()

@@ -1,6 +1,7 @@
 """What every trainer of the registry must do with the same job; each runs on the toys of measure_fixtures."""
 
 import inspect
+import time
 
 import measure_fixtures as toys
 import pytest
@@ -12,6 +13,7 @@ from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import TRAINERS, fetch
 from gpufeed.system.timing import warmup
+from gpufeed.training import recorder
 from gpufeed.training.engines.base import Trainer
 
 SMALL = (8, 16)
@@ -176,6 +178,24 @@ def test_a_short_run_of_steps_goes_on_within_its_epoch(trainer, monkeypatch, ste
     assert counted(result) >= 20
     assert [epoch["steps"] for epoch in result.epochs[:-1]] == [4] * (len(result.epochs) - 1)
     assert made.job.loader.ended == len(result.epochs)
+
+
+class LoadedAhead(ToyLoader):
+    """After its first epoch a batch takes 30 ms."""
+
+    def batches(self, order):
+        for batch in super().batches(order):
+            time.sleep(0.03 * (self.epoch > 0))
+            yield batch
+
+
+def test_a_run_of_steps_ends_when_its_time_is_up_whatever_its_first_steps_promise(trainer, monkeypatch):
+    true = recorder.throughput
+    quick = {"seconds": 0.001}  # of the one step after warm-up: as it were, 150 of them are missing
+    monkeypatch.setattr(recorder, "throughput", lambda rows: true(rows) if len(rows) > 1 else quick)
+    rows = trainer(loader=LoadedAhead, steps=4).run(least_s=0.15).steps
+    assert sum(row["total_ms"] for row in rows[3:]) / 1e3 >= 0.15
+    assert len(rows) < 4 + 40  # which is what the first steps promise, ten times as many at once
 
 
 @pytest.mark.parametrize("least_s", [0.03, 0.04, 0.05])  # four steps count

@@ -7,7 +7,7 @@ from itables import options
 from itables.javascript import generate_init_offline_itables_html, to_html_datatable
 
 from gpufeed.report import tables, wording
-from gpufeed.report.tables import TAKEN
+from gpufeed.report.tables import RATES, TAKEN
 
 # name in the page -> (column of the table of cells, decimals; None for what is no measured number)
 SHOWN = {
@@ -26,6 +26,8 @@ SHOWN = {
     "Wait (%)": ("wait_share", 1),
     "Wait at epoch start (%)": ("epoch_start_share", 1),
     "Within epoch (images/s)": ("within_epoch_images_per_s", 1),
+    "Steady (images/s)": ("steady_images_per_s", 1),
+    "Epoch start (s)": ("epoch_start_s", 3),
     "Load (ms)": ("load_ms", 3),
     "Transfer (ms)": ("transfer_ms", 3),
     "Train (ms)": ("train_ms", 3),
@@ -67,7 +69,7 @@ SHOWN = {
     "Sentence": ("sentence", None),
     "Cell": ("cell_id", None),
 }
-MAY_LACK = (*TAKEN, "others_cpu_share_max")  # left out where no record has it
+MAY_LACK = (*TAKEN, *RATES, "others_cpu_share_max")  # left out where no record has it
 TABLE_ID = "all-cells"
 # What itables says to readers of a notebook, with links to its site: this page leads nowhere outside.
 NOTEBOOK = re.compile(

@@ -28,6 +28,7 @@ from gpufeed.report.sections import (
     ceilings,
     ceilings_verdict,
     confusion,
+    cores,
     decoding,
     equivalence,
     impact,
@@ -136,6 +137,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     ours = ceilings.joined(ours, found.ceilings, name)
     lengths_ = run_lengths.section(own_records)
     answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
+    answers = [*cores.answers(ours), *answers]
     impact_ = _impact(name, ours, plan.get("impact"))
     changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
     return {
@@ -192,6 +194,7 @@ CAPTIONS = {
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
     "timeline": timeline.CAPTION,
+    "cores": cores.CAPTION,
     "workers": "Throughput against worker processes; a right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
@@ -213,6 +216,8 @@ def _pictures(
         drawn["breakdown"] = [figures.breakdown(cells)]
     if two := timeline.best_and_worst(cells, own_records, steps):
         drawn["timeline"] = [timeline.draw(two)]
+    if cores.measured(cells):
+        drawn["cores"] = [cores.draw(cells)]
     if figures.has_sweep(cells):
         drawn["workers"] = [figures.workers(cells)]
     drawn["learning"] = learning.draw(cells, epochs)

@@ -17,22 +17,53 @@ from gpufeed.report.significance import standing
 from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 
 EPOCH_MEASURES = ["epoch_start_share", "within_epoch_images_per_s", "epoch_batches"]
+# An epoch of any length takes its start + its images / the steady rate. Of a cell: median and range over repeats.
+RATES = ("steady_images_per_s", "epoch_start_s")
+RATE_COLUMNS = [
+    *(f"{name}{end}" for name in RATES for end in ("", "_min", "_max")), "epoch_start_n",
+]  # fmt: skip
+FEWEST_STEPS = 8  # of an epoch: the first half of fewer is over before what was loaded ahead is used up
 
 
 def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFrame:
-    """One row a repeat (columns: path and EPOCH_MEASURES), over its steps after warm-up.
+    """One row a repeat (columns: path, EPOCH_MEASURES and RATES), over its steps after warm-up.
 
     epoch_start_share: share of the wait that falls on the first step of an epoch; NaN if no epoch starts
     after warm-up or nothing waits. within_epoch_images_per_s: the rate without these steps.
-    epoch_batches: steps of its longest epoch. steps: as `read_steps` makes it; None for none.
+    epoch_batches: steps of its longest epoch. RATES: see `two_numbers`. steps: as `read_steps` makes it; None
+    for none.
     """
+    columns = ["path", *EPOCH_MEASURES, *RATES]
     if steps is None or steps.empty:
-        return pd.DataFrame({name: pd.Series(dtype=object) for name in ["path", *EPOCH_MEASURES]})
+        return pd.DataFrame({name: pd.Series(dtype=object) for name in columns})
     rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
     by_epoch = rows.groupby(["path", "epoch"])["step"]
     rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))
-    measures = [{"path": path, **_epoch_measures(ours)} for path, ours in rows.groupby("path", sort=False)]
-    return pd.DataFrame(measures, columns=["path", *EPOCH_MEASURES])
+    measures = [
+        {"path": path, **_epoch_measures(ours), **two_numbers(ours)}
+        for path, ours in rows.groupby("path", sort=False)
+    ]
+    return pd.DataFrame(measures, columns=columns)
+
+
+def two_numbers(rows: pd.DataFrame) -> dict[str, float]:
+    """RATES of one repeat: its rate in the later half of each epoch, and what the start of an epoch costs.
+
+    In the first half batches that were loaded ahead may still hide the wait, and workers that start may still
+    lengthen it. epoch_start_s: the seconds of an epoch less those that its images take at the steady rate,
+    median over the epochs that began after warm-up. NaN without such a one; both, where epochs have fewer than
+    FEWEST_STEPS. A last epoch that was cut short counts if it has half of its steps.
+    """
+    long_enough = rows["length"] >= max(FEWEST_STEPS, rows["length"].max() / 2)
+    rows = rows[long_enough & (rows["step"] >= rows["warmup_steps"])]
+    late = rows[rows.groupby("epoch")["step"].rank(method="first", pct=True) > 0.5]
+    if late.empty:
+        return dict.fromkeys(RATES, math.nan)
+    rate = late["images"].sum() / (late["total_ms"].sum() / 1e3)
+    begun = rows[rows.groupby("epoch")["starts"].transform("any")].groupby("epoch")[["images", "total_ms"]]
+    sums = begun.sum()
+    start_s = (sums["total_ms"] / 1e3 - sums["images"] / rate).median()
+    return dict(zip(RATES, (rate, start_s), strict=True))
 
 
 def _epoch_measures(rows: pd.DataFrame) -> dict[str, float]:
@@ -108,7 +139,7 @@ CELL_COLUMNS = [
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip
-UNWRITTEN = ["repeats", "batch_size_asked", "cores_asked"]  # what a row has beside the columns of a file
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "cores_asked", *RATE_COLUMNS]  # what a row has beside the columns of a file
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -139,8 +170,8 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
     `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
     measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT),
-    batch_size_asked, which is larger than batch_size where it did not fit, and cores_asked, those that the cell
-    was kept on, 0 where it had all.
+    ceiling_repeats, that of the cell's ceiling, None without one, batch_size_asked, which is larger than batch_size where it did not fit, cores_asked, those that the cell
+    was kept on, 0 where it had all, and RATE_COLUMNS.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
@@ -193,6 +224,10 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     for measure in ("wait_share", "epoch_s"):
         values = pd.to_numeric(done[measure])
         row |= {f"{measure}_min": values.min(), f"{measure}_max": values.max()}
+    for name in RATES:
+        found = summarise(pd.to_numeric(done[name]))
+        row |= {name: found["median"], f"{name}_min": found["min"], f"{name}_max": found["max"]}
+        row["epoch_start_n"] = found["n"]  # of the last of them
     return row | {
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
@@ -227,6 +262,7 @@ def _with_ceiling(table: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame([bounds.get(key, {}) for key in keys], columns=CEILING, index=table.index)
     table[CEILING] = found.astype(float)
     table["ceiling_n_repeats"] = table["ceiling_n_repeats"].astype("Int64")
+    table["ceiling_repeats"] = [bounds.get(key, {}).get("repeats") for key in keys]
     table["ceiling_share"] = table["images_per_s"] / table["ceiling_images_per_s"]
     table["against_ceiling"] = [
         "" if is_ceiling(row["loader"]) or key not in bounds else against_ceiling(row, bounds[key])

@@ -1,0 +1,170 @@
+"""How many CPU cores each loader needs to keep each model fed: AU over cores, a line a loader.
+
+AU (accelerator utilization) is compute-only over end-to-end time: images/s of a cell over those of the `replay`
+cell with the same work on the same cores, from the pairs of one block.
+"""
+
+from collections.abc import Sequence
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+
+from gpufeed.report import style, tables, wording
+from gpufeed.report.significance import ratio_of_repeats
+from gpufeed.report.verdicts import Verdict
+
+FED = 0.95  # AU from which a model counts as fed
+PANEL = [column for column in tables.SAME_TASK if column not in ("cores_asked", "overrides")]
+NAMED = [feature for feature in wording.FEATURES if feature not in (*wording.OF_WORKERS, "cores_asked")]
+HEAD_IN, AXES_IN, NAME_IN = 1.1, 2.8, 0.16  # of a panel: title and axis, the least of its lines, a name
+NAMES_AT = 1.04  # where the names begin, as a share of the axis
+CAPTION = (
+    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader: its images "
+    "per second over those of replay on the same cores, medians over the pairs of n blocks, bars: 95 % interval, "
+    f"below six blocks the range. Above the dashed line ({FED * 100:.0f} %) a model counts as fed. Of several "
+    "settings of a loader the fastest on each number of cores is drawn."
+)
+
+
+def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
+    """A table a panel: the fastest setting of each loader on each number of cores that the cells chose.
+
+    Columns beside those of the cells: loader_name, au, low, high, blocks. None for a model that was measured on
+    one number of cores, or without `replay`.
+    """
+    rows = tables.pipelines(tables.measured(cells))
+    rows = rows[(rows["cores_asked"] > 0) & rows["ceiling_share"].notna()]
+    found = []
+    for _, panel in rows.groupby(PANEL, dropna=False, sort=False):
+        if panel["cores_asked"].nunique() < 2:
+            continue
+        names = wording.labels(panel.assign(workers=0), NAMED, unique=False)
+        if panel["variant"].nunique() > 1:
+            names = (names + ", " + panel["variant"]).str.removesuffix(", ")
+        fastest = panel.assign(loader_name=names).sort_values("images_per_s", ascending=False)
+        fastest = fastest.drop_duplicates(["loader_name", "cores_asked"])
+        found.append(pd.concat([fastest, fastest.apply(au, axis=1)], axis=1).sort_values("cores_asked"))
+    return found
+
+
+def au(row: pd.Series) -> pd.Series:
+    """AU of a cell with its 95 % interval, or below six pairs its range."""
+    ratio = ratio_of_repeats(row["repeats"], row["ceiling_repeats"])
+    low, high = ratio.interval or ratio.range
+    return pd.Series({"au": ratio.median, "low": low, "high": high, "blocks": ratio.n})
+
+
+def answers(cells: pd.DataFrame) -> list[Verdict]:
+    """How many cores each loader needs, a verdict a model; none where cores were not varied."""
+    return [
+        Verdict(f"{title(panel)}; {wording.machine(panel)}", sentence(panel), lead(panel))
+        for panel in measured(cells)
+    ]
+
+
+def title(panel: pd.DataFrame) -> str:
+    """What a panel trains, without the cores."""
+    return wording.task(panel.iloc[:1].assign(cores_asked=0, variant=""))
+
+
+def fewest(panel: pd.DataFrame) -> dict[str, int | None]:
+    """Loader -> the fewest cores on which it keeps the model fed, the fewest first; None on none of them."""
+    fed = panel[panel["low"] >= FED].groupby("loader_name")["cores_asked"].min()
+    found = {name: int(fed[name]) if name in fed else None for name in panel["loader_name"].unique()}
+    return dict(sorted(found.items(), key=lambda one: (one[1] is None, one[1] or 0, one[0])))
+
+
+def lead(panel: pd.DataFrame) -> str:
+    """The loaders that need the fewest cores, in a few words."""
+    found = fewest(panel)
+    least = next(iter(found.values()))
+    if least is None:
+        return f"no loader keeps it fed on up to {wording.plural(int(panel['cores_asked'].max()), 'core')}"
+    first = [name for name, cores in found.items() if cores == least]
+    return f"kept fed on {wording.plural(least, 'core')} by {wording.listing(first)}"
+
+
+def sentence(panel: pd.DataFrame) -> str:
+    """How many of the measured cores each loader needs."""
+    groups: dict[int | None, list[str]] = {}
+    for name, cores in fewest(panel).items():
+        groups.setdefault(cores, []).append(name)
+    never = groups.pop(None, [])
+    said = [f"{wording.plural(n, 'core')}: {wording.listing(names)}" for n, names in groups.items()]
+    said += [f"None of those measured: {'; '.join(with_best(panel, name) for name in never)}"] * bool(never)
+    counts = panel.groupby("loader_name")["cores_asked"].agg(["nunique", "max"])
+    for cores, alone in counts[counts["nunique"] == 1].groupby("max"):
+        said.append(f"Measured on {wording.plural(int(cores), 'core')} alone: {wording.listing(alone.index)}")
+    measured_on, blocks = wording.listing(sorted(panel["cores_asked"].unique())), panel["blocks"].astype(int)
+    n = wording.rounded_ends([blocks.min(), blocks.max()], 3)
+    return (
+        f"The fewest cores on which AU (accelerator utilization, compute-only over end-to-end time) is "
+        f"{FED * 100:.0f} % or more, by the lower end of its interval (below six blocks: of its range), on "
+        f"{measured_on} cores, n = {n} blocks. {'. '.join(said)}."
+    )
+
+
+def with_best(panel: pd.DataFrame, name: str) -> str:
+    """A loader with the highest AU that it reached, and where."""
+    best = panel[panel["loader_name"] == name].sort_values("au").iloc[-1]
+    return f"{name} ({wording.percent(best['au'])} on {int(best['cores_asked'])})"
+
+
+def draw(cells: pd.DataFrame) -> Figure:
+    """AU over cores, a panel a model; a sentence where cores were not varied."""
+    panels = measured(cells)
+    if not panels:
+        return style.sentence_figure("Nothing to draw: no model was measured on several numbers of cores.")
+    names = {name: number for number, name in enumerate(sorted({*pd.concat(panels)["loader_name"]}))}
+    heights = [HEAD_IN + max(AXES_IN, NAME_IN * (1 + panel["loader_name"].nunique())) for panel in panels]
+    with style.look():
+        figure, axes = style.stack(heights)
+        for axis, panel in zip(axes, panels, strict=True):
+            _panel(axis, panel, names)
+            axis.set_title(style.title(f"{title(panel)}; {wording.machine(panel)}"))
+    return figure
+
+
+def _panel(axis: Axes, panel: pd.DataFrame, names: dict[str, int]) -> None:
+    cores = sorted(panel["cores_asked"].astype(int).unique())
+    top = max(1.05, panel["high"].max() * 1.02)
+    ends = []
+    for name, line in panel.groupby("loader_name"):
+        look, x, y = style.line(names[name]), line["cores_asked"].to_numpy(float), line["au"].to_numpy(float)
+        reach = [line["au"] - line["low"], line["high"] - line["au"]]
+        axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
+        ends.append((x[-1], y[-1], str(name), look["color"]))
+    ends.sort(key=lambda end: end[1])
+    gap = top * NAME_IN / max(AXES_IN, NAME_IN * (1 + len(ends)))
+    places = spread([y for _, y, _, _ in ends], gap, top)
+    axis.set_xscale("log")
+    left, right = cores[0] / 1.15, cores[-1] * 1.06
+    axis.set_xlim(left, right)
+    for (x, y, name, colour), place in zip(ends, places, strict=True):
+        axis.annotate(
+            name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9, va="center",
+            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4},
+        )  # fmt: skip
+    axis.axhline(FED, color="black", lw=1, ls=(0, (4, 3)), zorder=1)
+    axis.set_ylim(0, top)
+    axis.xaxis.set_major_locator(FixedLocator(cores))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.set_xlabel("CPU cores")
+    axis.set_ylabel("AU: share of the compute-only rate")
+    axis.grid(color="#E4E4E4")
+
+
+def spread(values: Sequence[float], gap: float, top: float) -> list[float]:
+    """Places near ascending values, `gap` apart or more, between 0 and `top` where there is room."""
+    places: list[float] = []
+    for value in values:
+        places.append(max(value, places[-1] + gap) if places else value)
+    limit = top
+    for number in reversed(range(len(places))):
+        places[number] = min(places[number], limit)
+        limit = places[number] - gap
+    return places

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-
 PART = ("block", "only")  # they say what part of the plan a run measures; what is missing may be in another
 
 

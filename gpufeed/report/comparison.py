@@ -17,7 +17,8 @@ from gpufeed.system.statistics import FASTER, FEW, SAME, SLOWER, Ratio, differen
 MACHINE = ["hardware", "stack", "torch", "batch_size"]  # numbers of two of these never share a row
 # What a cell does, where its name, which covers its data and seed too, differs from that of the other side.
 SAME_SETTINGS = [
-    "experiment", *(axis for axis in AXES if axis != "seed"), "cores_asked", "step_limit", "precision", "overrides",
+    "experiment", *(axis for axis in AXES if axis != "seed"), "cores_asked", "step_limit", "precision",
+    "overrides",
 ]  # fmt: skip
 
 

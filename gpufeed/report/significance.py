@@ -53,7 +53,7 @@ def other_cards(records: pd.DataFrame, others: pd.DataFrame) -> str:
     return f"{partly}other cards of this model"
 
 
-# A block is one comparison: every loader once, within ten minutes. Slow loaders and jobs that wait take longer.
+# A block is one comparison: every loader once, within ten minutes; slow loaders and waiting jobs take longer.
 BLOCK, SLACK = pd.Timedelta(minutes=10), 2
 
 

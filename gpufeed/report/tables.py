@@ -17,7 +17,7 @@ from gpufeed.report.significance import standing
 from gpufeed.system.statistics import BUSY, FAR, FEW_PERCENT, WIDE, summarise
 
 EPOCH_MEASURES = ["epoch_start_share", "within_epoch_images_per_s", "epoch_batches"]
-# An epoch of any length takes its start + its images / the steady rate. Of a cell: median and range over repeats.
+# An epoch of any length takes its start + its images / the steady rate. Of a cell: medians over repeats.
 RATES = ("steady_images_per_s", "epoch_start_s")
 RATE_COLUMNS = [
     *(f"{name}{end}" for name in RATES for end in ("", "_min", "_max")), "epoch_start_n",
@@ -51,8 +51,8 @@ def two_numbers(rows: pd.DataFrame) -> dict[str, float]:
 
     In the first half batches that were loaded ahead may still hide the wait, and workers that start may still
     lengthen it. epoch_start_s: the seconds of an epoch less those that its images take at the steady rate,
-    median over the epochs that began after warm-up. NaN without such a one; both, where epochs have fewer than
-    FEWEST_STEPS. A last epoch that was cut short counts if it has half of its steps.
+    median over the epochs that began after warm-up. NaN without such a one; both, where epochs have fewer
+    than FEWEST_STEPS. A last epoch that was cut short counts if it has half of its steps.
     """
     long_enough = rows["length"] >= max(FEWEST_STEPS, rows["length"].max() / 2)
     rows = rows[long_enough & (rows["step"] >= rows["warmup_steps"])]
@@ -139,14 +139,15 @@ CELL_COLUMNS = [
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip
-UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "cores_asked", *RATE_COLUMNS]  # what a row has beside the columns of a file
+# What a row has beside the columns of a file.
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "cores_asked", *RATE_COLUMNS]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
 SAME_CEILING = [
     "experiment", "dataset", "augment", "model", "trainer", "precision", "batch_size", "channels_last",
-    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes", "cores_asked",
-    "hardware", "stack", "torch",
+    "cuda_graphs", "compile", "synchronise", "overrides", "hyper", "device", "devices", "nodes",
+    "cores_asked", "hardware", "stack", "torch",
 ]  # fmt: skip
 # The same training task: pipelines within it compete. `augmented` is added by `tasks`.
 SAME_TASK = [
@@ -169,9 +170,10 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
     repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
     `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
-    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT),
-    ceiling_repeats, that of the cell's ceiling, None without one, batch_size_asked, which is larger than batch_size where it did not fit, cores_asked, those that the cell
-    was kept on, 0 where it had all, and RATE_COLUMNS.
+    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT);
+    ceiling_repeats, that of the cell's ceiling, None without one; batch_size_asked, which is larger than
+    batch_size where it did not fit; cores_asked, those that the cell was kept on, 0 where it had all; and
+    RATE_COLUMNS.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.

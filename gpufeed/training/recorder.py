@@ -103,7 +103,7 @@ class MinimumDuration:
 
     @property
     def time_is_up(self) -> bool:
-        """Whether a run of `steps` has gone on for long enough, however many steps were thought to be missing.
+        """Whether a run of `steps` has gone on for long enough, whatever number of steps was thought missing.
 
         Steps that were loaded ahead promise others as fast, which may take many times as long.
         """

@@ -73,7 +73,8 @@ class Report:
         timed: as ResultKind.planned.
         """
         if self.run.partial:
-            return dict.fromkeys(RESULT_KINDS, []) | {"records": self.repeats.part_of(experiment)}
+            records = self.repeats.part_of(experiment)
+            return {kind: records if kind == "records" else [] for kind in RESULT_KINDS}
         plan = self.plan_of(experiment)
         return {
             name: [f"{self.run.results}/{path}" for path in kind.planned(experiment, plan, timed)]

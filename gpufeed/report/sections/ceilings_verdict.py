@@ -203,7 +203,8 @@ def apart(found: Mapping[str, Any]) -> str:
 
 def named(stage: str, found: Mapping[str, Any]) -> str:
     """A stage, and who does it where these could be more."""
-    loader, count = found["cell"]["loader"], workers_of(found["cell"], found["resolved"], found["environment"])
+    loader = found["cell"]["loader"]
+    count = workers_of(found["cell"], found["resolved"], found["environment"])
     return (
         f"{stage} in {wording.workers(loader, count, 'worker process', 'worker processes')}"
         if count

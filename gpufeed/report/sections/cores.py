@@ -1,7 +1,7 @@
 """How many CPU cores each loader needs to keep each model fed: AU over cores, a line a loader.
 
-AU (accelerator utilization) is compute-only over end-to-end time: images/s of a cell over those of the `replay`
-cell with the same work on the same cores, from the pairs of one block.
+AU (accelerator utilization) is compute-only over end-to-end time: images/s of a cell over those of the
+`replay` cell with the same work on the same cores, from the pairs of one block.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,18 @@ NAMED = [feature for feature in wording.FEATURES if feature not in (*wording.OF_
 HEAD_IN, AXES_IN, NAME_IN = 1.1, 2.8, 0.16  # of a panel: title and axis, the least of its lines, a name
 NAMES_AT = 1.04  # where the names begin, as a share of the axis
 CAPTION = (
-    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader: its images "
-    "per second over those of replay on the same cores, medians over the pairs of n blocks, bars: 95 % interval, "
-    f"below six blocks the range. Above the dashed line ({FED * 100:.0f} %) a model counts as fed. Of several "
-    "settings of a loader the fastest on each number of cores is drawn."
+    "AU against the CPU cores that all processes and threads of a repeat were kept on, a line a loader: its "
+    "images per second over those of replay on the same cores, medians over the pairs of n blocks. Bars: "
+    "95 % interval, below six blocks the range. Above the dashed line a model counts as fed "
+    f"({FED * 100:.0f} %). Of several settings of a loader the fastest on each number of cores is drawn."
 )
 
 
 def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """A table a panel: the fastest setting of each loader on each number of cores that the cells chose.
 
-    Columns beside those of the cells: loader_name, au, low, high, blocks. None for a model that was measured on
-    one number of cores, or without `replay`.
+    Columns beside those of the cells: loader_name, au, low, high, blocks. None for a model that was measured
+    on one number of cores, or without `replay`.
     """
     rows = tables.pipelines(tables.measured(cells))
     rows = rows[(rows["cores_asked"] > 0) & rows["ceiling_share"].notna()]
@@ -143,9 +143,10 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: dict[str, int]) -> None:
     left, right = cores[0] / 1.15, cores[-1] * 1.06
     axis.set_xlim(left, right)
     for (x, y, name, colour), place in zip(ends, places, strict=True):
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
         axis.annotate(
-            name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9, va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4},
+            name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9,
+            va="center", arrowprops=leader,
         )  # fmt: skip
     axis.axhline(FED, color="black", lw=1, ls=(0, (4, 3)), zorder=1)
     axis.set_ylim(0, top)

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 from record_fixtures import cell
 
-from gpufeed.core.cells import LATER
+from gpufeed.core.cells import LATER, impossible, settle
+from gpufeed.core.equivalence_verdict import loader_settings
 
 
 def with_choice(path: list[str], value):
@@ -26,3 +27,31 @@ def test_a_later_choice_names_a_cell_only_if_it_changes_something(choice):
     assert path[-1] in str(other.identity())
     assert plain.id != other.id
     assert plain.asdict() != plain.identity()  # a record still says what the cell did
+
+
+def test_cores_are_in_the_name_and_no_setting_of_the_equivalence_check():
+    few, more = (cell("dataloader_workers", workers=8, cores=cores) for cores in (2, 16))
+    assert ("-w8-c2-" in few.id, "-w8-c16-" in more.id) == (True, True)
+    assert loader_settings(few) == loader_settings(more)
+
+
+def test_auto_workers_are_none_for_a_loader_without_any():
+    auto = {name: settle(cell(name, workers="auto", cores=4)) for name in ("resident", "spdl", "overlap")}
+    assert [one.workers for one in auto.values()] == [0, "auto", "auto"]
+    assert auto["resident"].id == settle(cell("resident", cores=4)).id
+    assert "-wauto-c4-" in auto["spdl"].id
+    assert [impossible(one) for one in auto.values()] == [None] * 3
+    assert auto["spdl"].prefetch_factor == 2
+
+
+def test_cores_are_those_of_one_node():
+    several = cell("resident", trainer="lightning", nodes=2, cores=4)
+    assert "nodes must be 1" in impossible(several)
+
+
+@pytest.mark.parametrize(
+    ("axes", "wanted"),
+    [({}, 0), ({"workers": 8}, 8), ({"workers": "auto"}, 0), ({"workers": 16, "cores": 2}, 2)],
+)
+def test_cores_that_a_job_needs_as_far_as_the_plan_says(axes, wanted):
+    assert cell("dataloader_workers", **axes).cores_wanted == wanted

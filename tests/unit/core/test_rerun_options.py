@@ -35,3 +35,8 @@ def test_files_are_told_from_the_folder_of_the_run_and_behind_one_option(tmp_pat
     assert options([], {}, tmp_path, tmp_path / "Snakefile") == []
     (told,) = options([], {}, tmp_path / "here", tmp_path / "a clone/Snakefile")
     assert shlex.split(told) == ["--snakefile", str(tmp_path / "a clone/Snakefile")]
+
+
+def test_the_part_that_a_run_measured_is_not_said_again():
+    changed = parse_config(["block=2", "only={cores: [2]}", "repeats=2"])
+    assert options([], changed, ".") == ["--config repeats=2"]

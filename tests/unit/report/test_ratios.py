@@ -4,13 +4,14 @@ import math
 import random
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from record_fixtures import beside, cell, record, write
 
 from gpufeed.report.load_records import read_records
-from gpufeed.report.significance import paired_repeats, ratio_of_repeats
+from gpufeed.report.significance import ABOVE, paired_repeats, ratio_of_repeats, standing
 from gpufeed.system.statistics import (
     ENOUGH_FOR_INTERVAL,
     FASTER,
@@ -191,7 +192,7 @@ def test_two_runs_one_after_the_other_do_not_pair(tmp_path):
 def test_repeats_of_other_gpus_do_not_pair(tmp_path):
     run = [at(0, "resident", 0, 150), at(1, "overlap", 0, 100), at(2, "resident", 1, 150)]
     other = at(3, "overlap", 1, 100, uuid="GPU-2")
-    assert paired_repeats(*read(tmp_path / "a", *run, other)).empty  # one block is no order
+    assert paired_repeats(*read(tmp_path / "a", *run, other))["repeat"].tolist() == [0]
     same = at(3, "overlap", 1, 100)
     assert len(paired_repeats(*read(tmp_path / "b", *run, same))) == 2
 
@@ -205,3 +206,45 @@ def test_without_a_uuid_the_node_is_the_place(tmp_path):
     assert paired_repeats(*read(tmp_path / "a", *run)).empty
     one = [replace(r, environment=r.environment | {"node": "node-a"}) for r in run]
     assert paired_repeats(*read(tmp_path / "b", *one))["place"].unique().tolist() == ["node-a"]
+
+
+def in_blocks(folder, blocks, apart=1, cards="012345"):
+    """The sides of one block for each (repeat, speed of its machine), each in results of its own.
+
+    apart: minutes within a block. cards: of each block.
+    """
+    paths = []
+    for number, (repeat, speed) in enumerate(blocks):
+        for position, (loader, rate) in enumerate((("resident", 110), ("overlap", 100))):
+            minute = 60 * number + apart * position
+            one = at(minute, loader, repeat, speed * rate, f"GPU-{cards[number]}")
+            paths += write(folder / str(number), one)
+    table = read_records(paths)
+    return [table[table["loader"] == loader] for loader in ("resident", "overlap")]
+
+
+def test_one_block_on_each_of_several_machines_is_as_many_pairs(tmp_path):
+    blocks = [(0, 1.0), (0, 1.2), (3, 0.9), (1, 1.1), (2, 1.0), (2, 1.3)]
+    sides = in_blocks(tmp_path / "all", blocks)
+    assert paired_repeats(*sides)["place"].nunique() == 6
+    found = ratio_of_repeats(*sides)
+    assert (found.paired, found.n, difference(found)) == (True, 6, FASTER)
+    assert found.range == pytest.approx((1.1, 1.1))  # what the machines differ by is in both
+    fast, slow = ({"repeats": side} for side in in_blocks(tmp_path / "few", blocks[:3]))
+    few = standing(fast, slow)
+    assert (few.how, few.ratio.n, few.other_cards) == (ABOVE, 3, "")
+    assert few.ratio.range == pytest.approx((1.1, 1.1))
+
+
+def test_what_began_too_far_apart_is_no_block(tmp_path):
+    blocks = [(n, 1.0) for n in range(6)]
+    assert len(paired_repeats(*in_blocks(tmp_path / "near", blocks, apart=20))) == 6
+    assert paired_repeats(*in_blocks(tmp_path / "far", blocks, apart=21)).empty
+
+
+def test_blocks_may_be_measured_in_any_order_and_in_several_sessions_of_a_machine(tmp_path):
+    """Of a number that was measured twice, far apart, each is a block of its own."""
+    sides = in_blocks(tmp_path, [(2, 1.0), (0, 1.0), (2, 1.0)], cards="000")
+    assert paired_repeats(*sides)["repeat"].tolist() == [2, 0, 2]
+    twice = [pd.concat([side, side.tail(1)], ignore_index=True) for side in sides]
+    assert paired_repeats(*twice)["repeat"].tolist() == [2, 0]  # which of the two copies belongs to which?

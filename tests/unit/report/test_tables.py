@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import record_fixtures as made
@@ -291,3 +292,43 @@ def test_a_ceiling_from_before_a_hyper_parameter_came_bounds_what_came_later(tmp
         paths = [path for cell in cells for path in made.write(tmp_path / str(number), made.record(cell))]
         table = tables.cells(load_records.read_records(paths)).set_index("loader")
         assert (table.loc["resident", "ceiling_share"] == 1) == (number != 1)
+
+
+def of_epochs(of, batches, start_s, ahead, rate, epochs=3, cut=None):
+    """Steps of epochs that cost start_s at their start, and of which the first `ahead` then come at once."""
+    steps, of_a_step = made.steps(of, epochs * batches, batches), 128 / rate * 1e3
+    place = steps["step"] % batches
+    total = np.where(place < ahead, 1e-3, of_a_step)
+    total += np.where(place == 0, 1e3 * start_s + ahead * of_a_step, 0.0)
+    return steps.assign(total_ms=total).iloc[:cut]
+
+
+def rates_of(tmp_path, **shape):
+    one = made.record(made.cell("overlap"), images_per_s=5000)
+    whole = shape.get("epochs", 3) > 1 and shape.get("cut", 99) >= 2 * shape["batches"]
+    one = replace(one, warmup={"steps": shape["batches"] if whole else 3, "policy": ""})
+    paths = made.write(tmp_path, one)
+    steps = of_epochs(one, **shape).assign(path=str(paths[0]))
+    (row,) = tables.cells(load_records.read_records(paths), steps).to_dict("records")
+    return [row[name] for name in tables.RATES], row["epoch_start_n"]
+
+
+@pytest.mark.parametrize("ahead", [0, 5, 10])
+def test_an_epoch_of_any_length_follows_from_its_start_and_the_steady_rate(tmp_path, ahead):
+    """Whatever comes at once since it was loaded ahead."""
+    rates, n = rates_of(tmp_path, batches=20, start_s=0.5, ahead=ahead, rate=2000)
+    assert (rates, n) == (pytest.approx([2000, 0.5], rel=1e-3), 1)
+
+
+def test_without_an_epoch_that_began_after_warm_up_there_is_no_start(tmp_path):
+    ((rate, start), n) = rates_of(tmp_path / "a", batches=40, start_s=0.5, ahead=3, rate=2000, epochs=1)
+    assert (rate, pd.isna(start), n) == (pytest.approx(2000), True, 0)
+    # the second epoch was cut short: half of its steps are enough
+    shape = {"batches": 40, "start_s": 0.5, "ahead": 3, "rate": 2000}
+    ((_, start), _) = rates_of(tmp_path / "b", **shape, cut=59)
+    assert pd.isna(start)
+    (rates, _) = rates_of(tmp_path / "c", **shape, cut=60)
+    assert rates == pytest.approx([2000, 0.5], rel=1e-3)
+    # what is loaded ahead is all of such short epochs
+    (rates, _) = rates_of(tmp_path / "d", batches=7, start_s=0.5, ahead=3, rate=2000)
+    assert all(map(pd.isna, rates))

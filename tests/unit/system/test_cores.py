@@ -1,6 +1,8 @@
 """Which hardware threads a number of cores means, on machines of any topology."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -74,3 +76,20 @@ def test_threads_are_kept_on_different_cores(tmp_path, monkeypatch):
         assert chosen == [first, other]
         assert os.sched_getaffinity(0) == {first, other}
     assert len(os.sched_getaffinity(0)) == len(rest) + 1
+
+
+@pytest.mark.skipif(not cores.can_restrict(), reason="this system lets no process choose its cores")
+def test_all_that_a_process_starts_stays_on_its_cores():
+    code = (
+        "import multiprocessing, os, threading; from gpufeed.system.cores import keep_on\n"
+        "waiting = threading.Event(); older = threading.Thread(target=waiting.wait); older.start()\n"
+        "kept, found = keep_on(1), [os.sched_getaffinity(older.native_id), os.sched_getaffinity(0)]\n"
+        "waiting.set()\n"
+        "if __name__ == '__main__':\n"
+        "    for way in ('fork', 'spawn', 'forkserver'):\n"
+        "        with multiprocessing.get_context(way).Pool(1) as pool:\n"
+        "            found.append(pool.apply(os.sched_getaffinity, (0,)))\n"
+        "    print(kept, found == [set(kept)] * 5)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [f"[{min(os.sched_getaffinity(0))}]", "True"]

@@ -200,3 +200,42 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     object.__setattr__(disk, "free", disk.needed - 1)
     with pytest.raises(GpufeedError):
         estimate.check_room("synthetic")
+
+
+def test_a_run_of_one_block_and_some_cells_waits_for_their_records_alone(run, of_cell):
+    part = run({"ceilings": {"blocks": ["others"]}}, block=1, only={"loader": ["resident", "replay"]})
+    wanted = [f"out/records/tiny/{of_cell(part, name).cell}/1.json" for name in ("resident", "replay")]
+    assert sorted(report(part).parts_of(["tiny"])) == sorted(wanted)
+    assert sorted(report(part).parts_of_page(SimpleNamespace(scope="-tiny"))) == sorted(wanted)
+    # the report still says what the whole plan is
+    plan = report(part).plan_of("tiny")
+    assert (plan["repeats"], len(plan["cells"]), len(plan["ceilings"])) == (2, 3, 1)
+    assert report(run(baseline="old")).comparisons()
+    assert not report(run(baseline="old", block=0)).comparisons()
+
+
+def test_a_block_of_repeats_that_are_added_as_needed(run):
+    part = run(repeats={"least": 6, "most": 9}, block=7)
+    assert {path.rpartition("/")[2] for path in report(part).parts_of(["tiny"])} == {"7.json"}
+    assert report(part).plan_of("tiny")["repeats"] == 8
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({"block": 2}, "no experiment with more than 2 repeats"),
+        ({"only": {"loder": ["resident"]}}, "axis 'loder' in only"),
+        ({"only": {"loader": ["dali_gpu"]}}, "no cell with loader"),
+    ],
+)
+def test_a_part_without_a_cell_is_refused(run, part, said):
+    with pytest.raises(GpufeedError) as caught:
+        run(**part)
+    assert said in caught.value.found
+
+
+def test_values_of_a_command_line_are_text(run):
+    from snakemake.cli import parse_config
+
+    config = parse_config(["block=1", "only={workers: [4], persistent_workers: [false], cores: null}"])
+    assert [cell.loader for cell in run(**config).cells["tiny"].values()] == ["dataloader_workers"]

@@ -114,3 +114,20 @@ def test_a_training_on_several_nodes_is_one_job_of_mpi(run, of_cell):
     assert alone == {**dict.fromkeys(spread), "gpu_model": "H200", "nodes": 1}
     assert cluster.gpus_of_cell(of_cell(tiny, "resident")) is None
     assert resources(tiny).gpus_of_cell(of_cell(tiny, "resident")) == 2
+
+
+def test_a_cell_with_cores_of_its_own_has_them_at_least(run, of_cell):
+    few = {"blocks": {"one": {"loader": ["dataloader_workers"], "workers": "auto", "cores": 12}}}
+    tiny = run(few, device="auto")
+    wildcards = of_cell(tiny, "dataloader_workers")
+    assert resources(tiny, cores=16).cores_of_cell(wildcards) == 16
+    assert resources(tiny, cores=16, gpu=4).cores_of_cell(wildcards) == 12
+    assert resources(tiny, submits=True).cores_of_cell(wildcards) == 12
+    per_cell = run(few, device="auto", cores_per_cell=4)
+    assert resources(per_cell, cores=16).cores_of_cell(wildcards) == 12
+    assert resources(tiny, submits=True).cores_of_evaluation(wildcards) == tiny.config["cores_per_job"]
+    (name,) = Gates(tiny).names("tiny")
+    dataset, loader, variant = name.split("/")
+    judged = SimpleNamespace(dataset=dataset, loader=loader, variant=variant)
+    assert variant.startswith("b8-wauto-")
+    assert resources(tiny, cores=16).cores_of_gate(judged) == 8

@@ -1,0 +1,86 @@
+"""AU over cores: what is compared with what, the fewest cores that feed a model, and the figure."""
+
+from itertools import pairwise
+
+import pytest
+import record_fixtures as made
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufeed.report import load_records, style, tables
+from gpufeed.report.sections import cores
+
+# loader -> cores -> share of the rate of replay
+SHARES = {
+    "dali_cpu": {2: 0.3, 8: 0.97, 16: 1.0},
+    "resident": {2: 0.96, 8: 0.97},
+    "host_cache": {16: 0.5},
+    "dataloader_workers": {2: 0.1, 16: 0.6},
+    "replay": dict.fromkeys((2, 8, 16), 1.0),
+}
+
+
+def cells_of(folder, blocks=3, shares=SHARES):
+    """Each block a little faster than the one before, on all cells alike."""
+    records = [
+        made.record(
+            made.cell(loader, "photographs", cores=n, workers="auto" if "workers" in loader else 0),
+            block,
+            1000 * n**0.1 * share * (1 + block / 10),
+        )
+        for loader, by_cores in shares.items()
+        for n, share in by_cores.items()
+        for block in range(blocks)
+    ]
+    for one in records:
+        one.started_at = f"2026-01-02T0{one.repeat}:0{one.cell['cores'] % 10}:05+00:00"
+        one.environment["cores_allowed"] = one.cell["cores"]
+    return tables.cells(load_records.read_records(made.write(folder, *records)))
+
+
+def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
+    (panel,) = cores.measured(cells_of(tmp_path))
+    found = {(row["loader"], row["cores_asked"]): row for _, row in panel.iterrows()}
+    assert set(found) == {
+        (name, n) for name, by_cores in SHARES.items() for n in by_cores if name != "replay"
+    }
+    for (name, n), row in found.items():
+        # by pairs: that all blocks of a machine differ is in both
+        assert row[["low", "au", "high"]].tolist() == pytest.approx([SHARES[name][n]] * 3)
+        assert (row["blocks"], row["cores"]) == (3, n)
+    assert found["dataloader_workers", 16]["workers"] == 16
+
+
+def test_the_fewest_cores_that_feed_a_model(tmp_path):
+    cells = cells_of(tmp_path)
+    (panel,) = cores.measured(cells)
+    never = dict.fromkeys(("dataloader_workers", "host_cache"))
+    assert cores.fewest(panel) == {"resident": 2, "dali_cpu": 8, **never}
+    (verdict,) = cores.answers(cells)
+    assert verdict.lead == "kept fed on 2 cores by resident"
+    for words in ("dataloader_workers (60 % on 16)", "on 16 cores alone: host_cache", "n = 3 blocks"):
+        assert words in verdict.sentence
+    assert " cores" not in verdict.subject  # a panel has them all
+
+
+def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
+    one = {name: {2: by_cores.get(2, 1.0)} for name, by_cores in SHARES.items()}
+    assert cores.answers(cells_of(tmp_path / "a", shares=one)) == []
+    without = {name: by_cores for name, by_cores in SHARES.items() if name != "replay"}
+    assert cores.answers(cells_of(tmp_path / "b", shares=without)) == []
+
+
+def test_the_figure_has_a_labelled_line_a_loader(tmp_path):
+    figure = cores.draw(cells_of(tmp_path))
+    (axis,) = figure.axes
+    labels = {text.get_text(): text for text in axis.texts}
+    assert set(labels) == set(SHARES) - {"replay"}
+    assert [f"{tick:g}" for tick in axis.get_xticks()] == ["2", "8", "16"]
+    assert "host_cache" in style.to_svg(figure)
+
+
+@given(st.lists(st.floats(0, 1), max_size=13), st.floats(0.01, 0.07))
+def test_names_never_lie_on_each_other(values, gap):
+    places = cores.spread(sorted(values), gap, 1.0)
+    assert all(after - before >= gap - 1e-9 for before, after in pairwise(places))
+    assert max(places, default=0) <= 1.0

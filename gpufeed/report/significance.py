@@ -163,19 +163,13 @@ def standing(row: Mapping | pd.Series, other: Mapping | pd.Series) -> Standing:
     From six repeats on the pairs of one block decide where there are any (see `ratio_of_repeats`), else the
     repeats as long as all are of one GPU (or node): what two cards differ by is no merit of a cell. Below
     six, and on several cards, the range reaches from the slowest repeat over the fastest of the other to
-    the fastest over the slowest; that of the pairs, where each block of several cards has both cells.
+    the fastest over the slowest.
     """
     ours, others = row["repeats"], other["repeats"]
     if min(len(ours), len(others)) >= ENOUGH_FOR_INTERVAL:
         ratio = ratio_of_repeats(ours, others)
         if ratio.paired or one_place(ours, others):
             return Standing(difference(ratio), ratio)
-    pairs = paired_repeats(ours, others) if not one_place(ours, others) else ()
-    in_blocks = 0 < len(pairs) == min(len(ours), len(others))
-    if in_blocks:
-        ratio = paired_ratio(pairs[["rate", "other"]].itertuples(index=False, name=None))
-    else:
-        ratio = unpaired_ratio(ours["images_per_s"], others["images_per_s"])
-    ratio = replace(ratio, log_interval=None)
+    ratio = replace(unpaired_ratio(ours["images_per_s"], others["images_per_s"]), log_interval=None)
     how = SAME if not ratio.apart else ABOVE if ratio.log_median > 0 else BELOW
-    return Standing(how, ratio, "" if in_blocks else other_cards(ours, others))
+    return Standing(how, ratio, other_cards(ours, others))

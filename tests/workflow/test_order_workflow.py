@@ -98,12 +98,19 @@ def test_blocks_are_added_until_intervals_are_narrow_each_in_its_seeded_order(pr
 
 
 @pytest.mark.slow
-def test_a_disturbed_repeat_is_measured_once_more_and_the_quieter_counts(prepared, finished):
+def test_one_block_of_some_cells_then_the_rest_and_a_disturbed_repeat_once_more(prepared, finished):
     flow = prepared({**planned(), "repeats": 2})
     plant(flow, finished)
     disturb(flow, {"8/1": 0.3, "8/1-again": 0.01, "16/0": 0.2, "16/0-again": 0.4, "4/1": 0.05})
     table = "results/tables/tiny/cells.csv"
-    flow.run(table)
+    # one block of two of the cells, as on a machine that is lent for a while
+    part = ("--config", "block=1", "only={batch_size: [8, 16]}")
+    flow.run(*part)
+    assert sorted(measured(flow)) == ["16 1", "8 1"]
+    assert "missing: 4 repeats of 3 cells" in (flow.folder / "results/report.html").read_text()
+    assert "Nothing to be done" in flow.run("-n", *part)
+    assert jobs(flow.run("-n", "--config", "block=0"))["measure_cell"] == 3
+    flow.run(table)  # the rest
 
     names = [f"{size} {repeat}" for size in RATES for repeat in range(2)]
     assert Counter(measured(flow)) == Counter([*names, "8 1-again", "16 0-again"])  # once more, and no more

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 BEGAN_S = time.time()  # before what else is imported, so that a record tells the imports from the start
 
 
-def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False) -> None:
+def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False, on_cores: bool = False) -> None:
     """Do the work of a job, which ends with its Snakemake and logs to its file; status 1 if it fails.
 
     What `work` finds lacking on this node is no failure, but the status of the document that it keeps.
-    forks: `work` forks a process before which no thread may run, and calls Job.watch itself.
+    forks: `work` forks a process before which no thread may run, and calls Job.watch itself. on_cores: `work`
+    times a cell, and is kept on its cores.
     """
     from gpufeed.system import parent_watchdog
 
@@ -36,7 +37,10 @@ def run(snakemake: Any, work: Callable[["Job"], None], forks: bool = False) -> N
     from gpufeed.system.job_log import job_log
 
     with job_log(snakemake.log[0]) as log:
-        work(Job(snakemake, log, runs))
+        job = Job(snakemake, log, runs)
+        if on_cores:
+            job.keep_on_cores()
+        work(job)
 
 
 class Job:

@@ -8,7 +8,8 @@ import pytest
 
 from gpufeed.core import retry_policy
 from gpufeed.core.errors import GpufeedError
-from gpufeed.job import run
+from gpufeed.job import Job, run
+from gpufeed.system import cores as system_cores
 from gpufeed.system import parent_watchdog
 
 
@@ -121,3 +122,15 @@ def test_a_job_takes_gpus_with_its_share_of_the_cores_or_without(started, monkey
 
     started(work)
     assert asked == [(2, "cuda", 2, 4) if share else (2, "cuda", 0, 1)]
+
+
+@pytest.mark.parametrize(("cores", "order"), [(2, ["gpus", "cores 2", "work"]), (None, ["work"])])
+def test_a_timed_work_is_kept_on_the_cores_of_its_cell_which_are_of_its_share(
+    started, monkeypatch, cores, order
+):
+    found, cell = [], {"cores": cores, "devices": 1, "device": "auto"}
+    monkeypatch.setattr(Job, "cell", cell)
+    monkeypatch.setattr(Job, "take_gpus", lambda self, count, device: found.append("gpus"))
+    monkeypatch.setattr(system_cores, "keep_on", lambda count: found.append(f"cores {count}"))
+    started(lambda job: found.append("work"), on_cores=True)
+    assert found == order

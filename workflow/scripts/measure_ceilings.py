@@ -4,8 +4,6 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    job.keep_on_cores()
-
     from gpufeed.benchmarks.ceilings.ceiling_benchmark import for_job
     from gpufeed.report.sections import ceilings_verdict
 
@@ -13,4 +11,4 @@ def work(job: Job) -> None:
 
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
-    run(snakemake, work)
+    run(snakemake, work, on_cores=True)

@@ -4,8 +4,6 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    job.keep_on_cores()
-
     from gpufeed.benchmarks.end_to_end import for_job
     from gpufeed.tracking.epoch_tracking import track_repeat
 
@@ -14,4 +12,4 @@ def work(job: Job) -> None:
 
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again
-    run(snakemake, work)
+    run(snakemake, work, on_cores=True)

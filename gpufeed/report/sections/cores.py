@@ -31,8 +31,8 @@ CAPTION = (
 def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
     """A table a panel: the fastest setting of each loader on each number of cores that the cells chose.
 
-    Columns beside those of the cells: loader_name, au, low, high, blocks. None for a model that was measured
-    on one number of cores, or without `replay`.
+    Columns beside those of the cells: loader_name, of_replay (AU), low, high, blocks. None for a model that
+    was measured on one number of cores, or without `replay`.
     """
     rows = tables.pipelines(tables.measured(cells))
     rows = rows[(rows["cores_asked"] > 0) & rows["ceiling_share"].notna()]
@@ -53,7 +53,7 @@ def au(row: pd.Series) -> pd.Series:
     """AU of a cell with its 95 % interval, or below six pairs its range."""
     ratio = ratio_of_repeats(row["repeats"], row["ceiling_repeats"])
     low, high = ratio.interval or ratio.range
-    return pd.Series({"au": ratio.median, "low": low, "high": high, "blocks": ratio.n})
+    return pd.Series({"of_replay": ratio.median, "low": low, "high": high, "blocks": ratio.n})
 
 
 def answers(cells: pd.DataFrame) -> list[Verdict]:
@@ -108,8 +108,8 @@ def sentence(panel: pd.DataFrame) -> str:
 
 def with_best(panel: pd.DataFrame, name: str) -> str:
     """A loader with the highest AU that it reached, and where."""
-    best = panel[panel["loader_name"] == name].sort_values("au").iloc[-1]
-    return f"{name} ({wording.percent(best['au'])} on {int(best['cores_asked'])})"
+    best = panel[panel["loader_name"] == name].sort_values("of_replay").iloc[-1]
+    return f"{name} ({wording.percent(best['of_replay'])} on {int(best['cores_asked'])})"
 
 
 def draw(cells: pd.DataFrame) -> Figure:
@@ -132,8 +132,12 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: dict[str, int]) -> None:
     top = max(1.05, panel["high"].max() * 1.02)
     ends = []
     for name, line in panel.groupby("loader_name"):
-        look, x, y = style.line(names[name]), line["cores_asked"].to_numpy(float), line["au"].to_numpy(float)
-        reach = [line["au"] - line["low"], line["high"] - line["au"]]
+        look, x, y = (
+            style.line(names[name]),
+            line["cores_asked"].to_numpy(float),
+            line["of_replay"].to_numpy(float),
+        )
+        reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
         ends.append((x[-1], y[-1], str(name), look["color"]))
     ends.sort(key=lambda end: end[1])

@@ -7,7 +7,7 @@ import record_fixtures as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.report import load_records, style, tables
+from gpufeed.report import find_results, load_records, page, style, tables
 from gpufeed.report.sections import cores
 
 # loader -> cores -> share of the rate of replay
@@ -46,7 +46,7 @@ def test_au_is_of_the_replay_on_as_many_cores_in_the_same_block(tmp_path):
     }
     for (name, n), row in found.items():
         # by pairs: that all blocks of a machine differ is in both
-        assert row[["low", "au", "high"]].tolist() == pytest.approx([SHARES[name][n]] * 3)
+        assert row[["low", "of_replay", "high"]].tolist() == pytest.approx([SHARES[name][n]] * 3)
         assert (row["blocks"], row["cores"]) == (3, n)
     assert found["dataloader_workers", 16]["workers"] == 16
 
@@ -84,3 +84,12 @@ def test_names_never_lie_on_each_other(values, gap):
     places = cores.spread(sorted(values), gap, 1.0)
     assert all(after - before >= gap - 1e-9 for before, after in pairwise(places))
     assert max(places, default=0) <= 1.0
+
+
+def test_the_page_has_the_answer_and_the_figure(tmp_path):
+    cells_of(tmp_path)
+    plan = {"title": "P", "question": "?", "repeats": 3, "cells": [], "ceilings": []}
+    info = {"experiments": {"photographs": plan}, "left_out": [], "command": "snakemake"}
+    html = page.page(find_results.Found(sorted(tmp_path.rglob("*.json"))), info)
+    assert "kept fed on 2 cores by resident" in html
+    assert 'id="photographs-cores-0-' in html

@@ -147,7 +147,7 @@ def _panel(axis: Axes, panel: pd.DataFrame, names: dict[str, int]) -> None:
     left, right = cores[0] / 1.15, cores[-1] * 1.06
     axis.set_xlim(left, right)
     for (x, y, name, colour), place in zip(ends, places, strict=True):
-        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "alpha": 0.6, "shrinkA": 0, "shrinkB": 4}
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.6, "relpos": (0, 0.5), "shrinkB": 4}
         axis.annotate(
             name, (x, y), (NAMES_AT, place), "data", ("axes fraction", "data"), color=colour, fontsize=9,
             va="center", arrowprops=leader,

@@ -12,17 +12,18 @@ import torch
 from image_fixtures import write_dataset
 
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
-from gpufeed.core.cells import cell_id
+from gpufeed.core.cells import Cell, cell_id
 from gpufeed.core.record import RECORD, Record
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import pack
 from gpufeed.report.load_records import read_records
 from gpufeed.stores.decoded_cache import build
-from gpufeed.system.environment import filesystem
+from gpufeed.system.cores import can_restrict, on_cores
+from gpufeed.system.environment import cores_allowed, filesystem
 from gpufeed.system.job_log import job_log
 from gpufeed.training.engines.plain import PlainTrainer
-from gpufeed.training.runtime_context import Stores
+from gpufeed.training.runtime_context import Stores, workers_of
 
 
 @pytest.fixture
@@ -337,3 +338,27 @@ def test_the_script_writes_both_files_and_ends_well(
     assert len(pd.read_parquet(steps)) == (8 if status == "done" else 0)
     assert steps.stat().st_mtime_ns <= record.stat().st_mtime_ns
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_cell_with_more_cores_than_the_job_may_use_is_skipped(run):
+    record, _ = run(cores=10_000)
+    assert record.status == "skipped"
+    assert record.sentence == f"The cell runs on 10000 CPU cores, and this job may use {cores_allowed()}."
+
+
+@pytest.mark.skipif(not can_restrict(), reason="this system lets no process choose its cores")
+def test_a_record_says_on_which_cores_it_was_made_and_what_auto_workers_came_to(run):
+    with on_cores(1) as cpus:
+        record, _ = run(cores=1, workers="auto", epochs=1)
+    assert (record.resolved["workers"], record.resolved["cpus"]) == (1, cpus)
+    assert (record.cell["workers"], record.environment["cores_allowed"]) == ("auto", 1)
+    # what is not timed has all cores
+    free, _ = run(cores=1, workers="auto", epochs=1)
+    assert free.resolved["workers"] == 1
+    assert ("cpus" in free.resolved) == (cores_allowed() == 1)
+
+
+def test_auto_workers_share_the_cores_of_a_node_among_its_devices():
+    assert workers_of(Cell("e", "d", "overlap", workers="auto", cores=16, devices=4)) == 4
+    assert workers_of(Cell("e", "d", "overlap", workers="auto", cores=2, devices=4)) == 1
+    assert workers_of(Cell("e", "d", "overlap", workers=3, cores=2)) == 3

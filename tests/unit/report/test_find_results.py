@@ -199,3 +199,14 @@ def test_a_verdict_that_two_experiments_wait_for_is_missing_once():
     parts = [find_results.Part(name, "gates", Path(f"gate/{GATE}.json")) for name in ("a", "b")]
     assert missing.told(parts) == "1 verdict of the gate"
     assert missing.told([]) == "nothing"
+
+
+def test_the_records_of_a_folder_of_several_runs_are_no_decisions_of_theirs(tmp_path):
+    for number in range(2):
+        made.write(tmp_path / f"machine-{number}", made.record(made.cell("overlap", OURS), number))
+        decision = tmp_path / f"machine-{number}/again/{OURS}/{number}.json"
+        decision.parent.mkdir(parents=True)
+        decision.write_text('{"again": []}')
+    found = records_below(tmp_path)
+    assert [path.stem for path in found] == ["0", "1"]
+    assert all("records" in path.parts for path in found)

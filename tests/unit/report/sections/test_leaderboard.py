@@ -234,3 +234,19 @@ def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
     assert calls["replay"] is None
     assert len(board.calls) == 3
     assert "SyncLoader(request)" in board.calls[calls["dataloader_sync, 3 epochs"]].text
+
+
+def test_a_rate_is_told_as_the_start_of_an_epoch_and_the_steady_rate(tmp_path):
+    short, whole = made.record(made.cell("overlap", **COMMON)), made.record(made.cell("resident", **COMMON))
+    whole = replace(whole, warmup={"steps": 20, "policy": "the first epoch"})
+    paths = made.write(tmp_path, short, whole)
+    steps = [made.steps(short, 20), made.steps(whole, 60, start_ms=500)]
+    steps = pd.concat([one.assign(path=str(path)) for one, path in zip(steps, paths, strict=True)])
+    table = load_records.read_records(paths)
+    board = leaderboard.board(tables.cells(table, steps), table)
+    column = titles(board).index("Epoch start (s)")
+    fields = {row.fields[0].text: row.fields[column] for row in board.rows}
+    assert (fields["overlap"].text, fields["overlap"].small) == ("-", "none after warm-up")
+    assert fields["resident"].value == pytest.approx(0.5, abs=0.01)
+    assert fields["resident"].small == "n = 1"
+    assert "Steady (images/s)" in board.markdown

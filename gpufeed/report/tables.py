@@ -39,31 +39,29 @@ def epoch_starts(records: pd.DataFrame, steps: pd.DataFrame | None) -> pd.DataFr
     rows = steps.merge(records[["path", "warmup_steps"]].dropna(), on="path")
     by_epoch = rows.groupby(["path", "epoch"])["step"]
     rows = rows.assign(starts=rows["step"] == by_epoch.transform("min"), length=by_epoch.transform("size"))
-    measures = [
-        {"path": path, **_epoch_measures(ours), **two_numbers(ours)}
-        for path, ours in rows.groupby("path", sort=False)
-    ]
-    return pd.DataFrame(measures, columns=columns)
+    measures = [{"path": path, **_epoch_measures(ours)} for path, ours in rows.groupby("path", sort=False)]
+    found = pd.DataFrame(measures, columns=["path", *EPOCH_MEASURES])
+    return found.join(two_numbers(rows), on="path")
 
 
-def two_numbers(rows: pd.DataFrame) -> dict[str, float]:
-    """RATES of one repeat: its rate in the later half of each epoch, and what the start of an epoch costs.
+def two_numbers(rows: pd.DataFrame) -> pd.DataFrame:
+    """RATES by path: the rate in the later half of each epoch, and what the start of an epoch costs.
 
     In the first half batches that were loaded ahead may still hide the wait, and workers that start may still
     lengthen it. epoch_start_s: the seconds of an epoch less those that its images take at the steady rate,
     median over the epochs that began after warm-up. NaN without such a one; both, where epochs have fewer
     than FEWEST_STEPS. A last epoch that was cut short counts if it has half of its steps.
     """
-    long_enough = rows["length"] >= max(FEWEST_STEPS, rows["length"].max() / 2)
-    rows = rows[long_enough & (rows["step"] >= rows["warmup_steps"])]
-    late = rows[rows.groupby("epoch")["step"].rank(method="first", pct=True) > 0.5]
-    if late.empty:
-        return dict.fromkeys(RATES, math.nan)
-    rate = late["images"].sum() / (late["total_ms"].sum() / 1e3)
-    begun = rows[rows.groupby("epoch")["starts"].transform("any")].groupby("epoch")[["images", "total_ms"]]
-    sums = begun.sum()
-    start_s = (sums["total_ms"] / 1e3 - sums["images"] / rate).median()
-    return dict(zip(RATES, (rate, start_s), strict=True))
+    longest = rows.groupby("path")["length"].transform("max")
+    long_enough = (rows["length"] >= FEWEST_STEPS) & (rows["length"] >= longest / 2)
+    rows = rows[long_enough & (rows["step"] >= rows["warmup_steps"])].sort_values(["path", "step"])
+    epoch, both = rows.groupby(["path", "epoch"])["starts"], ["images", "total_ms"]
+    late = rows[epoch.cumcount() + 1 > epoch.transform("size") / 2].groupby("path")[both].sum()
+    rate = late["images"] / (late["total_ms"] / 1e3)
+    begun = rows[epoch.transform("any")].groupby(["path", "epoch"])[both].sum()
+    at_rate_s = begun["images"] / rate.reindex(begun.index, level="path")
+    start_s = (begun["total_ms"] / 1e3 - at_rate_s).groupby("path").median()
+    return pd.DataFrame(dict(zip(RATES, (rate, start_s), strict=True)))
 
 
 def _epoch_measures(rows: pd.DataFrame) -> dict[str, float]:

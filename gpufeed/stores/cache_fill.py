@@ -20,6 +20,7 @@ from gpufeed.decoders.base import Decoder, DeviceDecoded, Outcome
 from gpufeed.decoders.encoded_file import MOST_BYTES
 from gpufeed.decoders.fallback import ResizingDecoder
 from gpufeed.decoders.pillow import resized
+from gpufeed.stores.scaled_cache import ScaledImages
 from gpufeed.system.processes import run
 
 if TYPE_CHECKING:
@@ -261,3 +262,39 @@ def resize_into(out: "torch.Tensor", decoded: DeviceDecoded) -> list[Outcome]:
             )  # (3, H, W)
             out[place].copy_(planes.permute(1, 2, 0))
     return decoded.outcomes
+
+
+def fill_scaled(
+    manifest: Manifest, decoder_name: str, target: Path, short_side: int, processes: int
+) -> Iterator[Undecodable]:
+    """Writes every image to its place in `target`; yields those that nobody can decode."""
+    images, files = ScaledImages.of(manifest, short_side), manifest.paths()
+    starts = range(0, len(files), CHUNK)
+    chunks = [files[start : start + CHUNK] for start in starts]
+    places = [[images.place(i) for i in range(start, min(start + CHUNK, len(files)))] for start in starts]
+    tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks, places)
+    with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
+        for chunk, failures in zip(chunks, run(scale_task, tasks, processes), strict=True):
+            progress.update(len(chunk))
+            yield from named(manifest, failures)
+
+
+def scale_task(
+    decoder_name: str,
+    target: Path,
+    start: int,
+    files: list[Path],
+    places: list[tuple[slice, tuple[int, int]]],
+) -> list[tuple[int, str]]:
+    """Decode and resize a chunk of files into their places; return (row, reason) of those that failed."""
+    pixels, failures, ours = np.load(target, mmap_mode="r+"), [], decoder(decoder_name, 1)
+    for row, (data, (place, size)) in enumerate(zip(read_files(files), places, strict=True), start):
+        if isinstance(data, str):
+            failures.append((row, data))
+            continue
+        decoded = ours.decode([data])
+        if (image := decoded.images[0]) is None:
+            failures.append((row, decoded.outcomes[0].reason or "no reason given"))
+        else:
+            pixels[place] = resized(image, size).reshape(-1)
+    return failures

@@ -20,6 +20,7 @@ from gpufeed.stores.cache_fill import (
     fill_here,
     fill_in_processes,
     fill_made,
+    fill_scaled,
     write_rows,
 )
 from gpufeed.stores.cache_format import (
@@ -31,7 +32,7 @@ from gpufeed.stores.cache_format import (
     read_info,
     write_info,
 )
-from gpufeed.stores.scaled_cache import ScaledImages, fill_scaled, short_side_of
+from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 from gpufeed.system.build_once import one_builder, own_partial
 
 SHOWN = 20  # undecodable images in an error message; the log has them all

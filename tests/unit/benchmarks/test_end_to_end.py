@@ -9,7 +9,7 @@ import measure_fixtures as toys
 import pandas as pd
 import pytest
 import torch
-from image_fixtures import write_dataset
+from image_fixtures import request, write_dataset
 
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
 from gpufeed.core.cells import Cell, cell_id
@@ -137,7 +137,7 @@ def test_a_record_tells_of_broken_files_and_of_its_cache(tmp_path):
     whole = write_dataset(tmp_path / "tiny")
     manifest = Manifest(whole.root, replace(whole.info, quarantined=broken), whole.table)
     build(manifest, "pillow", tmp_path / "pillow.npy")
-    facts = dataset_facts(manifest, Stores(tmp_path / "pillow.npy"))
+    facts = dataset_facts(request(manifest, None), Stores(tmp_path / "pillow.npy"))
     assert (facts["samples"], facts["quarantined"]) == (29, 25)
     assert facts["examples"] == broken[:20]
     assert facts["cache"].startswith("pillow ")

@@ -25,7 +25,7 @@ from gpufeed.core import compose
 from gpufeed.core.cells import Cell
 from gpufeed.core.compose import cell_from, composed, offer, row, shipped
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, TRAINERS
+from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS, RECIPES, TRAINERS
 from gpufeed.train import EXAMPLES, main
 from gpufeed.training.ensure_inputs import shelf_of
 
@@ -391,12 +391,13 @@ def test_without_arguments_it_says_what_there_is_and_trains_nothing(tmp_path, co
         text=True,
     )
     assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
-    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:6])
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[1:7])
     offered = {key: set(names.split(", ")) for key, names in lines.items()}
     ceilings = {name for name, loader in LOADERS.items() if loader.ceiling}
     assert offered == {
         **{"data": set(shipped()["sources"]), "loader": set(LOADERS) - ceilings},
         **{"model": set(MODELS), "trainer": set(TRAINERS), "augment": set(AUGMENTS)},
+        "recipe": set(RECIPES),
     }
 
 

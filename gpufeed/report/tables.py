@@ -132,13 +132,13 @@ CEILING = [
     "ceiling_train_ms",
 ]  # fmt: skip
 CELL_COLUMNS = [
-    *IDENTITY, *SETTINGS, "status", "sentence", "n_repeats", *THROUGHPUT,
+    *IDENTITY, *SETTINGS, "cores_asked", "status", "sentence", "n_repeats", *THROUGHPUT, *RATE_COLUMNS,
     *CEILING, "ceiling_share", "against_ceiling", *MEASURES, "wait_share_min", "wait_share_max",
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip
 # What a row has beside the columns of a file.
-UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "cores_asked", *RATE_COLUMNS]
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked"]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -168,10 +168,9 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     variant: the overrides that not all cells of its experiment share. accompanied: in how many of the timed
     repeats another process was on the GPU. disturbed: in how many other processes used more of the cores than
     `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
-    measured twice. Columns that are not of CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT);
-    ceiling_repeats, that of the cell's ceiling, None without one; batch_size_asked, which is larger than
-    batch_size where it did not fit; cores_asked, those that the cell was kept on, 0 where it had all; and
-    RATE_COLUMNS.
+    measured twice. cores_asked: those that the cell was kept on, 0 where it had all. Columns that are not of
+    CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling,
+    None without one; and batch_size_asked, which is larger than batch_size where it did not fit.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.

@@ -23,7 +23,7 @@ from gpufeed.report.comparison_text import piped
 from gpufeed.report.load_records import machine_of, read_documents
 from gpufeed.report.sections import ceilings_rows, ceilings_verdict
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
-from gpufeed.report.tables import CELL_COLUMNS, RATE_COLUMNS
+from gpufeed.report.tables import CELL_COLUMNS
 
 WARM_UP = "an epoch or more of each side before the pairs of ceilings, not counted"
 COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Input only", "Verdict")
@@ -38,7 +38,7 @@ def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) ->
 
 def whole(cells: pd.DataFrame) -> pd.DataFrame:
     """The columns of `joined` that its downloads have."""
-    return cells.reindex(columns=[*CELL_COLUMNS, *RATE_COLUMNS, *LIMITS])
+    return cells.reindex(columns=[*CELL_COLUMNS, *LIMITS])
 
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:

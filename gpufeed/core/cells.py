@@ -43,6 +43,7 @@ LATER = (
     ("source", {}),
     ("recipe", "crop_flip"),
     ("decoder", "pillow"),
+    ("hw_decoder_load", None),
     ("hyper", "augment", "pil", False),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
@@ -62,6 +63,7 @@ class Cell:
     augment: str = "none"
     recipe: str = "crop_flip"  # what happens to pixels after decoding; crop_flip: what the augment does
     decoder: str = "pillow"  # of loaders whose worker processes have a choice
+    hw_decoder_load: float | None = None  # share of the files for a GPU's JPEG engines; None: by their size
     model: str = "simple_cnn"
     trainer: str = "plain"
     precision: str = "auto"
@@ -149,10 +151,12 @@ def named(identity: Mapping) -> str:
     workers, trainer = identity["workers"], identity["trainer"]
     devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
     recipe, decoder = identity.get("recipe", ""), identity.get("decoder", "")
+    engines = identity.get("hw_decoder_load")
     parts = [
         identity["dataset"],
         identity["loader"],
         decoder,
+        "" if engines is None else f"hw{engines}",
         f"w{workers}" if workers else "",
         f"c{identity['cores']}" if identity.get("cores") else "",
         recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
@@ -254,6 +258,8 @@ def impossible(cell: Cell) -> str | None:
         return sentence
     if cell.decoder != "pillow" and cell.decoder not in loader.decoders:
         return f"{cell.loader} has no choice of decoder, so decoder must be pillow"
+    if cell.hw_decoder_load is not None and not loader.engines:
+        return f"{cell.loader} leaves no file to a GPU's JPEG engines, so hw_decoder_load must be null"
     if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
     if cell.augment not in loader.augments:

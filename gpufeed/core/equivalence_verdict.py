@@ -23,8 +23,8 @@ VERDICT = Document("gate", "verdict")
 def loader_settings(cell: Cell) -> dict:
     """The loader's settings in a cell, by name. Cells that agree in them share one verdict."""
     settings = {axis: getattr(cell, axis) for axis in LOADER_AXES}
-    if cell.decoder != "pillow":
-        settings["decoder"] = cell.decoder
+    later = {"decoder": "pillow", "hw_decoder_load": None}
+    settings |= {axis: found for axis, before in later.items() if (found := getattr(cell, axis)) != before}
     if cell.hyper.get("recipe"):
         settings["recipe"] = dict(cell.hyper["recipe"])
     return settings
@@ -42,6 +42,7 @@ def variant(settings: Mapping, device: str = "auto") -> str:
     parts.append("pinned" if settings["pin_memory"] else "pageable")
     parts.append(f"s{settings['seed']}")
     parts += [settings["decoder"]] if "decoder" in settings else []
+    parts += [f"hw{settings['hw_decoder_load'] * 100:g}"] if "hw_decoder_load" in settings else []
     if recipe := settings.get("recipe"):
         digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:6]
         parts.append(f"rrc{recipe['size']}-{digest}")
@@ -59,6 +60,8 @@ def settings_in_words(settings: Mapping) -> str:
     parts.append("pinned" if settings["pin_memory"] else "pageable")
     parts.append(f"seed {settings['seed']}")
     parts += [f"decoder {settings['decoder']}"] if "decoder" in settings else []
+    if (share := settings.get("hw_decoder_load")) is not None:
+        parts.append(f"{share:.0%} of the files for JPEG engines")
     parts += [f"random resized crops of {settings['recipe']['size']}"] if "recipe" in settings else []
     return ", ".join(parts)
 

@@ -86,6 +86,7 @@ class LoaderEntry(Entry):
     augments: tuple[str, ...] = (*ON_DEVICE, "cpu")
     windows: str = "never"  # of recipe random_resized_crop. given: takes ours | own: draws its own | never
     decoders: tuple[str, ...] = ()  # of its worker processes, of which a cell names one
+    engines: bool = False  # leaves a share of the files to a GPU's JPEG engines
     makes: bool = False  # also loads samples that no file holds (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -224,9 +225,25 @@ LOADERS = {
         windows="given",
     ),
     "dali_gpu": LoaderEntry(
-        "gpufeed.loaders.dali:DaliGpuLoader", device="cuda", augments=(*ON_DEVICE, "dali")
+        "gpufeed.loaders.dali:DaliGpuLoader",
+        device="cuda",
+        augments=(*ON_DEVICE, "dali"),
+        windows="given",
+        engines=True,
     ),
-    "dali_cpu": LoaderEntry("gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali")),
+    "dali_cpu": LoaderEntry(
+        "gpufeed.loaders.dali:DaliCpuLoader", augments=(*ON_DEVICE, "dali"), windows="given"
+    ),
+    "dali_gpu_reader": LoaderEntry(
+        "gpufeed.loaders.dali:DaliGpuReaderLoader",
+        device="cuda",
+        augments=ON_DEVICE,
+        windows="own",
+        engines=True,
+    ),
+    "dali_cpu_reader": LoaderEntry(
+        "gpufeed.loaders.dali:DaliCpuReaderLoader", augments=ON_DEVICE, windows="own"
+    ),
     "strips": LoaderEntry(
         "gpufeed.loaders.strips:StripsLoader", reads="strips", resizes=False, augments=ON_DEVICE
     ),
@@ -390,7 +407,7 @@ def store_in(given: Any) -> tuple[str, Path] | None:
 def modules_of(kind: str, name: str) -> set[str]:
     """Return the modules behind a name, such as gpufeed.models.resnet.
 
-    Those of a loader's store, without its build, and of the decoder that the loader is called as, if it is.
+    Those of a loader's store, without its build, and of the decoder that the loader is called as or after.
     """
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
@@ -398,5 +415,6 @@ def modules_of(kind: str, name: str) -> set[str]:
     if kind == "loader":
         store = LOADERS[name].store
         targets += [store.target, store.verify, store.parts, store.leaves] if store else []
-        targets += [DECODERS[name].target] if name in DECODERS else []
+        decoder = name.removesuffix("_reader")
+        targets += [DECODERS[decoder].target] if decoder in DECODERS else []
     return {target.partition(":")[0] for target in targets if target}

@@ -29,7 +29,7 @@ class DaliCpuDecoder(ResizingDecoder):
         self.pipeline = self.new_pipeline()
 
     def new_pipeline(self, **more) -> DecodePipeline:
-        """A pipeline that decodes as this decoder; more: `graph` and `inputs` of DecodePipeline."""
+        """A pipeline that decodes as this decoder; more: `work` of DecodePipeline."""
         from gpufeed.decoders.dali_pipeline import DecodePipeline
 
         return DecodePipeline(None, self.threads, resize=self.resize, device="cpu", **more)

@@ -76,6 +76,7 @@ class LoadRequest:
     # decoded, or augment `dali`, which DALI's loaders build into their pipeline
     recipe: RandomResizedCrop | None = None  # what makes an image a sample; None: the sample is the image
     decoder: str = "pillow"  # of the DataLoader's worker processes
+    hw_decoder_load: float | None = None  # share of the files for JPEG engines; None: by their size
     decoded: np.ndarray | None = None
     # ^ uint8 (n, H, W, 3): images that come in place of decoded files, in turn, to time a loader without
     # its decoder; files are read as ever

@@ -16,16 +16,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from gpufeed.augment.dali import DaliAugment
-from gpufeed.core.errors import GpufeedError
+from gpufeed.augment.dali import DaliAugment, DaliCrops
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
+from gpufeed.decoders.base import bad_file
 from gpufeed.decoders.encoded_file import mean_size
+from gpufeed.decoders.fallback import resize_tolerance
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, epoch_order
 from gpufeed.loaders.streaming import FileBatch, StreamingLoader
 
 if TYPE_CHECKING:
     from gpufeed.decoders.dali_pipeline import DecodePipeline
     from gpufeed.decoders.fallback import ResizingDecoder
+    from gpufeed.loaders.dali_own_reader import OwnReading
     from gpufeed.loaders.dali_reader import Planned, ReadingPipeline
 
 CHUNK = 256  # files a task, when all are looked at
@@ -36,7 +39,8 @@ log = logging.getLogger("gpufeed")
 class DaliLoader(StreamingLoader):
     """Decoded batches, or with augment `dali` augmented ones, float32 (N, 3, H, W), from DALI's pipelines.
 
-    Threads: those of the request that decode, and a quarter as many that read.
+    A recipe's windows are drawn by us; DALI decodes, resizes and flips them. Threads: those of the request
+    that decode, and a quarter as many that read.
     """
 
     no_decoding = "DALI reads and decodes by itself."
@@ -44,10 +48,13 @@ class DaliLoader(StreamingLoader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
-        self.augment: DaliAugment | None = request.sample_transform
+        self.work: DaliAugment | DaliCrops | None = request.sample_transform
+        if request.recipe is not None:
+            self.work = DaliCrops(request.recipe, self.sizes)
+            self.resampling = resize_tolerance(request.image_size)  # a sample's sides may be its window's
         self.reads = False  # whether DALI reads the files itself
-        self.reading: ReadingPipeline | None = None
-        self.fed: DecodePipeline | None = None  # decoder and augment in one, fed with bytes
+        self.reading: ReadingPipeline | OwnReading | None = None
+        self.fed: DecodePipeline | None = None  # decoder and `work` in one, fed with bytes
 
     def new_library(self) -> ResizingDecoder:
         library = load("decoder", self.decoder)(self.request.threads, self.request.manifest.info.resize)
@@ -66,7 +73,7 @@ class DaliLoader(StreamingLoader):
         if self.reads:
             self.reading = self.new_reading()
         else:
-            log.info("%s is fed with bytes: it does not take %s", self.decoder, strange)
+            self.not_for_reader(strange)
         self.tally.settings = self.library.settings
 
     @property
@@ -77,6 +84,10 @@ class DaliLoader(StreamingLoader):
     def close(self) -> None:
         super().close()
         self.reading = self.fed = None
+
+    def not_for_reader(self, path: str) -> None:
+        """Says so, where DALI does not take a file."""
+        log.info("%s is fed with bytes: it does not take %s", self.decoder, path)
 
     def not_taken(self) -> str | None:
         """The path of a file of the split that DALI does not take or nobody can read, or None."""
@@ -95,16 +106,21 @@ class DaliLoader(StreamingLoader):
                 data = self.reader.read(sample_id)
             except GpufeedError:
                 return path
-            if not self.library.takes_all([data], self.shape[:2]):
+            if not self.takes(sample_id, data):
                 return path
         return None
 
-    def new_reading(self) -> ReadingPipeline:
+    def takes(self, sample_id: int, data: bytes) -> bool:
+        """Whether DALI takes the file of a sample, which must have the size that the manifest says."""
+        size = self.shape[:2] if self.sizes is None else tuple(self.sizes[sample_id].tolist())
+        return self.library.takes_all([data], size)
+
+    def new_reading(self) -> ReadingPipeline | OwnReading:
         from gpufeed.loaders.dali_reader import ReadingPipeline
 
         batch_size = min(self.request.batch_size, self.share)
         r, decoder = self.request, self.library.pipeline
-        return ReadingPipeline(decoder, self.reader.paths, batch_size, r.device, self.augment)
+        return ReadingPipeline(decoder, self.reader.paths, batch_size, r.device, self.work)
 
     def planned(self, order: np.ndarray, epoch: int) -> Iterator[Planned]:
         """The batches of the rest of an epoch, `order`, and of all epochs behind it, without end."""
@@ -147,12 +163,14 @@ class DaliLoader(StreamingLoader):
         """
         if self.reading is None:
             return None
+        from gpufeed.loaders.dali_reader import OTHER_SIZES
+
         shape, dtype = self.output()
         out = empty_batch((len(ids), *shape), dtype, self.request.device, self.request)
         try:
             if self.reading.fill(ids, out):
                 return out
-            reason = "images of other sizes than the manifest says"
+            reason = OTHER_SIZES
         except RuntimeError as error:
             self.check_device(error)
             reason = what_dali_says(error)
@@ -165,20 +183,23 @@ class DaliLoader(StreamingLoader):
 
     def output(self) -> tuple[tuple[int, ...], torch.dtype]:
         """Shape and dtype of one sample."""
-        if self.augment is None:
+        if not isinstance(self.work, DaliAugment):
             return self.shape, torch.uint8
         height, width, channels = self.shape
-        return (channels, *self.augment.output_size(height, width)), torch.float32
+        return (channels, *self.work.output_size(height, width)), torch.float32
 
     def from_bytes(self, files: FileBatch, epoch: int, device: torch.device) -> torch.Tensor:
         """As `pixels`, for files of which some may be no files for DALI."""
-        if self.augment is None:
+        if self.work is None:
             return super().pixels(files, epoch, device)
         if self.fed is None:
-            self.fed = self.library.new_pipeline(graph=self.augment.graph, inputs=self.augment.inputs)
+            self.fed = self.library.new_pipeline(work=self.work)
         shape, dtype = self.output()
         out = empty_batch((len(files.ids), *shape), dtype, device, self.request)
-        values = self.augment.values(files.ids, epoch)
+        if isinstance(self.work, DaliCrops):
+            self.cut(files, epoch, out)
+            return out
+        values = self.work.values(files.ids, epoch)
         taken = self.library.takes_all(files.encoded, self.shape[:2])
         if taken and self.library.fill_by(self.fed, files.encoded, out, **values):
             self.tally.add(self.decoder, len(files.ids))
@@ -192,6 +213,29 @@ class DaliLoader(StreamingLoader):
                 "use augment none or torch",
             )
         return out
+
+    def cut(self, files: FileBatch, epoch: int, out: torch.Tensor) -> None:
+        """Fills `out`, uint8 (N, size, size, 3), by DALI where it takes the file, else by Pillow."""
+        ids = files.ids
+        taken = [place for place, i in enumerate(ids.tolist()) if self.takes(i, files.encoded[place])]
+        part, values = out[: len(taken)], self.work.values(ids[taken], epoch)
+        filled = self.library.fill_by(self.fed, [files.encoded[place] for place in taken], part, **values)
+        if taken and filled:
+            self.tally.add(self.decoder, len(taken))
+            out[taken] = part.clone()
+        else:
+            taken = []
+        rest = sorted({*range(len(ids))} - {*taken})
+        decoded = self.library.decode([files.encoded[place] for place in rest])
+        for place, image, outcome in zip(rest, decoded.images, decoded.outcomes, strict=True):
+            path, size = self.reader.paths[ids[place]], tuple(self.sizes[ids[place]].tolist())
+            if image is None:
+                raise bad_file(path, str(outcome.reason))
+            if image.shape[:2] != size:
+                raise bad_file(path, f"decoded to {image.shape}, the manifest says {size}")
+            window = self.recipe.window(int(ids[place]), epoch, *size)
+            out[place] = torch.from_numpy(self.recipe.cut(image, window))
+        self.tally.take(decoded.outcomes)
 
 
 class DaliCpuLoader(DaliLoader):
@@ -212,6 +256,14 @@ class DaliGpuLoader(DaliLoader):
     decoder = "dali_gpu"
     no_transfer = "It decodes on the device: no decoded pixels are copied."
 
+    def new_library(self) -> ResizingDecoder:
+        library, share = super().new_library(), self.request.hw_decoder_load
+        if self.recipe is not None:
+            library.make_room(*self.sizes[self.split_ids].max(0).tolist())
+        if share is not None:
+            library.use(share)
+        return library
+
     def not_taken(self) -> str | None:
         """As any; without the engines, if it is them alone who get a file wrong."""
         found, share = super().not_taken(), self.library.share
@@ -224,6 +276,33 @@ class DaliGpuLoader(DaliLoader):
 
     def check_device(self, error: RuntimeError) -> None:
         self.library.check_device(error)
+
+
+class OwnReader(DaliLoader):
+    """DALI's own file reader before its decoder, and in training its own windows, as its documentation has
+    them; other files than DALI's are no fallback."""
+
+    check_transform = StreamingLoader.check_transform  # augment `dali` has values by sample id
+
+    def not_for_reader(self, path: str) -> None:
+        raise Skip(
+            f"DALI's own reader leaves no file to another decoder, and {self.decoder} does not take {path}."
+        )
+
+    def new_reading(self) -> OwnReading:
+        from gpufeed.loaders.dali_own_reader import OwnReading
+
+        reading = OwnReading(self.request, self.library.pipeline, self.reader.paths, self.share)
+        reading.follow(self.planned(self.order(), self.epoch))
+        return reading
+
+
+class DaliCpuReaderLoader(OwnReader, DaliCpuLoader):
+    """As dali_cpu, by DALI's own reader."""
+
+
+class DaliGpuReaderLoader(OwnReader, DaliGpuLoader):
+    """As dali_gpu, by DALI's own reader."""
 
 
 def what_dali_says(error: RuntimeError) -> str:

@@ -18,14 +18,15 @@ import torch
 from nvidia.dali import fn, types
 from nvidia.dali.pipeline import Pipeline
 
-from gpufeed.augment.dali import DaliAugment
+from gpufeed.augment.dali import DaliAugment, DaliCrops
 from gpufeed.core.errors import GpufeedError
-from gpufeed.decoders.dali_pipeline import DecodePipeline, copy_output, drawn
+from gpufeed.decoders.dali_pipeline import DecodePipeline, copy_output
 
 if TYPE_CHECKING:
     from nvidia.dali.tensors import TensorListCPU
 
 NAMES = "names"
+OTHER_SIZES = "images of other sizes than the manifest says"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +48,12 @@ class FilePipeline:
     many; DALI's own reader has one thread.
     """
 
-    def __init__(self, paths: list[str], batch_size: int, threads: int):
-        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that decode."""
+    def __init__(self, paths: list[str], batch_size: int, threads: int, sizes: np.ndarray | None = None):
+        """paths: of all files, by sample id. batch_size: of the largest batch. threads: that decode.
+
+        sizes: int64 (N, 2), height and width that each file must have; None: nobody relies on them.
+        """
+        self.sizes = sizes
         # bytes of one length: shorter ones end in zeros, where DALI sees their end
         self.names = np.array([os.fsencode(path) for path in paths])
         self.batch: Planned | None = None  # begun and not taken yet
@@ -61,7 +66,9 @@ class FilePipeline:
         with self.pipeline:
             names = fn.external_source(name=NAMES, device="cpu", dtype=types.UINT8, ndim=1)
             # mapping each small file into memory takes twice as long as reading it
-            self.pipeline.set_outputs(fn.io.file.read(names, dont_use_mmap=True))
+            files = fn.io.file.read(names, dont_use_mmap=True)
+            shapes = [] if sizes is None else [fn.peek_image_shape(files, adjust_orientation=False)]
+            self.pipeline.set_outputs(files, *shapes)
         self.pipeline.build()
 
     def begin(self, batch: "Planned") -> None:
@@ -73,16 +80,20 @@ class FilePipeline:
     def take(self) -> "tuple[Planned, TensorListCPU]":
         """What was begun, and the bytes of its files, uint8 (bytes,) each, valid until the next `begin`.
 
-        Raises RuntimeError for a file that cannot be read, after which there is no next batch.
+        Raises RuntimeError for a file that cannot be read or has another size, after which there is no next
+        batch.
         """
-        (read,) = self.pipeline.share_outputs()  # waits, without the interpreter's lock
+        read, *shapes = self.pipeline.share_outputs()  # waits, without the interpreter's lock
         self.pipeline.release_outputs()
         batch, self.batch = self.batch, None
+        for found in shapes:
+            if not np.array_equal(np.array(found.as_tensor())[:, :2], self.sizes[batch.ids]):
+                raise RuntimeError(OTHER_SIZES)
         return batch, read
 
 
 DEPTH = 3  # batches that DALI makes ahead, while it reads the files of one more
-FILES, IDS = "files", "ids"  # what a batch brings, beside the values that its augment draws
+FILES, IDS = "files", "ids"  # what a batch brings, beside the values that are drawn for it
 
 
 class ReadingPipeline:
@@ -98,11 +109,12 @@ class ReadingPipeline:
         paths: list[str],
         batch_size: int,
         device: torch.device,
-        augment: DaliAugment | None = None,
+        work: DaliAugment | DaliCrops | None = None,
     ):
         """decoder: whose threads and options these are, and whose device decodes. paths: of all files, by
-        sample id. batch_size: of the largest batch. device: where DALI brings batches to."""
-        self.decoder, self.batch_size, self.augment = decoder, batch_size, augment
+        sample id. batch_size: of the largest batch. device: where DALI brings batches to. work: what is done
+        to decoded images."""
+        self.decoder, self.batch_size, self.work = decoder, batch_size, work
         self.paths = paths
         self.on_cuda = device.type == "cuda"
         self.device_id = device.index
@@ -117,7 +129,8 @@ class ReadingPipeline:
         self.begun: deque[Planned] = deque()  # in the hands of the pipeline that decodes
         self.stopped_by: str | None = None  # what keeps it from the batch behind them, in words: no traceback
         self.started = False
-        self.files = FilePipeline(self.paths, self.batch_size, self.decoder.threads)
+        sizes = self.work.sizes if isinstance(self.work, DaliCrops) else None
+        self.files = FilePipeline(self.paths, self.batch_size, self.decoder.threads, sizes)
         self.pipeline = Pipeline(
             batch_size=self.batch_size,
             num_threads=self.decoder.threads,
@@ -128,9 +141,7 @@ class ReadingPipeline:
         with self.pipeline:
             files = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1)
             ids = fn.external_source(name=IDS, device="cpu", dtype=types.INT64, ndim=0)
-            output = self.decoder.images(files)
-            if self.augment is not None:
-                output = self.augment.graph(output, drawn(self.augment.inputs))
+            output = self.decoder.output(files, self.work)
             # DALI's copy may run beside its next batches
             self.pipeline.set_outputs(output.gpu() if self.on_cuda else output, ids)
         self.pipeline.build()
@@ -219,7 +230,7 @@ class ReadingPipeline:
         inputs = {
             FILES: files,
             IDS: np.ascontiguousarray(batch.ids),
-            **(self.augment.values(batch.ids, batch.epoch) if self.augment is not None else {}),
+            **(self.work.values(batch.ids, batch.epoch) if self.work is not None else {}),
         }
         for name, values in inputs.items():  # DALI copies them
             self.pipeline.feed_input(name, values)

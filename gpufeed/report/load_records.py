@@ -19,9 +19,9 @@ from gpufeed.report.find_results import STEPS_SUFFIX
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
 STEP_COLUMNS = ["experiment", "cell_id", "repeat", "epoch", "step", "images", *PHASES, "loss"]
 AXES = (
-    "dataset", "loader", "decoder", "augment", "recipe", "model", "trainer", "batch_size", "workers",
-    "prefetch_factor", "pin_memory", "persistent_workers", "channels_last", "cuda_graphs", "compile",
-    "synchronise", "epochs", "devices", "nodes", "seed",
+    "dataset", "loader", "decoder", "hw_decoder_load", "augment", "recipe", "model", "trainer",
+    "batch_size", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "channels_last",
+    "cuda_graphs", "compile", "synchronise", "epochs", "devices", "nodes", "seed",
 )  # fmt: skip
 WHOLE_NUMBERS = (
     "repeat", "batch_size", "batch_size_asked", "workers", "prefetch_factor", "epochs", "devices", "nodes",

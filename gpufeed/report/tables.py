@@ -109,8 +109,9 @@ def _each(records: pd.DataFrame, *keys: str) -> list[Any]:
 IDENTITY = ["experiment", "cell_id", "hardware", "stack", "torch", "batch_size"]
 SETTINGS = [
     "dataset", "loader", "workers", "prefetch_factor", "pin_memory", "persistent_workers", "decoder",
-    "augment", "recipe", "model", "trainer", "precision", "channels_last", "cuda_graphs", "compile",
-    "synchronise", "epochs", "step_limit", "overrides", "hyper", "device", "devices", "nodes", "cores",
+    "hw_decoder_load", "augment", "recipe", "model", "trainer", "precision", "channels_last",
+    "cuda_graphs", "compile", "synchronise", "epochs", "step_limit", "overrides", "hyper", "device",
+    "devices", "nodes", "cores",
 ]  # fmt: skip
 MEASURES = [
     "wait_share",

@@ -146,6 +146,7 @@ def load_request(
         sample_transform=None if augment.where == "device" else augment,
         recipe=made_recipe(cell.hyper.get("recipe"), seed),
         decoder=cell.decoder,
+        hw_decoder_load=cell.hw_decoder_load,
         workers=workers_of(cell),
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,

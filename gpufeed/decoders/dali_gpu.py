@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,9 +29,9 @@ def share_of_engines(size: float, engines: int | None) -> float:
     return SHARE if engines != 0 and size >= ENGINES_FROM else 0.0
 
 
-# Bytes a thread that NVIDIA's ImageNet example has DALI keep on the device and, twice, on the host, for the
-# largest image there, of 5,980 x 6,430 pixels; and what DALI keeps by itself.
-LARGEST = 5980 * 6430
+# Bytes a thread that DALI keeps by itself on the device and, twice, on the host; and what NVIDIA's ImageNet
+# example has it keep for the largest image there.
+LARGEST = 6430, 5980  # height, width
 DEVICE_BYTES, HOST_BYTES = (16 * 2**20, 211_025_920), (8 * 2**20, 140_544_512)
 
 
@@ -51,7 +52,6 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
     name = "dali_gpu"
     needs = NEEDS
     tolerance = NVJPEG_TOLERANCE
-    hints: dict[str, int] = {}  # noqa: RUF012 - options of the pipelines to come
 
     def open(self) -> None:
         self.engines = jpeg_engines(self.device)
@@ -68,20 +68,20 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
         self.pipeline = self.new_pipeline()
 
     def make_room(self, height: int, width: int) -> None:
-        """Has DALI allocate beforehand for images of at most these sides, and nothing while it decodes.
+        """Has pipelines to come allocate beforehand for images of at most these sides, not while they decode.
 
         As NVIDIA's example, in proportion to the largest image, but no more than there and no less than
         DALI by itself.
         """
-        share = min(1.0, height * width / LARGEST)
+        height, width = min(height, LARGEST[0]), min(width, LARGEST[1])
+        share = height * width / math.prod(LARGEST)
         device, host = (max(usual, round(most * share)) for usual, most in (DEVICE_BYTES, HOST_BYTES))
-        self.hints = {
+        self.pipeline.options |= {
             "device_memory_padding": device,
             "host_memory_padding": host,
             "preallocate_width_hint": width,
             "preallocate_height_hint": height,
         }
-        self.use(self.share)
 
     @property
     def settings(self) -> dict[str, float | None]:
@@ -114,7 +114,6 @@ class DaliGpuDecoder(ResizingDecoder, DeviceDecoder):
             device="mixed",
             jpeg_fancy_upsampling=True,
             hw_decoder_load=self.share,
-            **self.hints,
             **more,
         )
 

@@ -118,6 +118,9 @@ class ResizingDecoder(FallbackDecoder):
             self.pillow = ResizedPillow(resize)
             self.tolerance = self.tolerance.then(resize_tolerance(resize))
 
+    def make_room(self, height: int, width: int) -> None:
+        """Gets ready for images of at most these sides."""
+
 
 class ResizedPillow(PillowDecoder):
     """Pillow, and its own resize, which is the reference."""

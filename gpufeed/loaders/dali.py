@@ -19,7 +19,7 @@ from PIL import Image
 from gpufeed.augment.dali import DaliAugment, DaliCrops
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders.base import bad_file
+from gpufeed.decoders.base import bad_file, checked
 from gpufeed.decoders.encoded_file import mean_size
 from gpufeed.decoders.fallback import resize_tolerance
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, epoch_order
@@ -71,6 +71,8 @@ class DaliLoader(StreamingLoader):
         strange = self.not_taken()
         self.reads = strange is None
         if self.reads:
+            if self.recipe is not None:
+                self.library.make_room(*self.sizes[self.split_ids].max(0).tolist())
             self.reading = self.new_reading()
         else:
             self.not_for_reader(strange)
@@ -216,26 +218,23 @@ class DaliLoader(StreamingLoader):
 
     def cut(self, files: FileBatch, epoch: int, out: torch.Tensor) -> None:
         """Fills `out`, uint8 (N, size, size, 3), by DALI where it takes the file, else by Pillow."""
-        ids = files.ids
+        ids, sizes = files.ids, [tuple(size) for size in self.sizes[files.ids].tolist()]
         taken = [place for place, i in enumerate(ids.tolist()) if self.takes(i, files.encoded[place])]
         part, values = out[: len(taken)], self.work.values(ids[taken], epoch)
-        filled = self.library.fill_by(self.fed, [files.encoded[place] for place in taken], part, **values)
-        if taken and filled:
+        if self.library.fill_by(self.fed, [files.encoded[place] for place in taken], part, **values):
             self.tally.add(self.decoder, len(taken))
             out[taken] = part.clone()
         else:
             taken = []
         rest = sorted({*range(len(ids))} - {*taken})
         decoded = self.library.decode([files.encoded[place] for place in rest])
-        for place, image, outcome in zip(rest, decoded.images, decoded.outcomes, strict=True):
-            path, size = self.reader.paths[ids[place]], tuple(self.sizes[ids[place]].tolist())
-            if image is None:
-                raise bad_file(path, str(outcome.reason))
-            if image.shape[:2] != size:
-                raise bad_file(path, f"decoded to {image.shape}, the manifest says {size}")
-            window = self.recipe.window(int(ids[place]), epoch, *size)
+        outcomes = checked(decoded, [(*sizes[place], 3) for place in rest])
+        for place, image, outcome in zip(rest, decoded.images, outcomes, strict=True):
+            if outcome.decoder is None:
+                raise bad_file(self.reader.paths[ids[place]], str(outcome.reason))
+            window = self.recipe.window(int(ids[place]), epoch, *sizes[place])
             out[place] = torch.from_numpy(self.recipe.cut(image, window))
-        self.tally.take(decoded.outcomes)
+        self.tally.take(outcomes)
 
 
 class DaliCpuLoader(DaliLoader):
@@ -258,8 +257,6 @@ class DaliGpuLoader(DaliLoader):
 
     def new_library(self) -> ResizingDecoder:
         library, share = super().new_library(), self.request.hw_decoder_load
-        if self.recipe is not None:
-            library.make_room(*self.sizes[self.split_ids].max(0).tolist())
         if share is not None:
             library.use(share)
         return library

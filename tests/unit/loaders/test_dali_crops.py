@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ def test_a_file_of_another_size_is_named(tmp_path, late, caplog):
         assert loader.reads == late
         path.write_bytes(other)  # larger than before: the window fits into it
         with pytest.raises(
-            GpufeedError, match=r"60\.jpg: decoded to \(65, 301, 3\), the manifest says \(301, 201\)"
+            GpufeedError, match=r"60\.jpg: decoded to \(65, 301, 3\), the manifest says \(301, 201, 3\)"
         ):
             list(loader)
     assert ("found images of other sizes" in caplog.text) == late
@@ -172,16 +173,17 @@ def test_dalis_own_reader_leaves_no_file_to_others(tmp_path):
 
 def test_room_is_made_as_in_nvidias_example_but_not_beyond_it():
     decoder = DaliGpuDecoder.__new__(DaliGpuDecoder)  # without a GPU
-    decoder.share, decoder.use = 0.65, lambda share: None
-    expected = {
-        (5980, 6430): (211_025_920, 140_544_512),
-        (60_000, 60_000): (211_025_920, 140_544_512),
-        (375, 500): (16_777_216, 8_388_608),  # DALI's own
-        (2990, 6430): (105_512_960, 70_272_256),
+    decoder.pipeline = SimpleNamespace(options={})
+    nvidias, dalis_own = (211_025_920, 140_544_512), (16_777_216, 8_388_608)
+    cases = {
+        (6430, 5980): (*nvidias, 5980, 6430),
+        (60_000, 60_000): (*nvidias, 5980, 6430),
+        (375, 500): (*dalis_own, 500, 375),
+        (3215, 5980): (105_512_960, 70_272_256, 5980, 3215),
     }
-    for (height, width), paddings in expected.items():
-        decoder.make_room(height, width)
-        assert tuple(decoder.hints.values()) == (*paddings, width, height)
+    for sides, expected in cases.items():
+        decoder.make_room(*sides)
+        assert tuple(decoder.pipeline.options.values()) == expected
 
 
 def test_the_share_of_the_engines_is_an_axis_of_its_loaders():

@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--decoders", nargs="+", choices=["mixed", "cpu"], default=["mixed", "cpu"])
-    parser.add_argument("--models", nargs="+", choices=["resnet18", "resnet50", "tiny"], default=["resnet18"])
+    parser.add_argument("--models", nargs="*", choices=["resnet18", "resnet50", "tiny"], default=["resnet18"])
     parser.add_argument("--cores", type=int, nargs="+", default=[len(os.sched_getaffinity(0))])
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--size", type=int, default=224)

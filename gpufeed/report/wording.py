@@ -131,7 +131,9 @@ def setting(feature: str, value: object, loader: str) -> str:
 
 def _plain_label(row: pd.Series) -> str:
     count = 0 if pd.isna(row["workers"]) else int(row["workers"])
-    return f"{row['loader']}, {workers(row['loader'], count)}" if count else str(row["loader"])
+    share = row.get("hw_decoder_load")
+    engines = "" if pd.isna(share) else f", {share:.0%} of the files for JPEG engines"
+    return f"{row['loader']}{engines}" + (f", {workers(row['loader'], count)}" if count else "")
 
 
 def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> str:

@@ -294,7 +294,7 @@ def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_pat
 def test_an_unknown_choice_is_answered_with_the_choices(said):
     code, text = said("model=vit_tinny")
     assert code == 2
-    assert "one of: notebook_cnn, resnet18, simple_cnn" in text
+    assert "one of: notebook_cnn, resnet18, resnet50, simple_cnn" in text
     assert "write 'vit_tiny' instead" in text
 
 

@@ -87,6 +87,7 @@ class LoaderEntry(Entry):
     windows: str = "never"  # of recipe random_resized_crop. given: takes ours | own: draws its own | never
     decoders: tuple[str, ...] = ()  # of its worker processes, of which a cell names one
     engines: bool = False  # leaves a share of the files to a GPU's JPEG engines
+    replacement: bool = False  # draws with replacement: an epoch has as many samples, not each of them
     makes: bool = False  # also loads samples that no file holds (MADE)
     ceiling: bool = False  # repeats one batch: bounds the others, is no pipeline itself
 
@@ -266,6 +267,15 @@ LOADERS = {
         reads="shards",
         windows="given",
         decoders=HOST_DECODERS,
+    ),
+    "webdataset_resampled": LoaderEntry(
+        "gpufeed.loaders.webdataset_resampled:ResampledLoader",
+        workers="required",
+        stays=True,
+        reads="shards",
+        windows="given",
+        decoders=HOST_DECODERS,
+        replacement=True,
     ),
     "ffcv": LoaderEntry(
         "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE

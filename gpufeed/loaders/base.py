@@ -182,7 +182,8 @@ class Loader(ABC):
     never timed as loading. `state_dict` names the next batch; `load_state_dict` goes on from there.
 
     resampling: how far the samples of a recipe may be from the reference's, beside what the decoder may;
-    the default is for who rounds once where Pillow rounds twice. tally: who decoded its images so far,
+    the default is for who rounds once where Pillow rounds twice. promises_order: whether `order` can be known
+    before an epoch. tally: who decoded its images so far,
     where a decoder may leave some of them to another; else None. keeps_on: whether an open loader goes on
     working between epochs, so that an epoch begins with batches that are made already. own_order: why its
     order is another than `epoch_order` whatever the split, as a sentence; None for the others. It is a
@@ -192,6 +193,7 @@ class Loader(ABC):
 
     tally: Tally | None = None
     keeps_on: bool = False
+    promises_order: bool = True
     resampling: Tolerance = Tolerance(2, 0.5)
     own_order: ClassVar[str | None] = None
     no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."

@@ -130,10 +130,12 @@ def setting(feature: str, value: object, loader: str) -> str:
 
 
 def _plain_label(row: pd.Series) -> str:
-    count = 0 if pd.isna(row["workers"]) else int(row["workers"])
-    share = row.get("hw_decoder_load")
-    engines = "" if pd.isna(share) else f", {share:.0%} of the files for JPEG engines"
-    return f"{row['loader']}{engines}" + (f", {workers(row['loader'], count)}" if count else "")
+    loader, count = str(row["loader"]), 0 if pd.isna(row["workers"]) else int(row["workers"])
+    share, parts = row.get("hw_decoder_load"), [loader]
+    parts += [] if pd.isna(share) else [f"{share:.0%} of the files for JPEG engines"]
+    parts += [workers(loader, count)] if count else []
+    parts += ["with replacement"] if loader in LOADERS and LOADERS[loader].replacement else []
+    return ", ".join(parts)
 
 
 def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> str:

@@ -87,34 +87,41 @@ def check_epoch(
     source: PixelSource,
     found: Differences,
     alive: Callable[[], None] = lambda: None,
+    replacement: bool = False,
 ) -> np.ndarray:
-    """Runs one epoch; returns the promised order (int64). Raises Mismatch at the first kind of difference.
+    """Runs one epoch; returns its order (int64). Raises Mismatch at the first kind of difference.
 
     split_ids: every sample that must come, ascending. found: is added to. alive: called for each batch.
+    replacement: whether samples are drawn with it, so that some may come twice and others not at all.
 
     As in training, the host does not wait for the device between batches: a loader that writes into
     memory which queued work still reads shows wrong pixels here too.
     """
-    order, epoch = loader.order(), loader.epoch
-    check_promise(order, split_ids, reference)
-    size = loader.request.batch_size
+    order, epoch = loader.order() if loader.promises_order else None, loader.epoch
+    if order is not None:
+        check_promise(order, split_ids, reference)
+    count, size = len(split_ids), loader.request.batch_size
     seen, sizes, waiting = Seen(), [], []
     for batch in loader:
         alive()
         check_form(batch, reference.shape, loader.request.device)
         start = sum(sizes)
         sizes.append(len(batch.ids))
-        if start + sizes[-1] > len(order):
+        if start + sizes[-1] > count:
             seen.extra(batch.ids.cpu().numpy())
             break  # an epoch without an end must not be waited for
-        waiting.append(compare(batch, order[start : start + sizes[-1]], reference, epoch, first=not start))
+        ids = came(batch, split_ids) if order is None else order[start : start + sizes[-1]]
+        waiting.append(compare(batch, ids, reference, epoch, first=not start))
         del batch
         if len(waiting) == WAITING:
             seen.take(waiting)
             waiting = []
     seen.take(waiting)
-    check_samples(seen.ids(), split_ids, reference)
-    check_sizes(sizes, len(order), size)
+    if not replacement:
+        check_samples(seen.ids(), split_ids, reference)
+    check_sizes(sizes, count, size)
+    if order is None:
+        order = seen.ids()
     check_order(seen.ids(), order, reference)
     check_labels(order, seen.labels(), reference)
     check_pixels(seen, reference, source, epoch, found)
@@ -221,6 +228,18 @@ def type_name(dtype: torch.dtype) -> str:
 def same_device(found: torch.device, expected: torch.device) -> bool:
     """Whether they are one device; `mps` is `mps:0`."""
     return found.type == expected.type and (found.index or 0) == (expected.index or 0)
+
+
+def came(batch: Batch, split_ids: np.ndarray) -> np.ndarray:
+    """Return the ids of a batch that no order promised; raise Mismatch unless all are of the split."""
+    ids = batch.ids.cpu().numpy()  # sync point
+    strange = ids[~np.isin(ids, split_ids)]
+    if len(strange):
+        raise Mismatch(
+            f"found {len(strange)} ids in a batch that are not in the split (first: {strange[0]}), "
+            f"expected ids of its {len(split_ids)} samples"
+        )
+    return ids
 
 
 def check_promise(order: np.ndarray, split_ids: np.ndarray, reference: Reference) -> None:

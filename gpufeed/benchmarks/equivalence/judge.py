@@ -184,6 +184,7 @@ def run_epochs(
     """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
     r, orders = request, []
     ids, reference = bench.split_ids(r.split), bench.reference(r)
+    replacement = LOADERS[bench.loader].replacement and r.shuffle
     for number in range(1, count + 1):
         where = f"epoch {number} of {count} of split {r.split}"
 
@@ -192,7 +193,7 @@ def run_epochs(
 
         alive()
         try:
-            order = check_epoch(loader, ids, reference, source, found, alive)
+            order = check_epoch(loader, ids, reference, source, found, alive, replacement)
             check_novelty(order, orders, r)
         except Mismatch as mismatch:
             raise Mismatch(f"in {where} it was wrong: {mismatch}.") from mismatch
@@ -202,7 +203,8 @@ def run_epochs(
         orders.append(order)
         yield number
     synchronise(r.device)
-    check_repeatable(loader, orders[0])
+    if loader.promises_order:
+        check_repeatable(loader, orders[0])
 
 
 def check_novelty(order: np.ndarray, earlier: list[np.ndarray], request: LoadRequest) -> None:

@@ -383,6 +383,8 @@ def test_settings_of_workers_are_named_only_where_there_are_workers(tmp_path):
     paths = made.write_speeds(tmp_path, free("overlap"), [100])
     paths += made.write_speeds(tmp_path, free("overlap", 2, persistent_workers=True), [300])
     assert wording.labels(cells_of(paths)).tolist() == ["overlap", "overlap, 2 workers"]
+    drawn = cells_of(paths).assign(loader="webdataset_resampled")
+    assert wording.labels(drawn)[1] == "webdataset_resampled, 2 workers, with replacement"
     paths += made.write_speeds(tmp_path, free("overlap", 4), [400])
     assert wording.labels(cells_of(paths)).tolist() == [
         "overlap",

@@ -89,6 +89,42 @@ def test_a_wrong_evaluation_is_caught(dataset):
     assert "split test it was wrong" in one.sentence
 
 
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ("Drawn", None),
+        ("DrawnWithNeighboursPixels", "images beyond the tolerance"),
+        ("DrawnWithShiftedLabels", "as in the manifest"),
+        ("DrawnStrangers", "ids in a batch that are not in the split"),
+        ("DrawnWithoutEnd", "found 6 batches, expected 5"),
+        ("DrawnTwiceAlike", "the order of epoch 1 again"),
+    ],
+)
+def test_what_is_drawn_with_replacement_is_held_to_all_but_coverage(dataset, monkeypatch, loader, said):
+    without = judged(task_for(*dataset, loader))
+    assert without.status == "failed"
+    monkeypatch.setitem(LOADERS, loader, replace(LOADERS[loader], replacement=True))
+    one = judged(task_for(*dataset, loader))
+    assert (one.status, one.sentence is None) == (("passed", True) if said is None else ("failed", False))
+    if said is None:
+        assert "samples more than once" in without.sentence
+        assert one.compared == 3 * 23 + 6
+    else:
+        assert said in one.sentence
+
+
+def test_an_evaluation_is_held_to_coverage_whatever_the_training_draws(dataset, monkeypatch):
+    monkeypatch.setitem(LOADERS, "Drawn", replace(LOADERS["Drawn"], replacement=True))
+    task = task_for(*dataset, "Drawn")
+    monkeypatch.setattr(
+        "gate_fixtures.Drawn.order", lambda self: self.split_ids.repeat(2)[: len(self.split_ids)]
+    )
+    monkeypatch.setattr("gpufeed.benchmarks.equivalence.judge.EPOCHS", 1)
+    one = judged(task)
+    assert one.status == "failed"
+    assert "split test it was wrong: found 3 samples more than once" in one.sentence
+
+
 def test_an_error_is_a_failed_verdict_with_its_first_line(dataset):
     one = judged(task_for(*dataset, "Raises"))
     assert one.status == "failed"

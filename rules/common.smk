@@ -17,6 +17,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
 from gpufeed.core.retry_policy import announce_planning_node
 from gpufeed.core.schedule import Order
+from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.parent_watchdog import handed_down
 from gpufeed.core.registry import DECODERS, LOADERS, takes_gpu
 from gpufeed.core.repeats import AGAIN, number_of
@@ -59,7 +60,7 @@ MODELS = Models(RUN)
 RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
-ESTIMATE = Estimate(RUN, REPORT, workflow)
+ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
 
 if workflow.is_main_process:

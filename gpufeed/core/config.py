@@ -69,7 +69,10 @@ def check(config: Mapping) -> None:
     for name, source in config["sources"].items():
         if source["layout"] in DERIVED:
             check_of(config, name)
-    for name in config["experiments"]:
+    for name, experiment in config["experiments"].items():
+        for block in experiment.get("quick", ()):
+            if block not in experiment["blocks"]:
+                raise unknown("block", block, experiment["blocks"], f"experiments.{name}.quick")
         check_sweep(config, name)
         check_lines(config, name)
         inference_plan.check(config, name)
@@ -298,9 +301,19 @@ class Composer:
         return dict(self.defaults[group, name])
 
 
+def keep_quick(config: Mapping) -> None:
+    """Take out of a checked config what `quick: true` leaves out: other blocks, and repeats but the first."""
+    if config["quick"] in (True, "true"):
+        for experiment in config["experiments"].values():
+            blocks = experiment["blocks"]
+            experiment["blocks"] = {name: blocks[name] for name in experiment.get("quick", blocks)}
+            experiment["repeats"] = 1
+
+
 def planned(config: Mapping) -> Plan:
-    """Checks a config and returns all its cells."""
+    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config."""
     check(config)
+    keep_quick(config)
     found = plan(config, Composer())
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())

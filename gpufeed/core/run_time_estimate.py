@@ -28,15 +28,28 @@ USUAL_PIXELS = 10**8  # which all these seconds are of: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # that a core reads, decodes and resizes
 CEILING_EPOCHS = 50  # of the cell's loader, in one measurement of ceilings
 GIB = 2**30
+SHM = "/dev/shm"  # where worker processes put their batches
+LARGER_DISK = (
+    "name folders on a larger disk (--config data=FOLDER results=FOLDER), free some space there, "
+    "or measure fewer datasets and loaders at a time, or smaller images (`resize` of the source)"
+)
+FEWER_BATCHES = (
+    "take fewer `workers`, a smaller `prefetch_factor` or `batch_size`, or loaders without worker processes; "
+    "a container has more with `docker run --shm-size=8g`"
+)
 
 
 @dataclass(frozen=True)
 class Disk:
-    """Folders on one file system. needed: bytes that a run still writes there, at least; free: bytes."""
+    """Folders on one file system. needed: bytes that a run still writes there, at least; free: bytes.
+
+    remedy: what to do if these are fewer.
+    """
 
     folders: list[str]
     needed: int
     free: int
+    remedy: str = LARGER_DISK
 
     def __str__(self) -> str:
         return f"{gib(self.needed)} or more to write in {' and '.join(self.folders)}, {gib(self.free)} free"
@@ -151,16 +164,38 @@ def disks(places: Mapping[str, Mapping[str, int]]) -> list[Disk]:
     return list(found.values())
 
 
+def waiting(batch: int, workers: int, prefetch_factor: int | None) -> int:
+    """Return the bytes of the batches that worker processes may have ready, and of two in use.
+
+    batch: bytes of one.
+    """
+    return batch * (workers * (prefetch_factor or 2) + 2) if workers else 0
+
+
+def shared_memory(needed: int, free_memory: int) -> list[Disk]:
+    """Return the file system in memory on which so many bytes of batches wait; [] where there is none.
+
+    free_memory: bytes that a process may still take, of which its files are a part.
+    """
+    if not needed or not os.path.exists(SHM):
+        return []
+    return [Disk([SHM], needed, min(shutil.disk_usage(SHM).free, free_memory), FEWER_BATCHES)]
+
+
+def too_large(loader: str, dataset: str, size: int, free: int) -> str:
+    """Return the sentence for a cache that a loader keeps in the host's memory, which is short of it."""
+    return (
+        f"Host memory: {loader} keeps {gib(size)} of {dataset}, and {gib(free)} are free: host_cache then "
+        "reads its file instead, and resident fails. `limit` of the source makes it smaller; other loaders "
+        "keep nothing."
+    )
+
+
 def check_room(wanted: Iterable[Disk]) -> None:
     """Raises GpufeedError for a disk that is shorter than what is to be written to it."""
     for disk in wanted:
         if disk.needed > disk.free:
-            raise GpufeedError(
-                str(disk),
-                f"{gib(disk.needed)} free",
-                "name folders on a larger disk (--config data=FOLDER results=FOLDER), free some space there, "
-                "or measure fewer datasets and loaders at a time, or smaller images (`resize` of the source)",
-            )
+            raise GpufeedError(str(disk), f"{gib(disk.needed)} free", disk.remedy)
 
 
 def gib(size: int) -> str:

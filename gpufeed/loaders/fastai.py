@@ -11,7 +11,15 @@ from fastai.data.core import TfmdDL
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
-from gpufeed.loaders.samples import HostBatch, Samples, collate, end_workers, to_device, worker_error
+from gpufeed.loaders.samples import (
+    HostBatch,
+    Samples,
+    collate,
+    end_workers,
+    require_shared_memory,
+    to_device,
+    worker_error,
+)
 from gpufeed.system.processes import garbage_kept
 
 
@@ -57,6 +65,7 @@ class FastaiLoader(OrderedLoader):
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
+        require_shared_memory(request)
         self.source = ManifestDL(request)
         self.running: Iterator | None = None
 

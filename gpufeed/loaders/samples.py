@@ -1,5 +1,6 @@
 """Samples read and decoded on the host, by torch's DataLoader: what every file-reading loader starts from."""
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +15,14 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
+from gpufeed.core.run_time_estimate import shared_memory, waiting
 from gpufeed.decoders.base import Decoder, bad_file
 from gpufeed.decoders.pillow import reduced_size, resized
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest
 from gpufeed.system import sigterm_handler
+from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.processes import garbage_kept
 from gpufeed.system.timing import Mark, Span
 
@@ -183,10 +186,21 @@ class BatchOrder(Sampler):
             yield [(sample_id, epoch) for sample_id in order[start : start + self.batch_size]]
 
 
+def require_shared_memory(request: LoadRequest) -> None:
+    """Raise Skip where the batches of worker processes have no room, of which these would die."""
+    value = 1 if request.sample_transform is None else 4  # uint8, or float32
+    batch = request.batch_size * math.prod(request.image_size) * 3 * value
+    needed = waiting(batch, request.workers, request.prefetch_factor)
+    for disk in shared_memory(needed, free_host_bytes()):
+        if disk.needed > disk.free:
+            raise Skip(f"Batches of {request.workers} worker processes have no room: {disk}; {disk.remedy}.")
+
+
 class HostBatches:
     """Batches in host memory. With persistent workers one DataLoader serves all epochs, else each its own."""
 
     def __init__(self, request: LoadRequest):
+        require_shared_memory(request)
         self.request = request
         self.samples = Samples(request)
         self.sampler = BatchOrder(request.batch_size)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda
 from gpufeed.core.dataset_size import Amount, amount_of
-from gpufeed.core.registry import DERIVED, LOADERS, STORES, store_file
+from gpufeed.core.registry import DERIVED, LOADERS, ON_DEVICE, STORES, store_file
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
@@ -19,8 +19,11 @@ from gpufeed.core.run_time_estimate import (
     check_room,
     disks,
     existing,
+    shared_memory,
     skipped,
     table,
+    too_large,
+    waiting,
     written,
 )
 from gpufeed.workflow.gates import REFERENCE, waits
@@ -35,11 +38,15 @@ def shows_gpu() -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Time and room that a run needs. workflow: Snakemake's, of which it is asked where jobs run."""
+    """Time and room that a run needs. workflow: Snakemake's, of which it is asked where jobs run.
+
+    free_memory: bytes of host memory that a process here may still take.
+    """
 
     run: Run
     report: Report
     workflow: Any
+    free_memory: Callable[[], int]
 
     @cached_property
     def runs_here(self) -> bool:
@@ -81,7 +88,8 @@ class Estimate:
         cells = [cell for cell in self.cells if cell.dataset == dataset]
         sizes, folder = self.amount(dataset), f"{self.run.data}/{dataset}"
         reference = STORES["cache"].file.format(decoder=REFERENCE)
-        found = {f"{folder}/{reference}": 3 * sizes.kept} if any(map(waits, cells)) else {}
+        compared = any(waits(cell) and not cell.hyper.get("recipe") for cell in cells)
+        found = {f"{folder}/{reference}": 3 * sizes.kept} if compared else {}
         for cell in cells:
             if file := store_file(cell.loader, self.run.config["cache_decoder"], cell.hyper.get("recipe")):
                 decoded = LOADERS[cell.loader].decoded
@@ -93,6 +101,16 @@ class Estimate:
         if not (recipe := cell.hyper.get("recipe")):
             return sizes.kept
         return min(sizes.kept, sizes.images * recipe["short_side"] ** 2 * 3 // 2)  # two to three, or squarer
+
+    def _waiting(self, cell: Cell) -> int:
+        """Return the bytes that a cell's worker processes on one node have in shared memory."""
+        loader, sizes, recipe = LOADERS[cell.loader], self.amount(cell.dataset), cell.hyper.get("recipe")
+        if loader.threads:
+            return 0
+        workers = self.cores // cell.devices if cell.workers == "auto" else cell.workers
+        pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.images)
+        value = 1 if cell.augment in ON_DEVICE else 4  # uint8, or float32
+        return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)
 
     def files_to_write(self, dataset: str) -> dict[str, int]:
         """Return path -> bytes of a dataset's files in `data`, with its stores. Own images may be linked."""
@@ -138,7 +156,11 @@ class Estimate:
         data = {path: size for dataset in datasets for path, size in self.files_to_write(dataset).items()}
         names = [name for name in self.run.config["run"] if not datasets.isdisjoint(self.datasets_of(name))]
         documents = [path for name in names for path in self.measurements_of(name)]
-        return disks({self.run.data: data, self.run.results: written(documents, self.run.results)})
+        found = disks({self.run.data: data, self.run.results: written(documents, self.run.results)})
+        if not self.runs_here:
+            return found
+        most = max((self._waiting(cell) for cell in self.cells if cell.dataset in datasets), default=0)
+        return found + shared_memory(most, self.free_memory())
 
     @cached_property
     def asked_for(self) -> set[str]:
@@ -146,7 +168,10 @@ class Estimate:
         return set()
 
     def check_room(self, dataset: str) -> None:
-        """Raise GpufeedError if a disk is too short for the datasets of the DAG so far; jobs do not ask."""
+        """Raise GpufeedError if a disk, or shared memory, is too short for the datasets of the DAG so far.
+
+        Jobs do not ask.
+        """
         if self.workflow.is_main_process:
             self.asked_for.add(dataset)
             check_room(self.disks_of(frozenset(self.asked_for)))
@@ -155,6 +180,16 @@ class Estimate:
         """Return the seconds that a dataset takes with all of its stores."""
         read = beyond(self.amount(dataset).read, self.cores)
         return DATASET_S + (1 + len(self.stores_of(dataset))) * read
+
+    def caches_too_large(self) -> Iterator[str]:
+        """Yield a sentence for each cache that a loader keeps in host memory and that does not fit."""
+        sizes, free = {}, self.free_memory()
+        for cell in self.cells:
+            if LOADERS[cell.loader].decoded and not (cell.loader == "resident" and shows_gpu()):
+                sizes[cell.loader, cell.dataset] = 3 * self._cached(cell, self.amount(cell.dataset))
+        for (loader, dataset), size in sizes.items():
+            if size > free:
+                yield too_large(loader, dataset, size, free)
 
     def lines(self) -> Iterator[str]:
         """Yield what is printed before a run begins."""
@@ -167,6 +202,8 @@ class Estimate:
             self.seconds_beyond,
             self.disks_of(frozenset(self.datasets)),
         )
+        if self.runs_here:
+            yield from self.caches_too_large()
         lacks_gpu = self.runs_here and self.workflow.resource_settings.cores and not shows_gpu()
         if lacks_gpu and (reasons := without_cuda(self.cells)):
             yield skipped(reasons, len(self.cells))

@@ -47,6 +47,26 @@ def test_shipped_configs_plan_every_experiment_that_they_run(files):
     assert all(plan.cells[name] for name in config["run"])
 
 
+@pytest.mark.parametrize("value", [True, "true"])  # from a file, and from a command line
+def test_a_quick_run_has_the_blocks_that_it_names_once_each(value):
+    config = small({}, loader=["dataloader_sync", "replay"])
+    more = config["experiments"]["more"] = copy.deepcopy(config["experiments"]["tiny"])
+    more["blocks"]["others"] = {"dataset": "synthetic", "loader": "resident"}
+    more |= {"quick": ["others"], "repeats": {"least": 7}}
+    whole = planned(copy.deepcopy(config) | {"quick": "false"})
+    config["quick"] = value
+    for _ in range(2):  # each job reads the config as the run left it
+        plan = planned(config)
+        assert plan.cells == {
+            "tiny": whole.cells["tiny"],
+            "more": {name: whole.cells["more"][name] for name in whole.blocks["more"]["others"]},
+        }
+        assert plan.repeats == {"tiny": 1, "more": 1}
+        assert not plan.auto
+    assert whole.repeats == {"tiny": 3, "more": 7}
+    assert len(whole.cells["more"]) == 3
+
+
 def test_dali_is_measured_with_images_of_several_sizes():
     plan = planned(merged("config.yaml", "own.yaml"))
     loaders = {cell.loader for cell in plan.cells["own"].values()}
@@ -154,6 +174,13 @@ NAN = float("nan")
         (["sources", "cifar10", "limit"], 0, "limit: 0", "correct sources.cifar10.limit"),
         (["sources", "cifar10", "copies"], 1, "copies: 1", "correct sources.cifar10.copies"),
         (["sources", "cifar10", "times"], 2.0, "times: 2.0", "correct sources.cifar10.times"),
+        (["quick"], "yes", "quick: 'yes'", "correct quick"),
+        (
+            [*PIPELINING, "quick"],
+            ["nothing"],
+            "block 'nothing' in experiments.pipelining.quick",
+            "choose one",
+        ),
         (["seed"], 10**30, "seed: 1000000", "correct seed"),
         (["repeats"], 3.0, "repeats: 3.0", "correct repeats"),
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),

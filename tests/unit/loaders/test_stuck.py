@@ -1,6 +1,7 @@
 """Nobody waits for ever: what gives nothing for long is an error, and can be left."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, photo, saved
-from image_fixtures import request, write_files
+from image_fixtures import request, write_dataset, write_files, write_shards
 
-from gpufeed.core.errors import GpufeedError
+from gpufeed.core import run_time_estimate
+from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.decoders import parallel
 from gpufeed.decoders.parallel import Files, open_bulk
@@ -150,3 +152,27 @@ def test_a_streaming_loader_on_a_dead_mount_is_an_error(mount, tmp_path, monkeyp
         with pytest.raises(GpufeedError, match="nothing from the thread gpufeed-read for"):
             next(iter(loader))
     assert time.perf_counter() - begin < 30
+
+
+@pytest.mark.parametrize("name", ["dataloader_workers", "overlap", "fastai", "webdataset"])
+def test_workers_whose_batches_have_no_room_in_memory_are_a_skip(tmp_path, monkeypatch, name):
+    manifest = write_dataset(tmp_path / "tiny")
+    write_shards(manifest)
+    usage, needed = shutil.disk_usage("/"), 5 * 8 * 8 * 3 * (2 * 2 + 2)
+    made = load("loader", name)
+    for free in (needed, needed - 1):
+        monkeypatch.setattr(
+            run_time_estimate.shutil, "disk_usage", lambda _, free=free: usage._replace(free=free)
+        )
+        asked = request(manifest, None, workers=2, prefetch_factor=2)
+        if free < needed:
+            with (
+                pytest.raises(Skip, match=r"2 worker processes have no room: .*/dev/shm"),
+                made(asked) as loader,
+            ):
+                list(loader)
+        else:
+            with made(asked) as loader:
+                assert len(list(loader)) == 5
+        with made(request(manifest, None)):  # without workers none is needed
+            pass

@@ -1,11 +1,13 @@
 """Which paths the rules wait for, and which errors a path that nobody plans is."""
 
 import json
+import os
 from types import SimpleNamespace
 
 import pytest
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.run_time_estimate import SHM, gib
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
@@ -103,7 +105,7 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
     for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 3}, 2000)):
         tiny.config["sources"]["own"] = source | more
         assert datasets(tiny).quantity_of(SimpleNamespace(dataset="own")) == more
-        assert Estimate(tiny, None, None).files_to_write("own")[manifest] == expected
+        assert Estimate(tiny, None, None, None).files_to_write("own")[manifest] == expected
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
 def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
     workflow = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
-    estimate = Estimate(tiny, report(tiny), workflow)
+    estimate = Estimate(tiny, report(tiny), workflow, lambda: 2**40)
     assert estimate.cores == 4
     assert estimate.datasets == ["synthetic"]
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}
@@ -196,10 +198,50 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     (line, *_) = estimate.lines()
     assert "6 repeats, 2 verdicts" in line
     estimate.check_room("synthetic")
-    (disk,) = estimate.disks_of(frozenset(["synthetic"]))
-    object.__setattr__(disk, "free", disk.needed - 1)
-    with pytest.raises(GpufeedError):
-        estimate.check_room("synthetic")
+    found = estimate.disks_of(frozenset(["synthetic"]))
+    for disk in found:
+        free = disk.free
+        object.__setattr__(disk, "free", disk.needed - 1)
+        with pytest.raises(GpufeedError) as error:
+            estimate.check_room("synthetic")
+        assert error.value.remedy == disk.remedy
+        object.__setattr__(disk, "free", free)
+
+
+@pytest.mark.skipif(not os.path.exists(SHM), reason="a system without files in memory")
+@pytest.mark.parametrize(
+    ("block", "needed"),
+    [
+        ({}, 8 * 64 * 64 * 3 * (4 * 2 + 2)),
+        ({"prefetch_factor": 5}, 8 * 64 * 64 * 3 * (4 * 5 + 2)),
+        ({"augment": "cpu"}, 4 * 8 * 64 * 64 * 3 * (4 * 2 + 2)),
+        ({"recipe": "random_resized_crop", "overrides": [["recipe.size=100"]]}, 8 * 100**2 * 3 * (4 * 2 + 2)),
+    ],
+)
+def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
+    blocks = {"w": {"loader": ["dataloader_workers", "webdataset"], "workers": [1, 4], **block}}
+    tiny = run({"blocks": blocks})
+    here = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
+    memory = Estimate(tiny, report(tiny), here, lambda: needed).disks_of(frozenset(["synthetic"]))[-1]
+    assert (memory.folders, memory.needed) == ([SHM], needed)
+    with pytest.raises(GpufeedError) as error:
+        Estimate(tiny, report(tiny), here, lambda: needed - 1).check_room("synthetic")
+    assert SHM in error.value.found
+    assert "workers" in error.value.remedy
+    assert "shm-size" in error.value.remedy
+    there = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=9, cores=None))
+    Estimate(tiny, report(tiny), there, lambda: 0).check_room(
+        "synthetic"
+    )  # its nodes have memory of their own
+
+
+def test_a_cache_that_host_memory_has_no_room_for_is_said(run):
+    tiny = run({"blocks": {"caches": {"loader": ["host_cache", "replay", "dali_cpu"]}}})
+    here = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
+    size = 3 * tiny.config["sources"]["synthetic"]["options"]["count"] * 64 * 64
+    (said,) = Estimate(tiny, report(tiny), here, lambda: size - 1).caches_too_large()
+    assert f"host_cache keeps {gib(size)} of synthetic, and {gib(size - 1)} are free" in said
+    assert list(Estimate(tiny, report(tiny), here, lambda: size).caches_too_large()) == []
 
 
 def test_a_run_of_one_block_and_some_cells_waits_for_their_records_alone(run, of_cell):

@@ -96,6 +96,7 @@ def opened(loader):
         ("spdl_processes", 3, False),
         ("webdataset", 0, False),
         ("webdataset", 2, False),
+        ("webdataset_resampled", 2, True),
         ("ffcv", 3, False),
     ],
 )

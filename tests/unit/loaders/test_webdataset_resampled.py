@@ -38,6 +38,7 @@ def test_samples_of_the_split_come_about_equally_often(manifest):
         ids = [i for _ in range(60) for i in ids_of(loader)]
     found, counts = np.unique(ids, return_counts=True)
     assert len(ids) == 60 * 23
+    assert ids[:5] != ids[5:10]  # the first batches of two workers
     assert found.tolist() == manifest.ids("train").tolist()
     # shards are drawn, 360 of six: 60 each, with a deviation of 7
     assert 60 - 4 * 7 < counts.min() <= counts.max() < 60 + 4 * 7

@@ -230,9 +230,7 @@ def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
     assert "workers" in error.value.remedy
     assert "shm-size" in error.value.remedy
     there = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=9, cores=None))
-    Estimate(tiny, report(tiny), there, lambda: 0).check_room(
-        "synthetic"
-    )  # its nodes have memory of their own
+    Estimate(tiny, report(tiny), there, lambda: 0).check_room("synthetic")  # its nodes have their own
 
 
 def test_a_cache_that_host_memory_has_no_room_for_is_said(run):

@@ -110,7 +110,7 @@ def check_epoch(
         if start + sizes[-1] > count:
             seen.extra(batch.ids.cpu().numpy())
             break  # an epoch without an end must not be waited for
-        ids = came(batch, split_ids) if order is None else order[start : start + sizes[-1]]
+        ids = ids_of(batch, split_ids) if order is None else order[start : start + sizes[-1]]
         waiting.append(compare(batch, ids, reference, epoch, first=not start))
         del batch
         if len(waiting) == WAITING:
@@ -230,7 +230,7 @@ def same_device(found: torch.device, expected: torch.device) -> bool:
     return found.type == expected.type and (found.index or 0) == (expected.index or 0)
 
 
-def came(batch: Batch, split_ids: np.ndarray) -> np.ndarray:
+def ids_of(batch: Batch, split_ids: np.ndarray) -> np.ndarray:
     """Return the ids of a batch that no order promised; raise Mismatch unless all are of the split."""
     ids = batch.ids.cpu().numpy()  # sync point
     strange = ids[~np.isin(ids, split_ids)]

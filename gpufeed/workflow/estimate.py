@@ -107,7 +107,8 @@ class Estimate:
         loader, sizes, recipe = LOADERS[cell.loader], self.amount(cell.dataset), cell.hyper.get("recipe")
         if loader.threads:
             return 0
-        workers = self.cores // cell.devices if cell.workers == "auto" else cell.workers
+        cores = cell.cores or self.cores
+        workers = max(1, cores // cell.devices) if cell.workers == "auto" else cell.workers
         pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.images)
         value = 1 if cell.augment in ON_DEVICE else 4  # uint8, or float32
         return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)

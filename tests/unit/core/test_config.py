@@ -15,7 +15,7 @@ from gpufeed.core.config import GROUPS, RULES, check, planned, read_hyper
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import settle_folders
-from gpufeed.core.registry import AUGMENTS, KINDS
+from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS
 from gpufeed.datasets import idx
 
 PIPELINING = ["experiments", "pipelining"]
@@ -67,14 +67,15 @@ def test_a_quick_run_has_the_blocks_that_it_names_once_each(value):
     assert len(whole.cells["more"]) == 3
 
 
-def test_dali_is_measured_with_images_of_several_sizes():
-    plan = planned(merged("config.yaml", "own.yaml"))
-    loaders = {cell.loader for cell in plan.cells["own"].values()}
-    assert {"dali_cpu", "dali_gpu", "dataloader_workers", "spdl"} <= loaders
-    sentences = {found.sentence for found in plan.left_out if found.experiment == "own"}
-    assert sentences == {
-        f"{name} gives images the size of their files, and own is to be resized"
-        for name in ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
+def test_loaders_that_leave_images_as_they_are_are_left_out_where_these_are_resized():
+    as_they_are = ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
+    others = {"dali_cpu", "dali_gpu", "dataloader_sync", "spdl"}
+    config = small({}, loader=[*as_they_are, *others])
+    config["sources"]["synthetic"]["resize"] = [20, 10]
+    plan = planned(config)
+    assert {cell.loader for cell in plan.cells["tiny"].values()} == others
+    assert {found.sentence for found in plan.left_out} == {
+        f"{name} gives images the size of their files, and synthetic is to be resized" for name in as_they_are
     }
 
 
@@ -83,8 +84,20 @@ def test_own_images_are_measured_without_a_cuda_gpu_too(device):
     config = merged("config.yaml", "own.yaml") | {"device": device}
     cells = planned(config).cells["own"].values()
     on_cpu = {cell.loader for cell in cells if not impossible(replace(cell, device="cpu"))}
-    assert {"dataloader_workers", "spdl", "ffcv", "dali_cpu", "resident", "replay"} <= on_cpu
-    assert {cell.loader for cell in cells} - on_cpu == ({"dali_gpu"} if device == "auto" else set())
+    loaders = {cell.loader for cell in cells}
+    assert {"dataloader_workers", "webdataset", "webdataset_resampled", "host_cache", "replay"} <= on_cpu
+    assert loaders - on_cpu == {name for name in loaders if LOADERS[name].device == "cuda"}
+    assert (loaders == on_cpu) == (device == "cpu")
+
+
+def test_a_quick_run_on_own_images_has_the_likeliest_loaders_and_the_limit():
+    whole = planned(merged("config.yaml", "own.yaml")).cells["own"]
+    quick = planned(merged("config.yaml", "own.yaml") | {"quick": True}).cells["own"]
+    assert quick.items() < whole.items()
+    likeliest = {"dali_gpu", "torchvision_cuda", "dataloader_workers", "host_cache", "replay"}
+    possible = {name for name in likeliest if LOADERS[name].windows != "never"}
+    assert {cell.loader for cell in quick.values()} == possible
+    assert {cell.hyper["recipe"]["size"] for cell in whole.values()} == {224}
 
 
 @pytest.mark.parametrize("name", ["h200", "h200_more"])

@@ -213,6 +213,8 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     ("block", "needed"),
     [
         ({}, 8 * 64 * 64 * 3 * (4 * 2 + 2)),
+        ({"workers": "auto"}, 8 * 64 * 64 * 3 * (4 * 2 + 2)),
+        ({"workers": "auto", "cores": 2}, 8 * 64 * 64 * 3 * (2 * 2 + 2)),
         ({"prefetch_factor": 5}, 8 * 64 * 64 * 3 * (4 * 5 + 2)),
         ({"augment": "cpu"}, 4 * 8 * 64 * 64 * 3 * (4 * 2 + 2)),
         ({"recipe": "random_resized_crop", "overrides": [["recipe.size=100"]]}, 8 * 100**2 * 3 * (4 * 2 + 2)),

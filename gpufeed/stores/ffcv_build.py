@@ -1,14 +1,19 @@
-"""Builds the .beton file of a dataset, the same bytes on every machine.
+"""Builds the .beton file of a dataset.
 
-FFCV takes no notice of what libjpeg-turbo says of a file: one that it refuses becomes whatever the memory
-held before. So each is decoded here as FFCV will do it, and stands as it is if that gives Pillow's pixels. Of
-every other file Pillow's pixels are stored, which is FFCV's other form of an image.
+Images of one size: FFCV takes no notice of what libjpeg-turbo says of a file: one that it refuses becomes
+whatever the memory held before. So each is decoded here as FFCV will do it, and stands as it is if that gives
+Pillow's pixels. Of every other file Pillow's pixels are stored, which is FFCV's other form of an image. The
+file has the same bytes on every machine.
+
+Images of several sizes (photographs): as FFCV's own writer stores them with its settings for ImageNet
+(`rewritten`), from Pillow's pixels. Their JPEGs are those of this machine's OpenCV.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import numpy as np
 from simplejpeg import decode_jpeg
 from tqdm import tqdm
@@ -21,7 +26,19 @@ from gpufeed.decoders.encoded_file import JPEG_KINDS, read_file, read_header
 from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.stores.cache_fill import CHUNK
 from gpufeed.stores.cache_format import file_digest, info_path, manifest_digest, write_info
-from gpufeed.stores.ffcv_store import JPEG, PIXELS, TOLERANCE, BetonInfo, open_beton, page_for, write_beton
+from gpufeed.stores.ffcv_store import (
+    JPEG,
+    MAX_RESOLUTION,
+    PAGE,
+    PIXELS,
+    TOLERANCE,
+    BetonInfo,
+    Stored,
+    open_beton,
+    page_for,
+    rewritten,
+    write_beton,
+)
 from gpufeed.system.build_once import one_builder, own_partial
 from gpufeed.system.processes import run
 
@@ -40,16 +57,17 @@ def build(manifest: Manifest, path: str | Path, workers: int = 1) -> BetonInfo:
         if waited and (info := finished(manifest, path)):
             return info
         info_path(path).unlink(missing_ok=True)
-        partial, size = own_partial(path), manifest.image_size()
-        page = page_for(3 * size[0] * size[1])
+        partial, one = own_partial(path), one_size(manifest)
+        page = page_for(3 * one[0] * one[1]) if one else PAGE
         try:
-            jpegs = write_beton(partial, samples(manifest, page, workers), manifest.labels(), size, page)
+            jpegs = write_beton(partial, samples(manifest, one, page, workers), manifest.labels(), page)
             info = BetonInfo(
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 jpegs=jpegs,
                 size=partial.stat().st_size,
                 sha256=file_digest(partial),
+                max_resolution=None if one else MAX_RESOLUTION,
             )
             os.replace(partial, path)
             write_info(info, info_path(path))
@@ -66,39 +84,64 @@ def finished(manifest: Manifest, path: Path) -> BetonInfo | None:
         return None
 
 
-def samples(manifest: Manifest, page: int, workers: int) -> Iterator[tuple[int, bytes]]:
-    """(JPEG or PIXELS, the data) of each sample by its id."""
+def one_size(manifest: Manifest) -> tuple[int, int] | None:
+    """Return (height, width) of all images; None where they differ, and are not resized."""
+    several = manifest.info.resize is None and len(np.unique(manifest.sizes(), axis=0)) > 1
+    return None if several else manifest.image_size()
+
+
+def samples(manifest: Manifest, one: tuple[int, int] | None, page: int, workers: int) -> Iterator[Stored]:
+    """Each sample by its id; one: as one_size."""
     files = [os.fspath(file) for file in manifest.paths()]
-    chunks = [files[start : start + CHUNK] for start in range(0, len(files), CHUNK)]
-    same = ([value] * len(chunks) for value in (manifest.image_size(), bool(manifest.info.resize), page))
+    starts = range(0, len(files), CHUNK)
+    chunks = [files[start : start + CHUNK] for start in starts]
+    if one is None:
+        sizes = manifest.sizes().tolist()
+        work, tasks = rewritten_chunk, (chunks, starts, [sizes[start : start + CHUNK] for start in starts])
+    else:
+        same = ([value] * len(chunks) for value in (one, bool(manifest.info.resize), page))
+        work, tasks = stored_chunk, (chunks, *same)
     with tqdm(total=len(files), unit="image", desc="writing the .beton file") as progress:
-        for found in run(stored_chunk, (chunks, *same), workers):
+        for found in run(work, tasks, workers):
             yield from found
             progress.update(len(found))
 
 
-def stored_chunk(files: list[str], size: tuple[int, int], resize: bool, page: int) -> list[tuple[int, bytes]]:
+def rewritten_chunk(files: list[str], first: int, sizes: list[list[int]]) -> list[Stored]:
+    """Return several files as FFCV's writer stores them. first: sample id of the first; sizes: of each."""
+    cv2.setNumThreads(1)  # the processes are as many as the cores
+    each = enumerate(zip(files, sizes, strict=True), first)
+    return [rewritten(number, decoded(file, read_file(file), tuple(size))) for number, (file, size) in each]
+
+
+def stored_chunk(files: list[str], size: tuple[int, int], resize: bool, page: int) -> list[Stored]:
     """As `stored`, for several files."""
     return [stored(file, size, resize, page) for file in files]
 
 
-def stored(file: str, size: tuple[int, int], resize: bool, page: int) -> tuple[int, bytes]:
+def stored(file: str, size: tuple[int, int], resize: bool, page: int) -> Stored:
     """JPEG and the file as it is, or PIXELS and those of Pillow, of (height, width) `size`.
 
     Raises GpufeedError that names a file which cannot be read, decoded, or has another size unless `resize`.
     """
     data = read_file(file)
-    decoded = PillowDecoder().decode([data])
-    image = decoded.images[0]
+    image = decoded(file, data, size, resize)
+    if len(data) <= page and decodes_alike(data, image):
+        return Stored(JPEG, *size, data)
+    return Stored(PIXELS, *size, image.tobytes())
+
+
+def decoded(file: str, data: bytes, size: tuple[int, int], resize: bool = False) -> np.ndarray:
+    """Return Pillow's pixels of a file, uint8 (H, W, 3) of (height, width) `size`; raises as `stored`."""
+    found = PillowDecoder().decode([data])
+    image = found.images[0]
     if image is None:
-        raise bad_file(file, str(decoded.outcomes[0].reason))
+        raise bad_file(file, str(found.outcomes[0].reason))
     if resize:
         image = resized(image, size)
     if image.shape[:2] != size:
         raise bad_file(file, f"decoded to {image.shape}, the manifest says {(*size, 3)}")
-    if len(data) <= page and decodes_alike(data, image):
-        return JPEG, data
-    return PIXELS, image.tobytes()
+    return image
 
 
 def decodes_alike(data: bytes, image: np.ndarray) -> bool:

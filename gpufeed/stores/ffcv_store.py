@@ -10,13 +10,16 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import cv2
 import numpy as np
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tolerance
 from gpufeed.stores.cache_format import check_manifest, info_path
+from gpufeed.system import random_draws
 
 PAGE = 2**23  # bytes: FFCV's own; data of one sample lie in one page
 JPEG, PIXELS = 0, 1  # of a row's mode
@@ -42,24 +45,30 @@ def page_for(pixels: int) -> int:
     return max(PAGE, 1 << (pixels - 1).bit_length())
 
 
-def write_beton(
-    path: Path, samples: Iterable[tuple[int, bytes]], labels: np.ndarray, size: tuple[int, int], page: int
-) -> int:
-    """Writes a file of images of one size, (height, width); returns how many of them are JPEGs.
+class Stored(NamedTuple):
+    """An image of a file: mode is JPEG or PIXELS."""
 
-    samples: (JPEG or PIXELS, the data) of each sample by its id, at most `page` bytes each.
-    labels: int64 (n,). page: bytes.
+    mode: int
+    height: int
+    width: int
+    data: bytes
+
+
+def write_beton(path: Path, samples: Iterable[Stored], labels: np.ndarray, page: int) -> int:
+    """Writes a file of images; returns how many of them are JPEGs.
+
+    samples: by their ids, at most `page` bytes each. labels: int64 (n,). page: bytes.
     """
     rows, placed = np.zeros(len(labels), dtype=ROW), np.zeros(len(labels), dtype=PLACED)
-    rows["label"], rows["image"]["height"], rows["image"]["width"] = labels, *size
+    rows["label"] = labels
     end = aligned(HEADER.itemsize + FIELDS.nbytes + rows.nbytes, page)
     with path.open("wb") as file:
-        for sample, (mode, data) in enumerate(samples):
+        for sample, (mode, height, width, data) in enumerate(samples):
             place = end if end % page + len(data) <= page else aligned(end, page)
             end = place + len(data)
             file.seek(place)
             file.write(data)
-            rows["image"]["mode"][sample], rows["image"]["place"][sample] = mode, place
+            rows["image"][sample] = mode, width, height, place
             placed[sample] = sample, place, len(data)
         end = aligned(end, page)
         file.seek(end)
@@ -75,6 +84,31 @@ def aligned(place: int, page: int) -> int:
     return -(-place // page) * page
 
 
+# What FFCV recommends for a ResNet-50 on ImageNet: 500 pixels at most, half of the images as JPEGs.
+# Source: README of github.com/libffcv/ffcv-imagenet, "Dataset setup"; the quality is its writer's default.
+MAX_RESOLUTION, JPEG_SHARE, QUALITY = 500, 0.5, 90
+FORM_DRAW = 1  # of a sample; 0 chooses the samples that the equivalence check compares
+
+
+def rewritten(sample_id: int, image: np.ndarray) -> Stored:
+    """Return uint8 (H, W, 3) as FFCV's writer stores it with its settings for ImageNet.
+
+    Its long side has at most MAX_RESOLUTION pixels, by OpenCV's INTER_AREA. Chance decides whether it is a
+    JPEG or pixels; here it is a function of the sample id. Source: ffcv/fields/rgb_image.py.
+    """
+    height, width = image.shape[:2]
+    ratio = MAX_RESOLUTION / max(height, width)
+    if ratio < 1:
+        height, width = (max(1, int(ratio * side)) for side in (height, width))
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+    draw = random_draws.draw(random_draws.sample_state(0, 0, sample_id), FORM_DRAW)
+    if not random_draws.chance(draw, JPEG_SHARE):
+        return Stored(PIXELS, height, width, image.tobytes())
+    bgr = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
+    _, data = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, QUALITY])
+    return Stored(JPEG, height, width, data.tobytes())
+
+
 REMAKE = "move the folder of the .beton file away and build it again"
 PIECE = 2**24  # bytes that are read at a time for a digest
 # FFCV asks libjpeg-turbo for its fast transform: at most 6 off, and 1.9 in the mean over an image (0.95 over
@@ -84,9 +118,10 @@ TOLERANCE = Tolerance(16, 3.0)
 
 @dataclass(frozen=True)
 class BetonInfo:
-    """What the sidecar says. jpegs: samples that stand as the files they were, the others are pixels.
+    """What the sidecar says. jpegs: samples that are JPEGs, the others are pixels.
 
-    size: of the .beton file, in bytes.
+    size: of the .beton file, in bytes. max_resolution: most pixels of a long side, where images were scaled
+    down to it and encoded again; None where JPEGs are the files that they were.
     """
 
     manifest_sha256: str
@@ -94,6 +129,17 @@ class BetonInfo:
     jpegs: int
     size: int
     sha256: str
+    max_resolution: int | None = None
+
+    @property
+    def in_words(self) -> str | None:
+        """Return how the images were changed, for a reader of what was measured; None where they were not."""
+        if self.max_resolution is None:
+            return None
+        return (
+            f"a file with long sides of at most {self.max_resolution} pixels, {self.jpegs:,} of "
+            f"{self.count:,} images as JPEGs of quality {QUALITY} and the others as pixels"
+        )
 
 
 def read_info(path: Path) -> BetonInfo:

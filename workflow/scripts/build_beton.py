@@ -7,7 +7,7 @@ def work(job: Job) -> None:
     from gpufeed.stores.ffcv_build import build
 
     info = build(job.manifest, job.output.beton, workers=job.threads)
-    job.logger.info("%d images, %d of them as their JPEG files, %d bytes", info.count, info.jpegs, info.size)
+    job.logger.info("%d images, %d of them as JPEGs, %d bytes", info.count, info.jpegs, info.size)
 
 
 if __name__ == "__main__":  # where workers are spawned and not forked, they import this file again

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from data_fixtures import files_of_at_most
 from hostile_fixtures import hostile_files, photo, saved
-from image_fixtures import write_beton, write_dataset, write_files
+from image_fixtures import encode, write_beton, write_dataset, write_files, write_mixed
+from photograph_fixtures import waves
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.decoders.pillow import resized, rgb
@@ -99,6 +100,64 @@ def test_images_that_are_resized_stand_as_pixels(tmp_path):
     assert rows["image"]["mode"].tolist() == [beton.PIXELS, beton.JPEG]
     first, second = (file.read_bytes() for file in manifest.paths())
     assert data == [resized(rgb(first), (30, 20)).tobytes(), second]
+
+
+def mixed(root):
+    """Files of many sizes and kinds: a CMYK JPEG, a gray one, a PNG; and what Pillow decodes of each."""
+    random = np.random.default_rng(0)
+    sizes = [(60, 60), (375, 500), (1000, 600), (501, 3), (40, 2000), (300, 400), (500, 501), (77, 91)] * 2
+    images = [waves(height, width, random) for height, width in sizes]
+    forms = {3: ("PNG", "RGB"), 5: ("JPEG", "CMYK"), 6: ("JPEG", "L")}
+    files = []
+    for number, image in enumerate(images):
+        format, mode = forms.get(number, ("JPEG", "RGB"))
+        files.append(encode(image, format, mode))
+    return write_mixed(root, files), [rgb(data) for data in files]
+
+
+def test_images_of_several_sizes_are_stored_as_ffcvs_writer_does_it(tmp_path):
+    rgb_image = pytest.importorskip("ffcv.fields.rgb_image", exc_type=ImportError)
+    manifest, images = mixed(tmp_path / "mixed")
+    path = write_beton(manifest)
+    rows, data = contents(path)
+    info = read_info(path)
+    assert (info.max_resolution, info.jpegs) == (500, (rows["image"]["mode"] == beton.JPEG).sum())
+    assert 0 < info.jpegs < len(rows)
+    assert rows["label"].tolist() == manifest.labels().tolist()
+    for row, found, image in zip(rows["image"], data, images, strict=True):
+        expected = rgb_image.resizer(image, 500)
+        assert (row["height"], row["width"]) == expected.shape[:2]
+        if row["mode"] == beton.JPEG:
+            assert found == rgb_image.encode_jpeg(expected, 90).tobytes()
+        else:
+            assert found == expected.tobytes()
+
+
+def test_half_of_the_images_of_several_sizes_are_jpegs_whatever_builds_them(tmp_path):
+    image = np.zeros((8, 8, 3), np.uint8)
+    jpegs = [beton.rewritten(sample_id, image).mode == beton.JPEG for sample_id in range(2000)]
+    assert 920 < sum(jpegs) < 1080
+    manifest, _ = mixed(tmp_path / "mixed")
+    infos = [build(manifest, tmp_path / str(n) / "images.beton", workers=n) for n in (1, 2)]
+    assert infos[0] == infos[1]
+    assert infos[0].in_words.startswith("a file with long sides of at most 500 pixels, ")
+    assert read_info(write_beton(write_dataset(tmp_path / "equal"))).in_words is None
+
+
+def test_a_line_of_pixels_stays_one(tmp_path):
+    found = beton.rewritten(0, np.zeros((1, 3000, 3), np.uint8))
+    assert (found.height, found.width) == (1, 500)
+
+
+def test_a_bad_file_among_several_sizes_is_named(tmp_path):
+    manifest, _ = mixed(tmp_path / "mixed")
+    bad = manifest.paths()[2]
+    for data in (bad.read_bytes()[:300], saved("PNG", photo(9, 9))):
+        bad.write_bytes(data)
+        with pytest.raises(GpufeedError) as error:
+            write_beton(manifest)
+        assert str(bad) in error.value.found
+        assert not list((manifest.root / "beton").glob("images*"))
 
 
 def test_the_same_bytes_by_any_number_of_processes(manifest, tmp_path):

@@ -17,6 +17,7 @@ from gpufeed.core.retry_policy import outdate
 # Fields of Cell and of LoadRequest.
 LOADER_AXES = ("batch_size", "workers", "prefetch_factor", "persistent_workers", "pin_memory", "seed")
 SCHEMA_VERSION = 1
+WINDOWS_ALPHA = 0.001  # of the windows that a library draws itself: a smaller p says that its rule is another
 VERDICT = Document("gate", "verdict")
 
 
@@ -94,6 +95,7 @@ class Verdict:
     beyond_tolerance: int = 0
     offenders: list[dict] = field(default_factory=list)
     loading: dict | None = None
+    windows: dict | None = None
     schema_version: int = SCHEMA_VERSION
 
     def write(self, path: str | Path) -> None:

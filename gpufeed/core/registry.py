@@ -278,7 +278,12 @@ LOADERS = {
         replacement=True,
     ),
     "ffcv": LoaderEntry(
-        "gpufeed.loaders.ffcv:FfcvLoader", workers="optional", threads=True, reads="beton", augments=ON_DEVICE
+        "gpufeed.loaders.ffcv:FfcvLoader",
+        workers="optional",
+        threads=True,
+        reads="beton",
+        augments=ON_DEVICE,
+        windows="own",
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True, windows="given"),
 }

@@ -166,12 +166,14 @@ def bad_file(path: Path, reason: str) -> GpufeedError:
 class Tally:
     """Images decoded so far. decoder: whose they should be; by: who decoded how many, that one included.
 
-    settings: of that decoder, as Decoder.settings.
+    settings: of that decoder, as Decoder.settings. images_from: in words, what was made of the images before
+    it decodes them; None where they are those of the dataset's files.
     """
 
     decoder: str
     by: Counter[str] = field(default_factory=Counter)
     settings: dict[str, float | None] = field(default_factory=dict)
+    images_from: str | None = None
 
     def add(self, decoder: str, images: int = 1) -> None:
         """Counts images of one decoder."""
@@ -192,7 +194,8 @@ class Tally:
 
     def asdict(self) -> dict[str, Any]:
         """The field `loading` of records and verdicts."""
-        return {"decoder": self.decoder, "images": self.images, "fell_back": self.fell_back, **self.settings}
+        about = {"decoder": self.decoder, "images": self.images, "fell_back": self.fell_back}
+        return about | self.settings | ({"images_from": self.images_from} if self.images_from else {})
 
     def check(self) -> None:
         """Raises Skip if the decoder has decoded nothing of all the images: it is not the one measured."""

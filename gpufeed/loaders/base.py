@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tally, Tolerance
@@ -187,13 +187,15 @@ class Loader(ABC):
     where a decoder may leave some of them to another; else None. keeps_on: whether an open loader goes on
     working between epochs, so that an epoch begins with batches that are made already. own_order: why its
     order is another than `epoch_order` whatever the split, as a sentence; None for the others. It is a
-    function of (seed, epoch) too, and a rank has the samples that `epoch_order` gives it. no_decoding,
+    function of (seed, epoch) too, and a rank has the samples that `epoch_order` gives it. own_windows: why
+    the library that draws windows has another rule, as a sentence; None where it has ours. no_decoding,
     no_transfer: why that stage cannot be taken out, as a sentence; None where it can.
     """
 
     tally: Tally | None = None
     keeps_on: bool = False
     promises_order: bool = True
+    own_windows: ClassVar[str | None] = None
     resampling: Tolerance = Tolerance(2, 0.5)
     own_order: ClassVar[str | None] = None
     no_decoding: ClassVar[str | None] = "This loader has no decoder that could be taken out."
@@ -232,6 +234,14 @@ class Loader(ABC):
         """Sample ids of the present epoch on this rank, int64."""
         r = self.request
         return epoch_order(self.split_ids, r.seed, self.epoch, r.shuffle, r.rank, r.world_size)
+
+    def reference_cut(self, sample_id: int, epoch: int, image: np.ndarray) -> tuple[np.ndarray, Window]:
+        """Return the image that the reference's sample is cut out of, and the window, of a file's pixels.
+
+        Others than the file's and the recipe's where a library stores smaller images, or has its own rule for
+        the middle of an image in evaluation.
+        """
+        return image, self.request.recipe.window(sample_id, epoch, *image.shape[:2])
 
     def __len__(self) -> int:
         """Batches in an epoch."""

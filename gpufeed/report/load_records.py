@@ -35,7 +35,8 @@ COLUMNS = [
     "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
-    "fell_back_share", "fell_back_to", "telemetry", "phases", "resumed", "others_cpu_share", "measured_again",
+    "fell_back_share", "fell_back_to", "images_from", "telemetry", "phases", "resumed", "others_cpu_share",
+    "measured_again",
 ]  # fmt: skip
 HELD_OUT = ("held_out_loss", "top1")
 
@@ -237,7 +238,8 @@ def _times(record: Record) -> dict:
 
 
 def _fell_back(loading: dict | None) -> dict:
-    """The share of images that other decoders than the loader's had to decode, and their names.
+    """The share of images that other decoders than the loader's had to decode, their names, and what was made
+    of the images before they are decoded.
 
     Nothing for a loader without a second decoder, and for records that do not tell.
     """
@@ -247,6 +249,7 @@ def _fell_back(loading: dict | None) -> dict:
     return {
         "fell_back_share": sum(others.values()) / loading["images"],
         "fell_back_to": " and ".join(sorted(others)),
+        "images_from": loading.get("images_from"),
     }
 
 

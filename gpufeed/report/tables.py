@@ -139,7 +139,7 @@ CELL_COLUMNS = [
     "measured_again", "commit", "variant",
 ]  # fmt: skip
 # What a row has beside the columns of a file.
-UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked"]
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from"]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -232,6 +232,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "status": _status(rows["status"]),
         "sentence": "; ".join(rows["sentence"].dropna().unique()),
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
+        "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
         "repeats": timed(done)[REPEAT],
         **{name: first[name] for name in ("batch_size_asked", "cores_asked")},
         **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},

@@ -75,7 +75,7 @@ def _answer(rows: pd.DataFrame, headline: bool) -> Verdict:
         lead, parts = _disturbed(ours)
     else:
         lead, parts = _does_preparing_pay(ours) if about_overlap else _what_is_fastest(ours)
-    parts += [fed(ours), fell_back(ours), accompanied(rows), disturbed(rows)]
+    parts += [fed(ours), fell_back(ours), images_from(ours), accompanied(rows), disturbed(rows)]
     subject = f"{wording.task(ours)}; {wording.machine(ours)}"
     sentence = " ".join(part for part in parts if part)
     return Verdict(subject, sentence, lead, headline=headline, compares=compares(rows))
@@ -100,6 +100,12 @@ def distance(row: pd.Series) -> str:
     if not pd.isna(row.get("au")):
         return f"AU {row['au'] * 100:.1f} %" + (f": {BUSY}" if row["limited_by"] == BUSY else "")
     return short_ceiling(row)
+
+
+def images_from(ours: pd.DataFrame) -> str:
+    """A sentence on pipelines that read other images than the dataset's files; empty if there is none."""
+    changed = ours[ours["images_from"].fillna("") != ""]
+    return " ".join(f"{row['label']} reads {row['images_from']}." for _, row in changed.iterrows())
 
 
 def fell_back(ours: pd.DataFrame) -> str:

@@ -13,6 +13,7 @@ from gate_fixtures import judged, register, task_for
 from image_fixtures import write_beton, write_cache, write_dataset, write_files, write_shards, write_strips
 from PIL import Image
 from test_gate import WRONG
+from test_window_check import of_recipe, several_sizes
 
 from gpufeed.core import registry
 from gpufeed.core.equivalence_verdict import Verdict
@@ -202,3 +203,11 @@ def test_the_watched_process_may_use_the_gpu(jpegs, tmp_path):
     verdict = Verdict.read(tmp_path / "verdict.json")
     assert (verdict.status, verdict.device) == ("passed", "cuda"), verdict.sentence
     assert verdict.environment["gpu"]["name"] == torch.cuda.get_device_name()
+
+
+def test_ffcv_draws_windows_by_our_rule_on_the_way_to_a_gpu(tmp_path):
+    verdict = judged(of_recipe(several_sizes(tmp_path / "files"), "ffcv", 48, "cuda"))
+    if verdict.status == "skipped":
+        pytest.skip(verdict.sentence)
+    assert (verdict.status, verdict.sentence, verdict.epochs) == ("passed", None, 4)
+    assert min(verdict.windows[name]["p"] for name in ("area", "ratio", "x", "y", "flip")) > 2e-4

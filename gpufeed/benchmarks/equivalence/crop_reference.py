@@ -9,7 +9,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.benchmarks.equivalence.epoch_check import Reference
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.pillow import PillowDecoder, resized
-from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.loaders.pixel_tolerance import PixelSource
 from gpufeed.loaders.samples import decoded_alone, reduction
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
@@ -43,8 +43,13 @@ class CropReference(Reference):
         return reduction(self.recipe.window(sample_id, epoch, *self.sizes[sample_id].tolist())) > 1
 
 
-def crop_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -> CropReference:
-    """Return the reference for a request with a recipe; its rows are made on the request's threads."""
+def crop_reference(
+    request: LoadRequest, loader: Loader, labels: np.ndarray, paths: list[str]
+) -> CropReference:
+    """Return the reference for a request with a recipe; its rows are made on the request's threads.
+
+    loader: made for the request.
+    """
     manifest, recipe = request.manifest, request.recipe
     files, sizes, pillow = manifest.paths(), manifest.sizes(), PillowDecoder()
 
@@ -53,7 +58,7 @@ def crop_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -
 
     def row(sample_id: int, epoch: int) -> np.ndarray:
         image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
-        window = recipe.window(sample_id, epoch, *image.shape[:2])
+        image, window = loader.reference_cut(sample_id, epoch, image)
         if scaled is not None:
             _, size = scaled.place(sample_id)
             image, window = resized(image, size), window.scaled(image.shape[:2], size)

@@ -13,6 +13,7 @@ from gpufeed.augment.random_resized_crop import made_recipe
 from gpufeed.benchmarks.equivalence.crop_reference import crop_reference
 from gpufeed.benchmarks.equivalence.epoch_check import Differences, Mismatch, Reference, check_epoch
 from gpufeed.benchmarks.equivalence.equivalence_task import Task
+from gpufeed.benchmarks.equivalence.window_check import check_windows
 from gpufeed.core.errors import GpufeedError, Skip, one_line
 from gpufeed.core.registry import LOADERS, STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
@@ -39,12 +40,12 @@ class Bench:
     request: LoadRequest  # of the training split
     pixels: np.ndarray | None  # of the reference, by sample id; None where a recipe makes them of the files
 
-    def reference(self, request: LoadRequest) -> Reference:
+    def reference(self, request: LoadRequest, loader: Loader) -> Reference:
         """Return what is right for a loader of this request."""
         manifest, pixels = request.manifest, self.pixels
         about = manifest.labels(), manifest.table["path"].tolist()
         if pixels is None:
-            return crop_reference(request, *about)
+            return crop_reference(request, loader, *about)
         return Reference(pixels.shape[1:], lambda ids, _: pixels[ids], *about)
 
     def split_ids(self, split: str) -> np.ndarray:
@@ -112,7 +113,7 @@ def make_bench(task: Task, device: torch.device) -> Bench:
 
 def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
     """The fields of the verdict that say how it went: three epochs of training, one of evaluation."""
-    found, epochs, tallies = Differences(), 0, []
+    found, epochs, tallies, windows = Differences(), 0, [], None
     status, sentence = "passed", None
     try:
         make = fetch("loader", bench.loader)
@@ -130,6 +131,8 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
                     epochs += 1
                     if tallies and place == 0:  # an epoch shows every file
                         tallies[0].check()
+        if bench.request.recipe is not None and LOADERS[bench.loader].windows == "own":
+            windows = check_windows(bench.loader, bench.request, tell)
     except Skip as skip:
         status, sentence = "skipped", str(skip)
     except Mismatch as mismatch:
@@ -147,6 +150,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
         "beyond_tolerance": found.beyond,
         "offenders": found.offenders,
         "loading": sum_tallies(tallies).asdict() if tallies else None,
+        "windows": windows,
     }
 
 
@@ -183,7 +187,7 @@ def run_epochs(
 ) -> Iterator[int]:
     """Checks `count` epochs of an open loader and yields their numbers; raises Mismatch with the place."""
     r, orders = request, []
-    ids, reference = bench.split_ids(r.split), bench.reference(r)
+    ids, reference = bench.split_ids(r.split), bench.reference(r, loader)
     replacement = LOADERS[bench.loader].replacement and r.shuffle
     for number in range(1, count + 1):
         where = f"epoch {number} of {count} of split {r.split}"

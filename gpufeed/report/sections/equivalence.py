@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpufeed.core.equivalence_verdict import Verdict, settings_in_words
+from gpufeed.core.equivalence_verdict import WINDOWS_ALPHA, Verdict, settings_in_words
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report.tables import is_ceiling
 from gpufeed.report.wording import listing, plural, rounded_ends
 
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
+WINDOWS = {"area": "area", "ratio": "ratio of sides", "x": "place in x", "y": "place in y", "flip": "flips"}
 UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
 
 
 @dataclass(frozen=True)
 class GateRow:
     """A loader on a dataset. status: passed, failed, skipped, exempt, not judged or damaged; the rest as
-    shown, "-" where there is nothing to say. troubles: (which settings, sentence)."""
+    shown, "-" where there is nothing to say. troubles: (which settings, sentence). notes: sentences on what
+    is no trouble."""
 
     dataset: str
     loader: str
@@ -31,6 +33,7 @@ class GateRow:
     compared: str = "-"
     machine: str = "-"
     troubles: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def rows(paths: Iterable[Path], measured: pd.DataFrame) -> list[GateRow]:
@@ -91,7 +94,34 @@ def row(verdicts: list[Verdict]) -> GateRow:
         compared=compared(verdicts),
         machine=machine(first),
         troubles=troubles(verdicts),
+        notes=(*images_from(verdicts), *windows(verdicts)),
     )
+
+
+def images_from(verdicts: list[Verdict]) -> list[str]:
+    """Return what was made of the images before the loader decodes them; nothing if it takes the files."""
+    known = (one.loading.get("images_from") for one in verdicts if one.loading)
+    return [f"It reads {words}." for words in dict.fromkeys(known) if words]
+
+
+def windows(verdicts: list[Verdict]) -> list[str]:
+    """Return how windows that a library draws itself compare with ours, over all settings; else nothing."""
+    known = [one.windows for one in verdicts if one.windows]
+    if not known:
+        return []
+    worst = {name: min((one[name] for one in known), key=lambda found: found["p"]) for name in WINDOWS}
+    differ = [name for name, found in worst.items() if found["p"] < WINDOWS_ALPHA]
+    shown = differ or [min(worst, key=lambda name: worst[name]["p"])]
+    said = listing(
+        f"{WINDOWS[name]} {worst[name]['statistic']:.3f} (p {worst[name]['p']:.2g})" for name in shown
+    )
+    verdict = "another rule than ours" if differ else "our rule, as far as can be seen"
+    reasons = [one["why"] for one in known if one["why"]] or ["Why is not known."]
+    why = reasons[0] if differ else ""
+    return [
+        f"It draws its windows itself, by {verdict}. The Kolmogorov-Smirnov statistic of "
+        f"{known[0]['count']:,} windows: {said}. {why}".strip()
+    ]
 
 
 def by_others(verdicts: list[Verdict]) -> str:

@@ -267,6 +267,20 @@ def test_the_report_says_who_decoded_beside_the_pipeline(tmp_path):
     assert np.isnan(shown["resident"])
     (verdict,) = verdicts.answers(cells_of(tmp_path / "own", {"dali_gpu": {}, "resident": None}))
     assert "own decoder" not in verdict.sentence
+    assert "reads" not in verdict.sentence
+
+
+def test_the_report_says_what_was_made_of_the_images_beside_the_pipeline(tmp_path):
+    tally = Tally("ffcv", images_from="a file of smaller images")
+    tally.add("ffcv", 4000)
+    record = made.record(made.cell("ffcv", "gpu_decoding"), 0, 900)
+    record.loading = tally.asdict()
+    made.write(tmp_path, record)
+    made.write(tmp_path, made.record(made.cell("overlap", "gpu_decoding"), 0, 800))
+    cells = tables.cells(load_records.read_records(sorted(tmp_path.glob("records/*/*/*.json"))))
+    (verdict,) = verdicts.answers(cells)
+    assert verdict.sentence.count("reads a file of smaller images.") == 1
+    assert sum_tallies([tally, tally]).asdict() == {**tally.asdict(), "images": 8000}
 
 
 def test_the_gates_table_says_who_decoded(tmp_path):

@@ -5,21 +5,29 @@ import sys
 import threading
 from contextlib import closing
 
+import cv2
 import numpy as np
 import psutil
 import pytest
 import torch
 from gate_fixtures import judged, task_for
-from image_fixtures import request, write_beton, write_cache, write_dataset
+from hostile_fixtures import saved
+from image_fixtures import request, write_beton, write_cache, write_dataset, write_mixed
+from photograph_fixtures import waves
 from PIL import Image
 
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.benchmarks.equivalence.crop_reference import crop_reference
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
 from gpufeed.datasets.synthetic import reorganise
+from gpufeed.decoders.base import Tolerance
+from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders import ffcv
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.stores.cache_format import open_cache
+from gpufeed.stores.ffcv_store import TOLERANCE
 
 JPEGS = {
     "count": 60,
@@ -49,6 +57,21 @@ def jpegs(tmp_path_factory):
         image.convert("CMYK").save(odd, "JPEG")
     write_beton(made)
     return made, write_cache(made)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Of many sizes, some beyond what FFCV stores, in colour and gray."""
+    random = np.random.default_rng(0)
+    sizes = [(60, 60), (375, 500), (1000, 600), (61, 333), (500, 334), (300, 900), (256, 256)] * 3
+    images = [Image.fromarray(waves(*size, random)) for size in sizes]
+    files = [saved("JPEG", one.convert("L" if i % 5 == 4 else "RGB")) for i, one in enumerate(images)]
+    made = write_mixed(tmp_path_factory.mktemp("photographs") / "files", files)
+    write_beton(made)
+    return made
+
+
+RECIPE = RandomResizedCrop(64, short_side=80, seed=3)
 
 
 def opened(asked):
@@ -213,3 +236,66 @@ def test_a_ranks_order_has_the_layout_that_was_compiled_for(manifest, monkeypatc
         assert not loader.order().flags.c_contiguous
         list(loader)
     assert layouts == [True, True]
+
+
+@pytest.mark.slow
+def test_evaluation_crops_the_middle_of_what_is_stored(photographs):
+    asked = request(photographs, None, recipe=RECIPE.for_evaluation(), workers=1, shuffle=False)
+    with opened(asked) as loader:
+        allowed = pixel_source("ffcv", loader, None).tolerance
+        about = photographs.labels(), photographs.table["path"].tolist()
+        reference = crop_reference(asked, loader, *about)
+        for batch in loader:
+            ids, images = batch.ids.numpy(), batch.images.numpy()
+            for sample_id, image, expected in zip(ids, images, reference.rows(ids, 0), strict=True):
+                assert allowed.exceeded(image, expected) is None
+                assert as_opencv(loader, int(sample_id)).exceeded(image, by_opencv(loader, sample_id)) is None
+            assert batch.labels.tolist() == photographs.labels()[ids].tolist()
+        assert loader.tally.images_from.startswith("a file with long sides of at most 500 pixels")
+        assert loader.tally.asdict()["images"] == loader.jpegs[loader.split_ids].sum() > 0
+        assert not loader.tally.fell_back
+
+
+def as_opencv(loader, sample_id: int) -> Tolerance:
+    """How far FFCV may be from OpenCV's own crops: pixels are decoded by nobody."""
+    return TOLERANCE if loader.jpegs[sample_id] else Tolerance(1, 0.01)
+
+
+def by_opencv(loader, sample_id: int) -> np.ndarray:
+    manifest, size = loader.request.manifest, loader.request.recipe.size
+    pixels = rgb(manifest.paths()[sample_id].read_bytes())
+    stored, window = loader.reference_cut(int(sample_id), 0, pixels)
+    part = stored[window.top :, window.left :][: window.height, : window.width]
+    return cv2.resize(part, (size, size), interpolation=cv2.INTER_AREA)
+
+
+@pytest.mark.slow
+def test_training_draws_windows_that_no_seed_repeats(photographs):
+    with opened(request(photographs, None, recipe=RECIPE, workers=1)) as loader:
+        begin, crops = loader.state_dict(), []
+        for _ in range(2):
+            loader.load_state_dict(begin)
+            promised, batches = loader.order().tolist(), list(loader)
+            assert [i for batch in batches for i in batch.ids.tolist()] == promised
+            for batch in batches:
+                assert batch.images.shape == (len(batch.ids), 64, 64, 3)
+                assert batch.labels.tolist() == photographs.labels()[batch.ids.numpy()].tolist()
+            crops.append(torch.cat([batch.images for batch in batches]))
+    assert not torch.equal(*crops)
+
+
+@pytest.mark.slow
+def test_images_of_one_size_are_cropped_from_their_files(jpegs):
+    made, _ = jpegs
+    recipe = RandomResizedCrop(16, short_side=20, training=False)
+    with opened(request(made, None, recipe=recipe, workers=1, shuffle=False)) as loader:
+        batch = next(iter(loader))
+        for sample_id, image in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
+            assert TOLERANCE.exceeded(image, by_opencv(loader, sample_id)) is None
+        assert loader.tally.images_from is None
+
+
+@pytest.mark.slow
+def test_images_of_several_sizes_need_a_recipe(photographs):
+    with pytest.raises(GpufeedError, match="image sizes in mixed"):
+        opened(request(photographs, None))

@@ -29,6 +29,8 @@ def write(
     largest=0,
     mean=0.0,
     gpu: str | None = made.H200,
+    windows: dict | None = None,
+    loading: dict | None = None,
     **axes,
 ):
     """A verdict on `loader`; axes: changes of SETTINGS."""
@@ -52,6 +54,8 @@ def write(
         compared=2500,
         max_difference=largest,
         mean_difference=mean,
+        windows=windows,
+        loading=loading,
     ).write(results / "gate/synthetic_224" / loader / f"{variant(settings)}.json")
 
 
@@ -139,3 +143,37 @@ def test_published_verdicts_are_shown_with_published_records(results, tmp_path_f
     assert found.reference
     shown = equivalence.rows(found.gates, load_records.read_records(found.paths))
     assert [row.machine for row in shown] == [made.H200, made.CPU]
+
+
+def own_windows(why: str | None = None, **p: float) -> dict:
+    """`windows` of a verdict; p: of measures that are not those of two equal rules."""
+    measures = ("area", "ratio", "x", "y", "flip")
+    found = {name: {"statistic": 0.3 if name in p else 0.01, "p": p.get(name, 0.5)} for name in measures}
+    return {"count": 10_000, "why": why, **found}
+
+
+def test_windows_of_a_librarys_own_are_compared_with_ours(tmp_path):
+    paths = [
+        tmp_path / f"gate/synthetic_224/overlap/{variant({**SETTINGS, 'seed': seed})}.json" for seed in (0, 1)
+    ]
+    write(tmp_path, "overlap", windows=own_windows(y=0.004))
+    (row,) = equivalence.judged(paths[:1])
+    assert row.notes == (
+        "It draws its windows itself, by our rule, as far as can be seen. The Kolmogorov-Smirnov statistic "
+        "of 10,000 windows: place in y 0.300 (p 0.004).",
+    )
+    write(tmp_path, "overlap", seed=1, windows=own_windows("It keeps to a grid.", area=1e-30, x=0.0))
+    (row,) = equivalence.judged(paths)
+    assert row.status == "passed"
+    assert row.notes == (
+        "It draws its windows itself, by another rule than ours. The Kolmogorov-Smirnov statistic of "
+        "10,000 windows: area 0.300 (p 1e-30) and place in x 0.300 (p 0). It keeps to a grid.",
+    )
+
+
+def test_the_page_says_what_was_made_of_the_images(results):
+    folder, plan = results
+    words = "a file with long sides of at most 500 pixels"
+    write(folder, "resident", loading={"decoder": "a", "images": 1, "fell_back": {}, "images_from": words})
+    publish.report(folder, ["pipelining"], plan, folder / "report.html")
+    assert f"It reads {words}." in (folder / "report.html").read_text(encoding="utf-8")

@@ -1,0 +1,114 @@
+"""Whether a library that draws its own random windows draws them as our rule does: two samples, compared.
+
+The library's windows are read off crops of images whose colours are their coordinates; those of our rule are
+of the same images. Five measures of a window are compared, each by the Kolmogorov-Smirnov test of two
+samples, which takes any distribution. What is read is rounded to whole pixels, as both rules have them, so
+that an error below half a pixel leaves no trace.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.benchmarks.equivalence.window_images import coordinate_jpeg, read_windows
+from gpufeed.core.registry import LOADERS, STORES, fetch, load
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.loaders.base import LoadRequest
+
+COUNT = 10_000  # windows in each sample
+SIZES = ((160, 320), (320, 160), (200, 300), (240, 240), (320, 240), (300, 320))  # (height, width)
+SHARES = (0.5, 0.5, 0.5)  # mean and deviation of colours, which nobody asks for here
+TIMES = 64  # each image is in the dataset so often, so that an epoch is a few batches
+TERMS = 100  # of the series for p; the rest is below 1e-99 where p is below 0.999
+
+
+def check_windows(name: str, request: LoadRequest, tell: Callable[[str, Any], None]) -> dict[str, Any]:
+    """Return `windows` of a verdict on the registered loader `name` with a request of its training split."""
+    with TemporaryDirectory(prefix="gpufeed-windows-") as folder:
+        tell("alive", "making images to read windows off")
+        made = coordinate_images(Path(folder))
+        stores = dict.fromkeys(STORES)
+        if (store := LOADERS[name].store) is not None:
+            stores[LOADERS[name].reads] = path = Path(folder) / store.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            load("store", LOADERS[name].reads, "build")(made, path)
+        with fetch("loader", name)(replace(request, manifest=made, **stores)) as loader:
+            parts, count = [], 0
+            while count < COUNT:
+                for batch in loader:
+                    tell("alive", "reading windows off")
+                    parts.append(read_off(batch.images.cpu().numpy(), made.sizes()[batch.ids.cpu().numpy()]))
+                    count += len(batch.ids)
+            why = loader.own_windows
+    theirs = np.concatenate(parts)[:COUNT]
+    ours = drawn(replace(request.recipe, seed=0), theirs[:, -2:])
+    pairs = zip(measures(theirs).items(), measures(ours).values(), strict=True)
+    return {"count": COUNT, "why": why} | {what: agreement(found, right) for (what, found), right in pairs}
+
+
+def coordinate_images(folder: Path) -> Manifest:
+    """Write the images and return their manifest."""
+    rows = []
+    for height, width in SIZES:
+        path = f"{height}x{width}.jpg"
+        (folder / path).write_bytes(coordinate_jpeg(height, width))
+        rows += [(path, 0, "train", height, width, 3)] * TIMES
+    table = pd.DataFrame(rows, columns=["path", "label", "split", "height", "width", "channels"])
+    info = DatasetInfo("windows", "image_folder", ["one"], "test", SHARES, SHARES)
+    manifest = Manifest(folder, info, table)
+    manifest.write()
+    return manifest
+
+
+def read_off(crops: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Return top, left, height, width, flip and the image's height and width, (n, 7), in whole pixels.
+
+    crops: uint8 (n, size, size, 3). sizes: (n, 2), of the images that they are of.
+    """
+    found = read_windows(crops)
+    heights, widths = sizes.T
+    top, bottom = (np.rint(edge * heights) for edge in (found.top, found.top + found.height))
+    left, right = (np.rint(edge * widths) for edge in (found.left, found.left + found.width))
+    return np.stack([top, left, bottom - top, right - left, found.flip, heights, widths], axis=1)
+
+
+def drawn(recipe: RandomResizedCrop, sizes: np.ndarray) -> np.ndarray:
+    """Return windows of images of these sizes, (n, 2), by our rule, as read_off does."""
+    heights, widths = torch.from_numpy(sizes.astype(np.int64)).T
+    found = recipe.windows(torch.arange(len(sizes)), 0, heights, widths)
+    parts = found.top, found.left, found.height, found.width, found.flip, heights, widths
+    return np.stack([part.numpy() for part in parts], axis=1).astype(np.float64)
+
+
+def measures(windows: np.ndarray) -> dict[str, np.ndarray]:
+    """Return what is compared of windows as read_off gives them."""
+    top, left, height, width, flip, heights, widths = windows.T
+    x, y = widths - width, heights - height
+    return {
+        "area": height * width / (heights * widths),
+        "ratio": np.log(width / height),
+        "x": left[x > 0] / x[x > 0],
+        "y": top[y > 0] / y[y > 0],
+        "flip": flip,
+    }
+
+
+def agreement(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
+    """Return the Kolmogorov-Smirnov statistic of two samples and its asymptotic p.
+
+    Values that occur often, as in `flip`, make p too large: fewer rules are then called different.
+    """
+    a, b, both = np.sort(a), np.sort(b), np.concatenate([a, b])
+    shares = [np.searchsorted(one, both, side="right") / len(one) for one in (a, b)]
+    statistic = float(np.abs(shares[0] - shares[1]).max())
+    scaled = statistic**2 * len(a) * len(b) / len(both)
+    k = np.arange(1, TERMS + 1)
+    p = 2 * float(((-1.0) ** (k - 1) * np.exp(-2 * k**2 * scaled)).sum()) if scaled > 0.04 else 1.0
+    return {"statistic": statistic, "p": min(1.0, max(0.0, p))}

@@ -235,13 +235,15 @@ class Loader(ABC):
         r = self.request
         return epoch_order(self.split_ids, r.seed, self.epoch, r.shuffle, r.rank, r.world_size)
 
-    def reference_cut(self, sample_id: int, epoch: int, image: np.ndarray) -> tuple[np.ndarray, Window]:
+    def reference_cut(
+        self, recipe: RandomResizedCrop, sample_id: int, epoch: int, image: np.ndarray
+    ) -> tuple[np.ndarray, Window]:
         """Return the image that the reference's sample is cut out of, and the window, of a file's pixels.
 
         Others than the file's and the recipe's where a library stores smaller images, or has its own rule for
         the middle of an image in evaluation.
         """
-        return image, self.request.recipe.window(sample_id, epoch, *image.shape[:2])
+        return image, recipe.window(sample_id, epoch, *image.shape[:2])
 
     def __len__(self) -> int:
         """Batches in an epoch."""

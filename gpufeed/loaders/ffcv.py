@@ -22,7 +22,7 @@ from importlib.metadata import version
 import numpy as np
 import torch
 
-from gpufeed.augment.random_resized_crop import Window
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip, import_or_skip
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.decoders.pillow import rgb
@@ -139,14 +139,16 @@ class FfcvLoader(AheadLoader):
         """Return whether the file was written as FFCV's writer does it."""
         return self.info is not None and self.info.max_resolution is not None
 
-    def reference_cut(self, sample_id: int, epoch: int, image: np.ndarray) -> tuple[np.ndarray, Window]:
+    def reference_cut(
+        self, recipe: RandomResizedCrop, sample_id: int, epoch: int, image: np.ndarray
+    ) -> tuple[np.ndarray, Window]:
         if self._rewritten:
             mode, height, width, data = rewritten(sample_id, image)
             pixels = np.frombuffer(data, np.uint8)
             image = rgb(data) if mode == JPEG else pixels.reshape(height, width, 3)
-        recipe, (height, width) = self.request.recipe, image.shape[:2]
         if recipe.training:
-            return super().reference_cut(sample_id, epoch, image)
+            return super().reference_cut(recipe, sample_id, epoch, image)
+        height, width = image.shape[:2]
         side = int(recipe.size / recipe.short_side * min(height, width))
         top, left = (height - side) // 2, (width - side) // 2
         return image, Window(top, left, side, side, recipe.size, recipe.size, 0, 0, False)

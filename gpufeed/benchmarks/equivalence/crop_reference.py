@@ -58,7 +58,7 @@ def crop_reference(
 
     def row(sample_id: int, epoch: int) -> np.ndarray:
         image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
-        image, window = loader.reference_cut(sample_id, epoch, image)
+        image, window = loader.reference_cut(recipe, sample_id, epoch, image)
         if scaled is not None:
             _, size = scaled.place(sample_id)
             image, window = resized(image, size), window.scaled(image.shape[:2], size)

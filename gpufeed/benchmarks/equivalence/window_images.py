@@ -28,9 +28,9 @@ class ReadWindows:
 def coordinate_image(height: int, width: int) -> np.ndarray:
     """Return an image whose red grows with x and whose green grows with y, uint8 (height, width, 3).
 
-    The pixel at x has red LOW + (HIGH - LOW) * (x + 0.5) / width in the mean: noise decides the rounding. Blue
-    falls as red grows: half of their difference says x, and what a decoder adds to both is not seen in it. The
-    fast transform of libjpeg-turbo makes both 1.2 steps darker, which is 1.7 pixels of 320, and green none.
+    The pixel at x has red LOW + (HIGH - LOW) * (x + 0.5) / width in the mean: noise decides the rounding.
+    Blue falls as red grows: half of their difference says x, without what a decoder adds to both. (The fast
+    transform of libjpeg-turbo makes both 1.2 steps darker, which is 1.7 pixels of 320, and green none.)
     """
     noise = np.random.default_rng(0).random((height, width, 3)) * NOISE - (NOISE - 1) / 2
     rows, columns = (LOW + (HIGH - LOW) * (np.arange(side) + 0.5) / side for side in (height, width))

@@ -264,7 +264,7 @@ def as_opencv(loader, sample_id: int) -> Tolerance:
 def by_opencv(loader, sample_id: int) -> np.ndarray:
     manifest, size = loader.request.manifest, loader.request.recipe.size
     pixels = rgb(manifest.paths()[sample_id].read_bytes())
-    stored, window = loader.reference_cut(int(sample_id), 0, pixels)
+    stored, window = loader.reference_cut(loader.request.recipe, int(sample_id), 0, pixels)
     part = stored[window.top :, window.left :][: window.height, : window.width]
     return cv2.resize(part, (size, size), interpolation=cv2.INTER_AREA)
 

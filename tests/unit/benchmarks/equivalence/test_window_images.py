@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from simplejpeg import decode_jpeg
 
-from gpufeed.benchmarks.equivalence.window_images import coordinate_jpeg, read_windows
+from gpufeed.benchmarks.equivalence.window_images import coordinate_image, coordinate_jpeg, read_windows
 
 
 def crop(picture: Image.Image, window: tuple[int, int, int, int], size: int, flip: bool) -> np.ndarray:
@@ -43,3 +44,13 @@ def test_windows_are_read_to_a_fraction_of_a_pixel_in_the_mean():
     wrong = errors(picture, np.hstack([corners, sides]).tolist(), (random.random(100) < 0.5).tolist(), 224)
     assert np.sqrt(np.square(wrong).mean(axis=0)).max() < 0.2
     assert np.abs(wrong.mean(axis=0)).max() < 0.05  # no bias
+
+
+def test_a_decoder_that_makes_red_and_blue_darker_moves_no_window():
+    buffer = io.BytesIO()
+    Image.fromarray(coordinate_image(300, 320)).save(buffer, "JPEG", quality=90)
+    fast = decode_jpeg(buffer.getvalue(), fastdct=True)
+    darker = (fast.astype(float) - coordinate_image(300, 320)).mean(axis=(0, 1))
+    assert darker[0] < -1 > darker[2]
+    windows = [(top, left, 120, 140) for top in (0, 90, 180) for left in (0, 100, 180)]
+    assert np.abs(errors(Image.fromarray(fast), windows, [False] * 9, 64)).max() < 0.4

@@ -11,7 +11,7 @@ import torch
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
 from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
-from gpufeed.loaders.scaled_crops import HostCrops
+from gpufeed.loaders.scaled_crops import HostCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
@@ -35,12 +35,12 @@ class HostCacheLoader(AheadLoader):
         self.labels = request.manifest.labels()
         self.rows: torch.Tensor | None = None  # uint8 (n, H, W, 3)
         self.ids = self.split_ids  # sample id of each row, ascending
-        self.crops: HostCrops | None = None  # in place of rows, where a recipe cuts windows out
+        self.crops: HostCacheCrops | None = None  # in place of rows, where a recipe cuts windows out
 
     def open(self) -> None:
         super().open()
         if self.request.recipe is not None:
-            self.crops = HostCrops(self.request)
+            self.crops = HostCacheCrops(self.request)
             if has_room(self.crops.bytes, pin=False):
                 self.crops.load()
             return

@@ -8,7 +8,7 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import Batch, Loader, LoadRequest, Rows, permutation
-from gpufeed.loaders.scaled_crops import DeviceCrops
+from gpufeed.loaders.scaled_crops import DeviceCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
@@ -53,13 +53,13 @@ class ResidentLoader(Loader):
         self.images: torch.Tensor | None = None  # uint8 (n, H, W, 3), row i = split_ids[i]
         self.labels: torch.Tensor | None = None  # int64 (n,)
         self.ids: torch.Tensor | None = None  # int64 (n,)
-        self.crops: DeviceCrops | None = None  # in place of images, where a recipe cuts windows out
+        self.crops: DeviceCacheCrops | None = None  # in place of images, where a recipe cuts windows out
 
     def open(self) -> None:
         """Copies the split to the device; raises GpufeedError if it does not fit."""
         r = self.request
         if r.recipe is not None:
-            crops = DeviceCrops(r)
+            crops = DeviceCacheCrops(r)
             check_room(crops.bytes, free_bytes(r.device), r)
             crops.load()
             self.crops = crops

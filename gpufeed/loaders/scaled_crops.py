@@ -54,7 +54,7 @@ class ScaledCrops:
         return self.pixels[self.starts[row] : self.starts[row] + self.sizes[row]]
 
 
-class DeviceCrops(ScaledCrops):
+class DeviceCacheCrops(ScaledCrops):
     """All images in the device's memory."""
 
     def load(self) -> None:
@@ -74,7 +74,7 @@ class DeviceCrops(ScaledCrops):
         return resample(images, windows, self.recipe.size)
 
 
-class HostCrops(ScaledCrops):
+class HostCacheCrops(ScaledCrops):
     """All images in the host's memory, or in their file."""
 
     def load(self) -> None:
@@ -84,7 +84,7 @@ class HostCrops(ScaledCrops):
         self.pixels = flat.numpy()
 
     def samples(self, rows: np.ndarray, ids: np.ndarray, epoch: int) -> tuple[torch.Tensor, Span | None]:
-        """As DeviceCrops.samples, of rows on the host; and the span of the copy to the device."""
+        """As DeviceCacheCrops.samples, of rows on the host; and the span of the copy to the device."""
         sides, scaled = (torch.from_numpy(of[:, rows]).unbind() for of in (self.original, self.scaled))
         windows = self.recipe.windows(torch.from_numpy(ids), epoch, *sides).scaled(sides, scaled)
         images, windows = self._bands(rows, scaled, windows)

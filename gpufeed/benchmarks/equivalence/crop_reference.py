@@ -10,8 +10,8 @@ from gpufeed.benchmarks.equivalence.epoch_check import Reference
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.loaders.host_crops import decoded_alone, reduction
 from gpufeed.loaders.pixel_tolerance import PixelSource
-from gpufeed.loaders.samples import decoded_alone, reduction
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 from gpufeed.system import random_draws
 

@@ -170,21 +170,17 @@ def _rate(row: pd.Series) -> Field:
 
 
 def _steady(row: pd.Series) -> Field:
-    rate = row["steady_images_per_s"]
+    """The steady rate, and below it what the start of an epoch costs."""
+    rate, seconds = row["steady_images_per_s"], row["epoch_start_s"]
     if pd.isna(rate):
         return Field(UNKNOWN)
-    low, high = (wording.count(row[f"steady_images_per_s_{end}"]) for end in ("min", "max"))
-    return Field(wording.count(rate), f"{low} to {high}" * (row["n_repeats"] > 1), float(rate))
-
-
-def _start(row: pd.Series) -> Field:
-    """What the start of an epoch costs; a word where no epoch began after warm-up."""
-    seconds = row["epoch_start_s"]
     if pd.isna(seconds):
-        return Field(UNKNOWN, "" if pd.isna(row["steady_images_per_s"]) else "none after warm-up")
+        return Field(wording.count(rate), "no start after warm-up", float(rate))
     low, high = (f"{row[f'epoch_start_s_{end}']:.2f}" for end in ("min", "max"))
     n = row["epoch_start_n"]
-    return Field(f"{seconds:.2f}", f"{low} to {high}, n = {n}" if n > 1 else f"n = {n}", float(seconds))
+    return Field(
+        wording.count(rate), f"start {seconds:.2f} s, {f'{low} to {high}, ' * (n > 1)}n = {n}", float(rate)
+    )
 
 
 def _ceiling(row: pd.Series) -> Field:
@@ -248,7 +244,6 @@ COLUMNS = [
     Column(TASK, _words("task"), number=False),
     Column(RATE, _rate),
     Column("Steady (images/s)", _steady, optional=True),
-    Column("Epoch start (s)", _start, optional=True),
     Column("Share of ceiling", _ceiling, optional=True),
     Column("AU", _au, optional=True),
     Column("Wait", _wait),

@@ -129,7 +129,7 @@ class Job:
 
         if self.cell["cores"] is not None:
             self.take_gpus(self.cell["devices"], self.cell["device"])
-            keep_on(self.cell["cores"])
+            keep_on(min(self.cell["cores"], self.threads))  # with fewer the cell is skipped
 
     def load_extension(self) -> None:
         """Load the library of our kernels, if the job has it as input."""

@@ -74,7 +74,7 @@ wildcard_constraints:
     experiment="|".join(PLAN.cells),
     loader="|".join(LOADERS),
     side="[0-9]+",
-    variant="[a-z0-9_-]+",
+    variant="[a-z0-9_.-]+",
     cell="[A-Za-z0-9_.-]+",
     repeat=f"[0-9]+({AGAIN})?",
     repeats="[0-9]+",

@@ -29,6 +29,23 @@ def require_resample(device: torch.device) -> None:
         raise Skip(f"Triton compiles the kernel that resizes windows on its node, which has {lack}.")
 
 
+def prepare(device: torch.device, size: int) -> None:
+    """Compile what `resample` launches on a CUDA device, so that no first batch waits for it.
+
+    Raises Skip as require_resample does.
+    """
+    from gpufeed.augment.random_resized_crop import RandomResizedCrop
+
+    require_resample(device)
+    if device.type != "cuda":
+        return
+    sides = torch.full((1,), 8)
+    windows = RandomResizedCrop(size).windows(torch.zeros_like(sides), 0, sides, sides)
+    image = torch.zeros((8, 8, 3), dtype=torch.uint8, device=device)
+    for one in (image, image.view(3, 8, 8).permute(1, 2, 0)):  # pixels, and planes
+        resample([one], windows, size)
+
+
 def resample(
     images: Sequence[torch.Tensor] | Ragged, windows: Windows, size: int, out: torch.Tensor | None = None
 ) -> torch.Tensor:

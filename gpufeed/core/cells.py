@@ -220,8 +220,14 @@ def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
 
 
 def as_text(value: Any) -> str:
-    """A value of an axis as YAML writes it."""
-    return value if isinstance(value, str) else json.dumps(value)
+    """A value of an axis as text, the same for 0, 0.0 and "0", and for true and "True"."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value.lower())
+        except ValueError:
+            return value
+    is_number = isinstance(value, float | int) and not isinstance(value, bool)
+    return f"{value:g}" if is_number else json.dumps(value)
 
 
 def check_part(config: Mapping, plan: Plan) -> None:
@@ -380,10 +386,12 @@ def homeless(cell: Cell) -> str:
 
 
 def settle(cell: Cell) -> Cell:
-    """The same cell with the settings that only worker processes have taken out where there are none.
+    """The same cell, without the settings that only worker processes have where there are none.
 
     `workers: auto` is 0 for a loader that has none, so that one block may hold loaders of both kinds.
     """
+    if cell.hw_decoder_load is not None:
+        cell = replace(cell, hw_decoder_load=float(cell.hw_decoder_load))  # 0 and 0.0 are one cell
     if cell.workers == "auto" and LOADERS[cell.loader].workers == "never":
         cell = replace(cell, workers=0)
     if cell.workers:

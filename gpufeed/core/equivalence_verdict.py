@@ -26,6 +26,8 @@ def loader_settings(cell: Cell) -> dict:
     settings = {axis: getattr(cell, axis) for axis in LOADER_AXES}
     later = {"decoder": "pillow", "hw_decoder_load": None}
     settings |= {axis: found for axis, before in later.items() if (found := getattr(cell, axis)) != before}
+    if cell.workers == "auto" and cell.cores is not None:
+        settings["cores"] = cell.cores  # as many workers
     if cell.hyper.get("recipe"):
         settings["recipe"] = dict(cell.hyper["recipe"])
     return settings
@@ -36,7 +38,7 @@ def variant(settings: Mapping, device: str = "auto") -> str:
 
     device: as in the config; a verdict given on one that the config names is no other's.
     """
-    parts = [f"b{settings['batch_size']}", f"w{settings['workers']}"]
+    parts = [f"b{settings['batch_size']}", f"w{settings['workers']}{settings.get('cores', '')}"]
     if settings["prefetch_factor"] is not None:
         parts.append(f"p{settings['prefetch_factor']}")
     parts += ["persistent"] * settings["persistent_workers"]
@@ -53,7 +55,9 @@ def variant(settings: Mapping, device: str = "auto") -> str:
 def settings_in_words(settings: Mapping) -> str:
     """Settings for a person, such as "batch size 32, 2 workers, prefetch 2, persistent, pinned, seed 0"."""
     workers = settings["workers"]
-    said = "a worker a core" if workers == "auto" else f"{workers} worker{'' if workers == 1 else 's'}"
+    said = f"{workers} worker{'' if workers == 1 else 's'}"
+    if workers == "auto":
+        said = f"a worker for each of {settings['cores']} cores" if "cores" in settings else "a worker a core"
     parts = [f"batch size {settings['batch_size']}", said]
     if settings["prefetch_factor"] is not None:
         parts.append(f"prefetch {settings['prefetch_factor']}")

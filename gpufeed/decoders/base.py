@@ -85,6 +85,7 @@ class Decoder(ABC):
 
     parallel says how it uses several cores: "processes" (one core a call: run several processes),
     "own threads" (one call uses `threads` cores) or "device" (the GPU decodes, `threads` cores help).
+    by_torch: whether images come from torch, which then resizes them faster than Pillow.
     needs: modules beside Pillow, and the package that brings each. settings: how it is set for the size of
     its files, as records say it; empty where size does not matter.
     """
@@ -93,6 +94,7 @@ class Decoder(ABC):
     needs: ClassVar[dict[str, str]] = {}
     settings: dict[str, float | None] = {}  # noqa: RUF012
     parallel: ClassVar[str] = "processes"
+    by_torch: ClassVar[bool] = False
     tolerance: ClassVar[Tolerance] = EXACT
 
     def __init__(self, threads: int = 1):

@@ -1,7 +1,10 @@
 """torchcodec, on one core."""
 
+from types import ModuleType
+
 import numpy as np
 
+from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import EXACT
 from gpufeed.decoders.encoded_file import JPEG_KINDS, without_exif
 from gpufeed.decoders.fallback import FallbackDecoder
@@ -15,12 +18,14 @@ class TorchcodecCpuDecoder(FallbackDecoder):
     name = "torchcodec_cpu"
     needs = {"simplejpeg": "simplejpeg", "torchcodec": TORCHCODEC}  # noqa: RUF012
     takes = JPEG_KINDS
+    by_torch = True
     tolerance = EXACT  # on 800 real JPEGs, torchcodec 0.17.0 against Pillow 12.3.0
 
     def __init__(self, threads: int = 1):
         super().__init__(threads)
         import torchcodec
 
+        require_decode_jpeg(self.name, torchcodec)
         self.library = torchcodec
 
     def decode_taken(self, files: list[bytes]) -> list[np.ndarray | None]:
@@ -35,3 +40,9 @@ class TorchcodecCpuDecoder(FallbackDecoder):
 
     def version(self) -> str:
         return f"{self.name} {self.library.__version__}"
+
+
+def require_decode_jpeg(user: str, library: ModuleType) -> None:
+    """Raise Skip for a torchcodec that has no decode_jpeg yet."""
+    if not hasattr(library.decoders, "decode_jpeg"):
+        raise Skip(f"Decoder {user} needs torchcodec 0.16 or newer, and this node has {library.__version__}.")

@@ -6,7 +6,7 @@ from types import ModuleType
 import torch
 
 from gpufeed.decoders.encoded_file import without_exif
-from gpufeed.decoders.torchcodec_cpu import TORCHCODEC
+from gpufeed.decoders.torchcodec_cpu import TORCHCODEC, require_decode_jpeg
 from gpufeed.decoders.torchvision_cuda import TorchvisionCudaDecoder
 
 
@@ -19,6 +19,7 @@ class TorchcodecCudaDecoder(TorchvisionCudaDecoder):
     def bring(self) -> tuple[ModuleType, Callable]:
         import torchcodec
 
+        require_decode_jpeg(self.name, torchcodec)
         return torchcodec, torchcodec.decoders.decode_jpeg
 
     def _planes(self, files: list[bytes]) -> list[torch.Tensor]:

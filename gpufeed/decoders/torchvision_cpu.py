@@ -11,6 +11,7 @@ class TorchvisionCpuDecoder(FallbackDecoder):
 
     name = "torchvision_cpu"
     needs = {"torchvision": "torchvision", "simplejpeg": "simplejpeg"}  # noqa: RUF012
+    by_torch = True
     tolerance = EXACT  # on 1,110 real JPEGs, torchvision 0.25.0 against Pillow 13.0.0
 
     def __init__(self, threads: int = 1):

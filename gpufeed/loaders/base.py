@@ -83,16 +83,12 @@ class LoadRequest:
     workers: int = 0
     threads: int = 1  # cores that a loader may use for threads of its own or of its library
     prefetch_factor: int | None = None
+    ahead: int = 0  # batches that the loader makes at a time in the beginning, which are warm-up
     pin_memory: bool = True
     persistent_workers: bool = False
     rank: int = 0
     world_size: int = 1
     ungathered: bool = False  # whether the training step takes rows of a store in place of images
-
-    @property
-    def ahead(self) -> int:
-        """Batches that worker processes make at a time; 0 without a recipe, as it was published."""
-        return self.workers * (self.prefetch_factor or 0) if self.recipe is not None else 0
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -176,9 +176,13 @@ class DaliLoader(StreamingLoader):
         except RuntimeError as error:
             self.check_device(error)
             reason = what_dali_says(error)
+        self.given_up(reason)
         log.warning("%s is fed with bytes from now on: its own reader found %s", self.decoder, reason)
         self.reads, self.reading = False, None
         return None
+
+    def given_up(self, reason: str) -> None:
+        """Is called when DALI's reader cannot go on; raises where nothing else may take its place."""
 
     def check_device(self, error: RuntimeError) -> None:
         """Raises what is no file's fault."""
@@ -284,6 +288,13 @@ class OwnReader(DaliLoader):
     def not_for_reader(self, path: str) -> None:
         raise Skip(
             f"DALI's own reader leaves no file to another decoder, and {self.decoder} does not take {path}."
+        )
+
+    def given_up(self, reason: str) -> None:
+        raise GpufeedError(
+            f"DALI's own reader found {reason}",
+            "files that DALI takes, as they were when the loader was opened",
+            "prepare the dataset again, or use dali_cpu, which leaves files to other decoders",
         )
 
     def new_reading(self) -> OwnReading:

@@ -56,6 +56,9 @@ class HostCacheLoader(AheadLoader):
         self.rows = self.crops = None
 
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:
+        return self._made(order, self.epoch)
+
+    def _made(self, order: np.ndarray, epoch: int) -> Iterator[Batch]:
         device, size = self.request.device, self.request.batch_size
         ids, labels = send(order, device), send(self.labels[order], device)
         places = torch.from_numpy(np.searchsorted(self.ids, order))
@@ -63,7 +66,7 @@ class HostCacheLoader(AheadLoader):
             end = min(start + size, len(order))
             if self.crops is not None:
                 part = places[start:end].numpy(), order[start:end]
-                images, transfer = self.crops.samples(*part, self.epoch)
+                images, transfer = self.crops.samples(*part, epoch)
             else:
                 images, transfer = upload(self._gather(places[start:end]), device)
             yield Batch(images, labels[start:end], ids[start:end], 0.0, transfer)

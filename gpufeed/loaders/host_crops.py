@@ -47,7 +47,7 @@ class HostCrops:
         image = decoded_alone(self.decoder, data, path)
         if image.shape[:2] != size:
             raise bad_file(path, f"decoded to {image.shape}, the manifest says {size}")
-        if self.decoder.name in ("torchvision_cpu", "torchcodec_cpu"):
+        if self.decoder.by_torch:
             return cut_by_torch(torch.from_numpy(image), window, self.recipe.size)
         return self.recipe.cut(image, window)
 

@@ -36,8 +36,15 @@ def pixel_source(name: str, loader: Loader, cache: Path | None) -> PixelSource:
     if request is None or request.recipe is None:
         return source
     tolerance = source.tolerance.then(loader.resampling)
-    reduced = tolerance.then(REDUCED) if LOADERS[name].decoders else None
+    reduced = tolerance.then(REDUCED) if reduces(name, loader) else None
     return replace(source, tolerance=tolerance, reduced=reduced)
+
+
+def reduces(name: str, loader: Loader) -> bool:
+    """Return whether a loader's decoder scales large images down while it decodes them."""
+    if not LOADERS[name].decoders:
+        return False
+    return load("decoder", loader.request.decoder).decode_reduced is not Decoder.decode_reduced
 
 
 def of_whole_images(name: str, loader: Loader, cache: Path | None) -> PixelSource:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from gpufeed.augment.random_resized_crop import Windows
-from gpufeed.augment.resample import require_resample, resample
+from gpufeed.augment.resample import prepare, resample
 from gpufeed.decoders.ragged import Ragged
 from gpufeed.loaders.base import LoadRequest, empty_batch, upload
 from gpufeed.stores.scaled_cache import open_scaled
@@ -22,7 +22,7 @@ class ScaledCrops:
 
     def __init__(self, request: LoadRequest):
         """Raises Skip if the request's device cannot resize."""
-        require_resample(request.device)
+        prepare(request.device, request.recipe.size)
         self.request, self.recipe = request, request.recipe
         ids = request.manifest.ids(request.split)
         self.pixels, images = open_scaled(request.cache, request.manifest)  # uint8 (bytes,)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from gpufeed.augment.resample import require_resample, resample
+from gpufeed.augment.resample import prepare, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import Manifest
@@ -125,7 +125,7 @@ class StreamingLoader(AheadLoader):
         """Sets the library up; raises Skip if this node cannot run it."""
         super().open()
         if self.recipe is not None and self.resamples:
-            require_resample(self.request.device)
+            prepare(self.request.device, self.recipe.size)
         on_cuda = self.request.device.type == "cuda"
         with torch.cuda.device(self.request.device) if on_cuda else nullcontext():  # decoders take this one
             self.library = self.new_library()

@@ -28,6 +28,7 @@ class ResampledLoader(WebDatasetLoader):
     resumed: after `load_state_dict` a new one begins, with new workers, at the epoch and batch of the state.
     """
 
+    own_order = "A stream of shards and samples drawn with replacement has no order before it comes."
     running: Iterator[HostBatch] | None = None  # the stream, which lasts for all epochs
 
     @property
@@ -50,7 +51,11 @@ class ResampledLoader(WebDatasetLoader):
     def order(self) -> np.ndarray:
         if self.promises_order:
             return super().order()
-        raise NotImplementedError("A stream that is drawn with replacement has no order before it comes.")
+        raise GpufeedError(
+            "the order of an epoch of webdataset_resampled",
+            "a loader that has one: this stream is drawn with replacement, as it comes",
+            "use webdataset, or take the ids of the batches",
+        )
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         super().load_state_dict(state)

@@ -271,7 +271,11 @@ def fill_scaled(
     images, files = ScaledImages.of(manifest, short_side), manifest.paths()
     starts = range(0, len(files), CHUNK)
     chunks = [files[start : start + CHUNK] for start in starts]
-    places = [[images.place(i) for i in range(start, min(start + CHUNK, len(files)))] for start in starts]
+    originals = manifest.sizes().tolist()
+    places = [
+        [(*images.place(i), originals[i]) for i in range(start, min(start + CHUNK, len(files)))]
+        for start in starts
+    ]
     tasks = ([decoder_name] * len(chunks), [target] * len(chunks), starts, chunks, places)
     with tqdm(total=len(files), unit="image", desc=f"decoding with {decoder_name}") as progress:
         for chunk, failures in zip(chunks, run(scale_task, tasks, processes), strict=True):
@@ -284,17 +288,22 @@ def scale_task(
     target: Path,
     start: int,
     files: list[Path],
-    places: list[tuple[slice, tuple[int, int]]],
+    places: list[tuple[slice, tuple[int, int], list[int]]],
 ) -> list[tuple[int, str]]:
-    """Decode and resize a chunk of files into their places; return (row, reason) of those that failed."""
+    """Decode and resize a chunk of files into their places; return (row, reason) of those that failed.
+
+    places: of each file its bytes in the cache, the size that it has there, and that of the manifest.
+    """
     pixels, failures, ours = np.load(target, mmap_mode="r+"), [], decoder(decoder_name, 1)
-    for row, (data, (place, size)) in enumerate(zip(read_files(files), places, strict=True), start):
+    for row, (data, (place, size, original)) in enumerate(zip(read_files(files), places, strict=True), start):
         if isinstance(data, str):
             failures.append((row, data))
             continue
         decoded = ours.decode([data])
         if (image := decoded.images[0]) is None:
             failures.append((row, decoded.outcomes[0].reason or "no reason given"))
+        elif list(image.shape[:2]) != original:
+            failures.append((row, f"decoded to {image.shape}, the manifest says {original}"))
         else:
             pixels[place] = resized(image, size).reshape(-1)
     return failures

@@ -13,7 +13,7 @@ from torch import nn
 from gpufeed.augment.random_resized_crop import made_recipe
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import Skip
-from gpufeed.core.registry import STORES, fetch, load, store_in
+from gpufeed.core.registry import LOADERS, STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.models.make import make
@@ -105,10 +105,21 @@ def require_cores(count: int) -> tuple[int, ...]:
 
 
 def workers_of(cell: Cell) -> int:
-    """Return how many worker processes or threads the loader has: of `auto` one a core, over all devices."""
+    """Return how many worker processes or threads the loader has: of `auto` one a core, over all devices.
+
+    Without `cores` these are the cores that libraries have for their threads.
+    """
     if cell.workers != "auto":
         return cell.workers
+    if cell.cores is None and cell.devices == 1:
+        return torch.get_num_threads()
     return max(1, (cell.cores or cores_allowed()) // cell.devices)
+
+
+def ahead_of(cell: Cell) -> int:
+    """Return how many batches come almost at once in the beginning: all that workers prepare."""
+    waiting = cell.prefetch_factor or 0
+    return waiting + 2 if LOADERS[cell.loader].threads else workers_of(cell) * waiting
 
 
 def reads_files(manifest: Manifest, stores: Stores) -> bool:
@@ -150,6 +161,7 @@ def load_request(
         workers=workers_of(cell),
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,
+        ahead=ahead_of(cell) if cell.hyper.get("recipe") else 0,  # other cells are as published
         pin_memory=cell.pin_memory,
         persistent_workers=cell.persistent_workers,
         rank=rank,

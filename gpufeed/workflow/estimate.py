@@ -100,12 +100,14 @@ class Estimate:
         """Return the pixels of the cache that a cell reads."""
         if not (recipe := cell.hyper.get("recipe")):
             return sizes.kept
+        if not sizes.images:  # of an archive, before it is there
+            return sizes.kept
         return min(sizes.kept, sizes.images * recipe["short_side"] ** 2 * 3 // 2)  # two to three, or squarer
 
     def _waiting(self, cell: Cell) -> int:
         """Return the bytes that a cell's worker processes on one node have in shared memory."""
         loader, sizes, recipe = LOADERS[cell.loader], self.amount(cell.dataset), cell.hyper.get("recipe")
-        if loader.threads:
+        if loader.threads and not (loader.own_process and cell.persistent_workers):
             return 0
         cores = cell.cores or self.cores
         workers = max(1, cores // cell.devices) if cell.workers == "auto" else cell.workers

@@ -52,6 +52,11 @@ class Gates:
             "name an experiment as target, and snakemake finds its verdicts",
         )
 
+    def decoders_of(self, wildcards: Any) -> list[str]:
+        """Return who decodes in the worker processes of a verdict's loader; none where it has no choice."""
+        choice = LOADERS[wildcards.loader].decoders
+        return [self.settings_judged(wildcards).get("decoder", choice[0])] if choice else []
+
     def reference_of(self, wildcards: Any) -> str | list[str]:
         """Return the cache that a loader is held against; [] for a recipe's samples, made of the files."""
         if "recipe" in self.settings_judged(wildcards):

@@ -17,7 +17,7 @@ from gpufeed.core import registry
 from gpufeed.core.errors import Skip
 from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import load
-from gpufeed.loaders import samples
+from gpufeed.decoders import pillow
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.dataloader import SyncLoader
 from gpufeed.models.simple_cnn import SimpleCNN
@@ -78,7 +78,7 @@ def measured(tmp_path, monkeypatch):
 
     def measured(decoder=None, **axes):
         if decoder is not None:
-            monkeypatch.setattr(samples, "PillowDecoder", decoder)
+            monkeypatch.setattr(pillow, "PillowDecoder", decoder)
         cell = made.planted(**{"device": "cuda", "model": "SpinningModel", **axes})
         found = measure_ceilings(cell, manifest.root / "manifest.parquet", stores, SETTINGS, "login1")
         CEILINGS.check(found, tmp_path)

@@ -37,6 +37,7 @@ EVERY_RULE = {
                 "strips": {"loader": "strips"},
                 "shards": {"loader": "webdataset"},
                 "beton": {"loader": "ffcv"},
+                "crops": {"loader": "host_cache", "augment": "none", "recipe": "random_resized_crop"},
                 "ddp": {"loader": "dataloader_workers", "workers": 2, "trainer": "lightning", "devices": 2},
                 "nodes": {"loader": "resident", "trainer": "lightning", "devices": 2, "nodes": 2},
                 "ops": {

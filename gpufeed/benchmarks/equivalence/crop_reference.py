@@ -15,7 +15,7 @@ from gpufeed.loaders.pixel_tolerance import PixelSource
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
 from gpufeed.system import random_draws
 
-MOST = 2048  # samples whose pixels are compared in an epoch, the same in each, drawn from all
+MOST = 2048  # samples whose pixels are compared in an epoch, other ones in each
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CropReference(Reference):
     share: float  # of the samples whose pixels are compared
 
     def compared(self, ids: np.ndarray, epoch: int) -> np.ndarray:
-        draws = random_draws.draw(random_draws.sample_state(0, 0, ids), 0)
+        draws = random_draws.draw(random_draws.sample_state(0, epoch, ids), 0)
         return np.flatnonzero(random_draws.chance(draws, self.share))
 
     def allowed(self, source: PixelSource, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -57,7 +57,10 @@ def crop_reference(
     scaled = ScaledImages.of(manifest, short_side) if short_side else None
 
     def row(sample_id: int, epoch: int) -> np.ndarray:
-        image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
+        if manifest.made:
+            image = manifest.pixels(sample_id)
+        else:
+            image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
         image, window = loader.reference_cut(recipe, sample_id, epoch, image)
         if scaled is not None:
             _, size = scaled.place(sample_id)

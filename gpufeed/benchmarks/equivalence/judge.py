@@ -97,7 +97,8 @@ def make_bench(task: Task, device: torch.device) -> Bench:
     torch.set_num_threads(threads)
     settings = dict(task.settings)
     recipe = made_recipe(settings.pop("recipe", None), settings["seed"])
-    settings["workers"] = threads if settings["workers"] == "auto" else settings["workers"]
+    cores = min(threads, settings.pop("cores", threads))
+    settings["workers"] = cores if settings["workers"] == "auto" else settings["workers"]
     request = LoadRequest(
         manifest=manifest,
         split="train",

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
 from gpufeed.report import style, tables, wording
-from gpufeed.report.significance import ratio_of_repeats
+from gpufeed.report.significance import paired_ratio, paired_repeats, ratio_of_repeats
 from gpufeed.report.verdicts import Verdict
 
 FED = 0.95  # AU from which a model counts as fed
@@ -51,7 +51,10 @@ def measured(cells: pd.DataFrame) -> list[pd.DataFrame]:
 
 def au(row: pd.Series) -> pd.Series:
     """AU of a cell with its 95 % interval, or below six pairs its range."""
-    ratio = ratio_of_repeats(row["repeats"], row["ceiling_repeats"])
+    both = row["repeats"], row["ceiling_repeats"]
+    pairs = paired_repeats(*both)[["rate", "other"]].itertuples(index=False, name=None)
+    ratio = paired_ratio(pairs)
+    ratio = ratio if ratio.n else ratio_of_repeats(*both)
     low, high = ratio.interval or ratio.range
     return pd.Series({"of_replay": ratio.median, "low": low, "high": high, "blocks": ratio.n})
 

@@ -58,7 +58,7 @@ class Split:
     @property
     def size(self) -> tuple[int, int]:
         """(height, width) of the images that a model gets."""
-        return self.info.resize if self.loader is None else self.loader.request.manifest.image_size()
+        return self.info.resize if self.loader is None else self.loader.request.image_size
 
     @property
     def items(self) -> list[Item]:

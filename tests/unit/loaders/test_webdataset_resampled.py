@@ -95,7 +95,7 @@ def test_an_evaluation_has_every_sample_once_and_a_training_promises_no_order(ma
         assert sorted(promised) == manifest.ids("test").tolist()
     loader = load("loader", "webdataset_resampled")(request(manifest, None, **WORKERS))
     assert not loader.promises_order
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(GpufeedError, match="with replacement"):
         loader.order()
 
 

@@ -129,5 +129,5 @@ def test_a_cell_with_cores_of_its_own_has_them_at_least(run, of_cell):
     (name,) = Gates(tiny).names("tiny")
     dataset, loader, variant = name.split("/")
     judged = SimpleNamespace(dataset=dataset, loader=loader, variant=variant)
-    assert variant.startswith("b8-wauto-")
+    assert variant.startswith("b8-wauto12-")
     assert resources(tiny, cores=16).cores_of_gate(judged) == 8

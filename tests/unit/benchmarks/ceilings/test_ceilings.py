@@ -19,8 +19,8 @@ from gpufeed.core.document import validator
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import CEILINGS
 from gpufeed.core.registry import LOADERS, load
+from gpufeed.decoders import pillow
 from gpufeed.decoders.pillow import PillowDecoder
-from gpufeed.loaders import samples
 from gpufeed.loaders.base import NoStage
 from gpufeed.loaders.streaming import PredecodedImages
 from gpufeed.report.sections import ceilings_verdict as verdicts
@@ -42,7 +42,7 @@ def measured(tmp_path, monkeypatch):
 
     def measured(virtual=True, decoder=None, **axes):
         if decoder is not None:
-            monkeypatch.setattr(samples, "PillowDecoder", decoder)
+            monkeypatch.setattr(pillow, "PillowDecoder", decoder)
         if virtual:
             made.TickingClock(monkeypatch)
         found = measure_ceilings(made.planted(**axes), manifest, Stores(), SETTINGS, "login1", threads=1)
@@ -345,7 +345,8 @@ def test_the_schema_is_closed_and_describes_every_key():
 
     def wrong(part, name="document"):
         # told where they are not the cell's
-        left = {"batch_size", "cuda_graphs"} if name == "resolved" else set()
+        optional = {"batch_size", "cuda_graphs", "workers", "cpus", "physical_cores"}
+        left = optional if name == "resolved" else set()
         closed = part.get("additionalProperties") is False
         closed = closed and set(part["required"]) == set(part["properties"]) - left
         if "object" in str(part.get("type")) and not closed:

@@ -45,6 +45,7 @@ PACKAGES = (
     "nvidia-nvimgcodec-cu12",
     "nvidia-nvimgcodec-cu13",
     "simplejpeg",
+    "torchcodec",
     "opencv-python-headless",
     "onnx",
     "onnxscript",

@@ -60,13 +60,20 @@ def test_normalised_as_dali_does(manifest):
 
     from gpufeed.decoders.dali_pipeline import DecodePipeline
 
-    def graph(images, _):
-        scaled = {"mean": [255 * mean for mean in MEAN], "std": [255 * std for std in STD]}
-        return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", **scaled)
+    class Normalised:
+        inputs = ()
+
+        def part(self, values):
+            return {}
+
+        def graph(self, images, values):
+            scaled = {"mean": [255 * mean for mean in MEAN], "std": [255 * std for std in STD]}
+            return fn.crop_mirror_normalize(images, dtype=types.FLOAT, output_layout="CHW", **scaled)
 
     data, paths = dataset(manifest, dtype=torch.float32), manifest.paths()
     out = torch.empty((len(data), 3, 8, 8))
-    assert DecodePipeline(None, 1, graph, device="cpu").fill([paths[i].read_bytes() for i in data.ids], out)
+    pipeline = DecodePipeline(None, 1, Normalised(), device="cpu")
+    assert pipeline.fill([paths[i].read_bytes() for i in data.ids], out)
     torch.testing.assert_close(data[:][0], out, atol=1e-5, rtol=0)
 
 

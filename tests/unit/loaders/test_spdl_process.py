@@ -185,8 +185,10 @@ def test_a_loader_left_in_mid_epoch_leaves_nothing(make):
     memory = set().union(*map(shared, processes() - before))
     loader.close()
     assert not processes() - before
-    assert not [path for path in memory if path.exists()]
-    assert {thread.name for thread in set(threading.enumerate()) - threads if thread.is_alive()} == set()
+    # a semaphore's name goes with its object, which the thread of a queue may still hold
+    wait_until(lambda: gc.collect() >= 0 and not any(path.exists() for path in memory))
+    left = {thread.name for thread in set(threading.enumerate()) - threads if thread.is_alive()}
+    assert {name for name in left if "(_serve)" not in name} == set()  # multiprocessing's own stays
 
 
 def test_a_killed_process_is_an_error_and_the_next_epoch_has_another(make, count):

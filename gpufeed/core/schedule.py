@@ -2,7 +2,7 @@
 
 A block is one repeat of every cell. Within it experiments come one after another, in each of them one
 comparison after another (one model at one number of cores), and in each of these its cells. All three orders
-are drawn anew for every block: no cell always follows the same one, and two cells of one comparison, of which
+are drawn for every block: no cell always follows the same one, and two cells of one comparison, of which
 ratios are made, are minutes apart whatever else is measured.
 Standard library only: the workflow imports this while it plans.
 """

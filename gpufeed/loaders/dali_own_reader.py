@@ -2,7 +2,7 @@
 
 fn.readers.file gets the files of the epochs to come as one list, so that nothing of ours runs for a batch.
 DALI's own shuffling is left out: it costs nothing while it reads, but no epoch's order is known ahead, nor
-can a later epoch be the first (its generator goes on from epoch to epoch).
+can a later epoch be the first (its generator keeps its state across epochs).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LISTED, EPOCHS = 500_000, 200  # most files and epochs of a list, unless an epoc
 
 
 class OwnReading:
-    """The batches that it is told to `follow`, by a pipeline that reads by itself: as ReadingPipeline.
+    """The batches given to `follow`, by a pipeline that reads by itself: as ReadingPipeline.
 
     Elsewhere than at the next batch of its list, and behind the last one, it begins with a new pipeline: DALI
     takes about 2 us a file to have the list.

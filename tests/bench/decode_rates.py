@@ -1,6 +1,6 @@
 """What a decoder reaches by our contract, beside its library called plainly: decode_rates.py FOLDER
 
-FOLDER holds JPEG files of any sizes. For each decoder, by turns, passes of --seconds each: `own`, the library
+FOLDER holds JPEG files of any sizes. For each decoder, passes of --seconds alternate: `own`, the library
 by the call that its documentation recommends, files in memory (DALI: its own reader, pipeline and prefetch);
 `bulk`, ours as the sweep measures it, from files in the page cache to tensors on the device; `call`, a
 decoder's `decode_to` alone, files in memory. Prints a JSON line a decoder: images/s of each, as median and

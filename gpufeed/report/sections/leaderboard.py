@@ -176,11 +176,11 @@ def _steady(row: pd.Series) -> Field:
         return Field(UNKNOWN)
     if pd.isna(seconds):
         return Field(wording.count(rate), "no start after warm-up", float(rate))
-    low, high = (f"{row[f'epoch_start_s_{end}']:.2f}" for end in ("min", "max"))
+    ends = (seconds, row["epoch_start_s_min"], row["epoch_start_s_max"])
+    middle, low, high = (f"{round(value, 2) + 0.0:.2f}" for value in ends)  # no -0.00
     n = row["epoch_start_n"]
-    return Field(
-        wording.count(rate), f"start {seconds:.2f} s, {f'{low} to {high}, ' * (n > 1)}n = {n}", float(rate)
-    )
+    start = f"start {middle} s, {f'{low} to {high}, ' * (n > 1)}n = {n}"
+    return Field(wording.count(rate), start, float(rate))
 
 
 def _ceiling(row: pd.Series) -> Field:

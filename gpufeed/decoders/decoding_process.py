@@ -105,11 +105,14 @@ def decode_into(decoder: Decoder, paths: list[str], rows: Iterable[np.ndarray]) 
 
     Raises GpufeedError for a file that cannot be read or decoded, or has another size.
     """
-    decoded = decoder.decode([read_file(path) for path in paths])
-    for row, image, outcome, path in zip(rows, decoded.images, decoded.outcomes, paths, strict=True):
+    fell_back = 0
+    for row, path in zip(rows, paths, strict=True):  # one at a time, while the cache still holds it
+        decoded = decoder.decode([read_file(path)])
+        image, outcome = decoded.images[0], decoded.outcomes[0]
         check_image(image, outcome.reason, path, row.shape)
         row[...] = image
-    return sum(outcome.decoder != decoder.name for outcome in decoded.outcomes)
+        fell_back += outcome.decoder != decoder.name
+    return fell_back
 
 
 def check_image(image, reason: str | None, path: str, shape: tuple[int, ...]) -> None:

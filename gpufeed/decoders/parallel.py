@@ -12,10 +12,10 @@ import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing import get_context
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -25,7 +25,7 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.decoders.base import Outcome, bad_file, checked
+from gpufeed.decoders.base import DeviceDecoded, Outcome, bad_file, checked
 from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
 from gpufeed.decoders.image_transfer import split
@@ -362,13 +362,17 @@ def modules_of(decoder: str) -> list[str]:
 
 
 class CallBulk(Bulk):
-    """A decoder that spreads one call over its own threads, or over a GPU; one thread reads ahead."""
+    """A decoder that spreads one call over its own threads, or over a GPU; one thread reads ahead.
+
+    Images of several sizes that come to the host are decoded ahead too, while others are copied to a slot.
+    """
 
     def __init__(self, decoder: str, cores: int, device: torch.device):
         """torch joins the images to a batch with the threads that it has: see `torch_threads`."""
         super().__init__(device)
         self.decoder = load("decoder", decoder)(cores)
-        self.reader, self.copiers = ThreadPoolExecutor(1), ThreadPoolExecutor(min(cores, COPIERS))
+        self.reader, self.caller = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self.copiers = ThreadPoolExecutor(min(cores, COPIERS))
 
     @property
     def settings(self) -> dict[str, float | None]:
@@ -382,20 +386,22 @@ class CallBulk(Bulk):
             self.slots = Slots(files, self.device, shared=False)
 
     def run(self, images: int) -> Iterator[torch.Tensor | list[torch.Tensor]]:
-        count = -(-images // self.files.batch_size)
-        waiting = self.reader.submit(self._read, 0)
-        for number in range(count):
-            data = waiting.result()
-            if number + 1 < count:
-                waiting = self.reader.submit(self._read, number + 1)
-            yield self._decode(number, data)
+        numbers = range(-(-images // self.files.batch_size))
+        read = ahead(self.reader, self._read, numbers)
+        if self.files.sizes is None:
+            yield from map(self._decode, numbers, read)
+        elif self.slots is None:
+            for number, data in zip(numbers, read, strict=True):
+                yield self._checked(number, self.decoder.decode_to(data, self.decoder.device))
+        else:
+            decode = partial(self.decoder.decode_to, device=torch.device("cpu"))
+            for number, decoded in zip(numbers, ahead(self.caller, decode, read), strict=True):
+                yield self._delivered(number, self._checked(number, decoded))
 
     def _read(self, number: int) -> list[bytes]:
         return [read_file(self.files.paths[i]) for i in self.files.numbers(number)]
 
-    def _decode(self, number: int, data: list[bytes]) -> torch.Tensor | list[torch.Tensor]:
-        if self.files.sizes is not None:
-            return self._decode_mixed(number, data)
+    def _decode(self, number: int, data: list[bytes]) -> torch.Tensor:
         shape = (self.files.batch_size, self.files.height, self.files.width, 3)
         if self.slots is None:
             out = torch.empty(shape, dtype=torch.uint8, device=self.decoder.device)
@@ -404,16 +410,19 @@ class CallBulk(Bulk):
         self._take(number, self.decoder.decode_into(data, out))
         return out if self.slots is None else delivered(self.files, self.slots, number)
 
-    def _decode_mixed(self, number: int, data: list[bytes]) -> list[torch.Tensor]:
-        on_host = self.slots is not None
-        decoded = self.decoder.decode_to(data, torch.device("cpu") if on_host else self.decoder.device)
-        numbers = self.files.numbers(number)
-        self._take(number, checked(decoded, [self.files.shapes[i] for i in numbers]))
-        if not on_host or self.device.type == "cpu":
-            return decoded.images
+    def _checked(self, number: int, decoded: DeviceDecoded) -> list[torch.Tensor]:
+        """The images of batch `number`, each of the size that it should have."""
+        shapes = [self.files.shapes[i] for i in self.files.numbers(number)]
+        self._take(number, checked(decoded, shapes))
+        return decoded.images
+
+    def _delivered(self, number: int, images: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Images of the host on the device, by way of a slot."""
+        if self.device.type == "cpu":
+            return images
         # torch's own threads would share each image, which a busy core makes far slower than one thread is
-        views = self.files.images(numbers, self.slots.free(number % SLOTS))
-        pairs = [(view.numpy(), image.numpy()) for view, image in zip(views, decoded.images, strict=True)]
+        views = self.files.images(self.files.numbers(number), self.slots.free(number % SLOTS))
+        pairs = [(view.numpy(), image.numpy()) for view, image in zip(views, images, strict=True)]
         list(self.copiers.map(lambda pair: np.copyto(*pair), pairs))
         return delivered(self.files, self.slots, number)
 
@@ -428,14 +437,27 @@ class CallBulk(Bulk):
         return self.decoder.version()
 
     def close(self) -> None:
-        self.reader.shutdown(cancel_futures=True)
-        self.copiers.shutdown()
+        for pool in (self.reader, self.caller, self.copiers):
+            pool.shutdown(cancel_futures=True)
         self._drop_slots()
+
+
+def ahead(pool: ThreadPoolExecutor, work: Callable, items: Iterable) -> Iterator:
+    """work(item) of each item; while one result is used, the pool is at work on the next."""
+    waiting = None
+    for item in items:
+        following = pool.submit(work, item)
+        if waiting is not None:
+            yield waiting.result()
+        waiting = following
+    if waiting is not None:
+        yield waiting.result()
 
 
 def cuts(bounds: np.ndarray, parts: int) -> list[int]:
     """Where a batch is cut into parts of nearly as many bytes each: parts + 1 places in `bounds`."""
-    return (np.searchsorted(bounds * parts, bounds[-1] * np.arange(parts + 1), "right") - 1).tolist()
+    middles = (bounds[:-1] + bounds[1:]) / 2
+    return [*np.searchsorted(middles, bounds[-1] * np.arange(parts) / parts).tolist(), len(bounds) - 1]
 
 
 def delivered(files: Files, slots: Slots, number: int) -> torch.Tensor | list[torch.Tensor]:

@@ -3,8 +3,8 @@
 FOLDER holds JPEG files of any sizes. For each decoder, passes of --seconds alternate: `own`, the library
 by the call that its documentation recommends, files in memory (DALI: its own reader, pipeline and prefetch);
 `bulk`, ours as the sweep measures it, from files in the page cache to tensors on the device; `call`, a
-decoder's `decode_to` alone, files in memory. Prints a JSON line a decoder: images/s of each, as median and
-range over the passes, and the ratio of bulk to the best own.
+decoder's `decode_to` alone, files in memory. The first round warms up and does not count. Prints a JSON line
+a decoder: images/s of each, as median and range over the passes, and the ratio of bulk to the best own.
 """
 
 import argparse
@@ -193,9 +193,11 @@ def main() -> None:
                 print(json.dumps({"decoder": name, "skipped": str(skipped)}), flush=True)
                 continue
             rates = {who: [] for who in passes}
-            for _ in range(given.passes):
+            for number in range(given.passes + 1):
                 for who, one in passes.items():
-                    rates[who].append(one(given.seconds))
+                    rate = one(given.seconds)
+                    if number:
+                        rates[who].append(rate)
         medians = {who: statistics.median(found) for who, found in rates.items()}
         own = max((median for who, median in medians.items() if who.startswith("own")), default=None)
         shown = {w: [round(medians[w]), round(min(found)), round(max(found))] for w, found in rates.items()}

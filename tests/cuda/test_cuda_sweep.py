@@ -1,12 +1,10 @@
 """Bulk decoding and the sweep on a GPU: right pixels on the device, memory that is counted, every decoder."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available
-from photo_fixtures import of_many_sizes
+from photo_fixtures import allowed, of_many_sizes
 
 from gpufeed.benchmarks.decoder_benchmark import Bench, DeviceMemory, StripsBulk, measure_decoder
 from gpufeed.core.plan_decoding import DEFAULTS
@@ -85,9 +83,7 @@ def test_batches_of_several_sizes_come_to_the_device_in_order(tmp_path, name):
         for place, image in enumerate(found, number):
             assert image.device == DEVICE
             expected = right[place % wraps % len(right)]
-            # of a handful of pixels the mean says nothing
-            allowed = tolerance if expected.size > 200 else replace(tolerance, mean=tolerance.max)
-            assert allowed.exceeded(image.cpu().numpy(), expected) is None, place
+            assert allowed(tolerance, expected).exceeded(image.cpu().numpy(), expected) is None, place
         assert bulk.fell_back == 0
 
 

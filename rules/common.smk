@@ -60,12 +60,8 @@ MODELS = Models(RUN)
 RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
-ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes)
+ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes, logger.info)
 DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
-
-if workflow.is_main_process:
-    for line in ESTIMATE.lines():
-        logger.info(line)
 
 
 wildcard_constraints:

@@ -68,7 +68,7 @@ def table(
     parts: experiment -> paths of its documents below `results`; one that several wait for counts once.
     manifests: of the datasets, with the seconds that each takes to prepare. least_s: as in the config, which
     earlier repeats may have been too short for. more: seconds that a document takes beyond its kind. wanted:
-    the disks that are written to.
+    the disks that are written to. A part with repeats of which no document tells the time says so.
     """
     seen: set[str] = set()
     rows, whole, left = [], 0.0, 0.0
@@ -77,13 +77,18 @@ def table(
     for name, paths in parts.items():
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
-        seconds = {
-            path: seconds_of(Path(path).relative_to(results), folders, least_s, lambda path=path: more(path))
-            for path in own
-        }
+        places = {path: Path(path).relative_to(results) for path in own}
+        seconds, untold = {}, 0
+        for path, place in places.items():
+            lasts = took(place, folders, least_s)
+            seconds[path] = usual(place) + more(path) if lasts is None else lasts
+            untold += lasts is None and place.parts[0] == "records"
         whole += sum(seconds.values())
         left += sum(lasts for path, lasts in seconds.items() if not Path(path).exists())
-        rows.append((name, minutes(sum(seconds.values())), counted(own, results)))
+        repeats = sum(place.parts[0] == "records" for place in places.values())
+        said = counted(own, results) + ", no repeat timed before: a guess" * (0 < repeats == untold)
+        expected = minutes(sum(seconds.values())) if own else "-"
+        rows.append((name, expected, said or "nothing to measure"))
     preparing = sum(manifests.values())
     whole += preparing
     left += sum(seconds for path, seconds in manifests.items() if not Path(path).exists())
@@ -98,7 +103,7 @@ def table(
     widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     lines = [f"  {name:{widths[0]}}  {time:>{widths[1]}}  {what}" for name, time, what in rows]
     lines += [f"  disk: {disk}" for disk in wanted]
-    return "\n".join(["Expected minutes of what `run` lists, one job after another:", *lines])
+    return "\n".join(["Expected minutes, one job after another:", *lines])
 
 
 def skipped(reasons: Mapping[str, int], cells: int) -> str:
@@ -118,15 +123,11 @@ def counted(paths: Iterable[str], results: str) -> str:
     return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
 
 
-def seconds_of(
-    path: Path,
-    folders: Iterable[Path],
-    least_s: float = 0.0,
-    more: Callable[[], float] = lambda: 0.0,
-) -> float:
-    """Of one measurement. path: of its document below any of the folders; the first that has it counts.
+def took(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | None:
+    """Return the seconds of one measurement; None where no document tells.
 
-    Repeats of one cell take as long as each other. more: seconds beyond those of its kind, where none has it.
+    path: of its document below any of the folders; the first that has it counts. Repeats of one cell take as
+    long as each other.
     """
     for folder in folders:
         if path.parts[0] == "records":
@@ -135,7 +136,12 @@ def seconds_of(
             found = lasted(folder / path)
         if found is not None:
             return found
-    return KINDS[path.parts[0]].seconds + more()
+    return None
+
+
+def usual(path: Path) -> float:
+    """Return the seconds that a measurement of the kind of this document takes."""
+    return KINDS[path.parts[0]].seconds
 
 
 def beyond(pixels: float, cores: int) -> float:

@@ -1,4 +1,4 @@
-"""What a run measures, how many minutes that takes and what it writes: printed before it begins."""
+"""What a run measures, how many minutes that takes and what it writes: printed once it is planned."""
 
 import itertools
 import os
@@ -31,6 +31,14 @@ from gpufeed.workflow.report import Report
 from gpufeed.workflow.run import Run
 
 
+def experiment_of(target: str, results: str) -> str:
+    """Return the experiment that a target names, or whose file it is; of others whatever stands there."""
+    if "/" not in target and "." not in target:
+        return target
+    below = Path(os.path.relpath(target, results)).parts
+    return Path(below[min(1, len(below) - 1)]).stem.removeprefix("report-")
+
+
 def shows_gpu() -> bool:
     """Whether NVIDIA's driver has a device file here, or that of WSL."""
     return any(os.path.exists(path) for path in ("/dev/nvidiactl", "/dev/dxg"))
@@ -38,15 +46,28 @@ def shows_gpu() -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Time and room that a run needs. workflow: Snakemake's, of which it is asked where jobs run.
+    """Time and room that a run needs. workflow: Snakemake's, which knows its targets and where jobs run.
 
-    free_memory: bytes of host memory that a process here may still take.
+    free_memory: bytes of host memory that a process here may still take. say: prints a line.
     """
 
     run: Run
     report: Report
     workflow: Any
     free_memory: Callable[[], int]
+    say: Callable[[str], None] = print
+
+    @cached_property
+    def experiments(self) -> list[str]:
+        """The experiments that the command asks for: its targets, or those whose files these are.
+
+        Those of `run` where no target names any. Asked once jobs are planned: Snakemake does not know its
+        targets yet while it reads the rules.
+        """
+        named = {experiment_of(target, self.run.results) for target in self.workflow.dag_settings.targets}
+        found = [name for name in self.run.plan.cells if name in named]
+        whole = not found or named & {"all", "report"}  # report.html
+        return list(dict.fromkeys([*(self.run.config["run"] if whole else []), *found]))
 
     @cached_property
     def runs_here(self) -> bool:
@@ -76,8 +97,8 @@ class Estimate:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """The cells of the experiments of this run."""
-        return [cell for name in self.run.config["run"] for cell in self.run.cells[name].values()]
+        """The cells of the experiments that are asked for."""
+        return [cell for name in self.experiments for cell in self.run.cells[name].values()]
 
     @cached_property
     def stores_of(self) -> Callable[[str], dict[str, int]]:
@@ -144,20 +165,20 @@ class Estimate:
 
     @cached_property
     def datasets(self) -> list[str]:
-        """The datasets of this run, and those that they are made of."""
+        """The datasets of these experiments, and those that they are made of."""
         config = self.run.config
-        found = {dataset for name in config["run"] for dataset in self.datasets_of(name)}
+        found = {dataset for name in self.experiments for dataset in self.datasets_of(name)}
         made = {name for name in found if config["sources"][name]["layout"] in DERIVED}
         return sorted(found | {source_options(config, name)["of"] for name in made})
 
     @cached_property
     def disks_of(self) -> Callable[[frozenset[str]], list[Disk]]:
-        """Datasets -> the disks that are written to for them and the experiments of this run on them."""
+        """Datasets -> the disks that are written to for them and the experiments on them."""
         return cache(self._disks_of)
 
     def _disks_of(self, datasets: frozenset[str]) -> list[Disk]:
         data = {path: size for dataset in datasets for path, size in self.files_to_write(dataset).items()}
-        names = [name for name in self.run.config["run"] if not datasets.isdisjoint(self.datasets_of(name))]
+        names = [name for name in self.experiments if not datasets.isdisjoint(self.datasets_of(name))]
         documents = [path for name in names for path in self.measurements_of(name)]
         found = disks({self.run.data: data, self.run.results: written(documents, self.run.results)})
         if not self.runs_here:
@@ -173,9 +194,12 @@ class Estimate:
     def check_room(self, dataset: str) -> None:
         """Raise GpufeedError if a disk, or shared memory, is too short for the datasets of the DAG so far.
 
-        Jobs do not ask.
+        Before the first, print what this run is expected to take. Jobs do not ask.
         """
         if self.workflow.is_main_process:
+            if not self.asked_for:
+                for line in self.lines():
+                    self.say(line)
             self.asked_for.add(dataset)
             check_room(self.disks_of(frozenset(self.asked_for)))
 
@@ -195,10 +219,10 @@ class Estimate:
                 yield too_large(loader, dataset, size, free)
 
     def lines(self) -> Iterator[str]:
-        """Yield what is printed before a run begins."""
+        """Yield what is printed before the first job of a run starts."""
         config = self.run.config
         yield table(
-            {name: self.measurements_of(name) for name in config["run"]},
+            {name: self.measurements_of(name) for name in self.experiments},
             self.run.results,
             {self.run.manifest_of(name): self.seconds_to_prepare(name) for name in self.datasets},
             config["least_s"],

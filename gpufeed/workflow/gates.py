@@ -68,7 +68,10 @@ class Gates:
         cell = self.run.cell_of(wildcards)
         return self.path(gate_name(cell)) if waits(cell) else []
 
-    def names(self, experiment: str) -> list[str]:
-        """Return the names of the verdicts that the cells of an experiment wait for."""
-        cells = self.run.plan.cells[experiment].values()
+    def names(self, experiment: str, part: bool = False) -> list[str]:
+        """Return the names of the verdicts that the cells of an experiment wait for.
+
+        part: of those cells alone that this run measures.
+        """
+        cells = (self.run.cells if part else self.run.plan.cells)[experiment].values()
         return sorted({gate_name(cell) for cell in cells if waits(cell)})

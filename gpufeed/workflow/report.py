@@ -68,13 +68,15 @@ class Report:
         }
 
     def documents_of(self, experiment: str, timed: bool = False) -> dict[str, list[str]]:
-        """Return kind of result -> the documents of an experiment that a run makes: records alone of a part.
+        """Return kind of result -> the documents of an experiment that a run makes.
 
-        timed: as ResultKind.planned.
+        Of a part these are its records and what they wait for. timed: as ResultKind.planned.
         """
         if self.run.partial:
             records = self.repeats.part_of(experiment)
-            return {kind: records if kind == "records" else [] for kind in RESULT_KINDS}
+            verdicts = self.gates.names(experiment, part=True) if records else []
+            gates = [self.gates.path(name) for name in verdicts]
+            return {kind: [] for kind in RESULT_KINDS} | {"records": records, "gates": gates}
         plan = self.plan_of(experiment)
         return {
             name: [f"{self.run.results}/{path}" for path in kind.planned(experiment, plan, timed)]

@@ -19,8 +19,9 @@ from gpufeed.core.run_time_estimate import (
     check_room,
     disks,
     lasted,
-    seconds_of,
     table,
+    took,
+    usual,
 )
 
 CELL = made.cell("resident")
@@ -45,9 +46,10 @@ def numbers(text):
 def test_a_repeat_takes_what_another_of_its_cell_took(tmp_path):
     made.write(tmp_path, made.record(CELL, 1, images_per_s=100))
     path = Path(f"records/pipelining/{CELL.id}/0.json")
-    assert seconds_of(path, [tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert seconds_of(path, [tmp_path / "empty", tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert seconds_of(path, [tmp_path / "empty"]) == KINDS["records"].seconds
+    assert took(path, [tmp_path]) == pytest.approx(TOOK + STARTING_S)
+    assert took(path, [tmp_path / "empty", tmp_path]) == pytest.approx(TOOK + STARTING_S)
+    assert took(path, [tmp_path / "empty"]) is None
+    assert usual(path) == KINDS["records"].seconds
 
 
 def test_of_published_documents_those_of_an_h200_come_first(tmp_path):
@@ -99,6 +101,16 @@ def test_the_sum_and_what_is_left_of_it(tmp_path):
     assert "disk" not in said
     assert "2 repeats, 2 verdicts" in said
     assert "3 cells' ceilings" in said
+
+
+def test_what_no_document_tells_is_said(tmp_path):
+    (path,) = made.write(tmp_path, made.record(CELL))
+    untold = f"{tmp_path}/records/e/another/0.json"
+    parts = {"told": [str(path), untold], "untold": [untold.replace("0.json", "1.json")], "none": []}
+    told, untold, none, *_ = table(parts, str(tmp_path), {}).splitlines()[1:]
+    assert "guess" in untold
+    assert "guess" not in told
+    assert none.split() == ["none", "-", "nothing", "to", "measure"]
 
 
 @given(st.dictionaries(st.sampled_from(list(KINDS)), st.integers(1, 40), min_size=1))

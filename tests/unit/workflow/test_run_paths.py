@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.run_time_estimate import SHM, gib
 from gpufeed.workflow.benchmarks import Benchmarks, Models
@@ -14,6 +15,7 @@ from gpufeed.workflow.estimate import Estimate
 from gpufeed.workflow.gates import Gates
 from gpufeed.workflow.repeats import Repeats
 from gpufeed.workflow.report import Report
+from gpufeed.workflow.run import Run
 
 TINY = SimpleNamespace(experiment="tiny")
 
@@ -25,6 +27,13 @@ def datasets(run, asked=None):
 def report(run):
     made = (Gates(run), Repeats(run, None), Benchmarks(run), Models(run))
     return Report(run, *made, ["--configfile", "mine.yaml"])
+
+
+def command(*targets, nodes=None, cores=4):
+    """Snakemake's workflow in the process of a command, once its targets are known."""
+    settings = SimpleNamespace(nodes=nodes, cores=cores)
+    asked = SimpleNamespace(targets=targets)
+    return SimpleNamespace(is_main_process=True, resource_settings=settings, dag_settings=asked)
 
 
 def test_inputs_of_a_cell_are_what_its_loader_reads_and_its_verdict(run, of_cell):
@@ -105,7 +114,7 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
     for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 3}, 2000)):
         tiny.config["sources"]["own"] = source | more
         assert datasets(tiny).quantity_of(SimpleNamespace(dataset="own")) == more
-        assert Estimate(tiny, None, None, None).files_to_write("own")[manifest] == expected
+        assert Estimate(tiny, None, command(), None).files_to_write("own")[manifest] == expected
 
 
 @pytest.mark.parametrize(
@@ -189,15 +198,14 @@ def test_a_report_waits_for_verdicts_tables_and_figures_and_tells_the_plan(run):
 
 def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     tiny = run(results=str(tmp_path / "out"), data=str(tmp_path / "in"))
-    workflow = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
-    estimate = Estimate(tiny, report(tiny), workflow, lambda: 2**40)
+    said = []
+    estimate = Estimate(tiny, report(tiny), command(), lambda: 2**40, said.append)
     assert estimate.cores == 4
     assert estimate.datasets == ["synthetic"]
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}
     assert stores == {"pillow.npy", f"{tiny.config['cache_decoder']}.npy"}
-    (line, *_) = estimate.lines()
-    assert "6 repeats, 2 verdicts" in line
     estimate.check_room("synthetic")
+    assert "6 repeats, 2 verdicts" in said[0]
     found = estimate.disks_of(frozenset(["synthetic"]))
     for disk in found:
         free = disk.free
@@ -206,6 +214,36 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
             estimate.check_room("synthetic")
         assert error.value.remedy == disk.remedy
         object.__setattr__(disk, "free", free)
+    assert len([line for line in said if "Expected minutes" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("targets", "asked"),
+    [
+        ([], ["tiny"]),
+        (["all"], ["tiny"]),
+        (["other"], ["other"]),
+        (["other", "out/report.html"], ["tiny", "other"]),
+        (["out/report-other.html"], ["other"]),
+        (["out/kernels/other.json", "out/gate/synthetic/replay/x.json"], ["other"]),
+        (["out/records/other/a-cell/0.json", "tiny"], ["tiny", "other"]),
+        (["in/synthetic/manifest.parquet"], ["tiny"]),
+    ],
+)
+def test_an_estimate_is_of_the_experiments_that_the_command_asks_for(run, targets, asked):
+    tiny = run()
+    tiny.config["experiments"]["other"] = {**tiny.config["experiments"]["tiny"], "repeats": 3}
+    both = Run(tiny.config, planned(tiny.config))
+    estimate = Estimate(both, report(both), command(*targets), lambda: 2**40)
+    assert estimate.experiments == asked
+    rows = [line.split()[0] for line in next(estimate.lines()).splitlines()[1:]]
+    assert [row for row in rows if row in ("tiny", "other")] == asked
+
+
+def test_an_estimate_of_a_part_has_its_verdicts(run):
+    part = run(block=1, only={"loader": ["resident", "replay"]})
+    estimate = Estimate(part, report(part), command(), lambda: 2**40)
+    assert "2 repeats, 1 verdict," in next(estimate.lines())
 
 
 @pytest.mark.skipif(not os.path.exists(SHM), reason="a system without files in memory")
@@ -223,7 +261,7 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
 def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
     blocks = {"w": {"loader": ["dataloader_workers", "webdataset"], "workers": [1, 4], **block}}
     tiny = run({"blocks": blocks})
-    here = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
+    here = command()
     memory = Estimate(tiny, report(tiny), here, lambda: needed).disks_of(frozenset(["synthetic"]))[-1]
     assert (memory.folders, memory.needed) == ([SHM], needed)
     with pytest.raises(GpufeedError) as error:
@@ -231,13 +269,13 @@ def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
     assert SHM in error.value.found
     assert "workers" in error.value.remedy
     assert "shm-size" in error.value.remedy
-    there = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=9, cores=None))
+    there = command(nodes=9, cores=None)
     Estimate(tiny, report(tiny), there, lambda: 0).check_room("synthetic")  # its nodes have their own
 
 
 def test_a_cache_that_host_memory_has_no_room_for_is_said(run):
     tiny = run({"blocks": {"caches": {"loader": ["host_cache", "replay", "dali_cpu"]}}})
-    here = SimpleNamespace(is_main_process=True, resource_settings=SimpleNamespace(nodes=None, cores=4))
+    here = command()
     size = 3 * tiny.config["sources"]["synthetic"]["options"]["count"] * 64 * 64
     (said,) = Estimate(tiny, report(tiny), here, lambda: size - 1).caches_too_large()
     assert f"host_cache keeps {gib(size)} of synthetic, and {gib(size - 1)} are free" in said

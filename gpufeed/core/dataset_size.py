@@ -23,7 +23,8 @@ BLOCK = 4096  # bytes that the smallest file takes
 LOSSY, LOSSLESS = 5, 1
 LOSSY_SUFFIXES = (".jpg", ".jpeg", ".webp")
 COUNTING_S = 2.0  # that a folder is looked at; what is found until then is "at least"
-PHOTOGRAPH = 200_000  # bytes of an image in an archive that does not say how many it has
+PHOTOGRAPH = 110_000  # bytes of an image in an archive that does not say how many it has: ImageNet's
+FFCV_SIDE, FFCV_JPEGS = 500, 0.5  # of its file of several sizes: the longest side at most, the share of JPEGs
 EVALUATED = 0.5  # images to evaluate for each one to train on, at most
 SIZED = 2000  # files whose size is asked for; on a network file system each answer takes a while
 
@@ -40,6 +41,11 @@ class Amount:
     kept: int
     whole: bool = True
 
+    @property
+    def at_least(self) -> int:
+        """Images, or how many photographs these files would be."""
+        return self.images or self.files // PHOTOGRAPH
+
 
 def amount_of(config: Mapping, dataset: str) -> Amount:
     """Return the size of a source of a checked config; list a folder for COUNTING_S at most."""
@@ -51,13 +57,26 @@ def amount_of(config: Mapping, dataset: str) -> Amount:
 
 
 def taken(found: Amount, source: Mapping) -> Amount:
-    """Return the amount that a source's `limit`, `copies` and `times` leave, as if it evaluated nothing."""
-    limit, count = source.get("limit"), found.images or found.files // PHOTOGRAPH
+    """Return the amount that a source's `limit`, `copies` and `times` leave, about.
+
+    Images to evaluate have no copies: for each to train on there are EVALUATED of them at most.
+    """
+    limit, count = source.get("limit"), found.at_least
     share = min(1.0, limit * (1 + EVALUATED) / count) if limit and count else 1.0
-    files = share * (source.get("copies") or 1)
+    files = share * ((source.get("copies") or 1) + EVALUATED) / (1 + EVALUATED)
     rows = files * (source.get("times") or 1)
     images, read, kept = (round(each * rows) for each in (found.images, found.read, found.kept))
     return Amount(images, round(found.files * files), read, kept, found.whole)
+
+
+def ffcv_bytes(sizes: Amount, source: Mapping) -> int:
+    """Return the bytes of FFCV's file of a source (docs/ffcv.md), about."""
+    if source.get("resize"):
+        return 3 * sizes.kept
+    if source["layout"] != "image_folder":
+        return sizes.files  # of one size: as they are
+    pixels = min(sizes.kept, sizes.at_least * FFCV_SIDE**2 * 3 // 4)  # three to four, or squarer
+    return round(3 * pixels * (1 - FFCV_JPEGS + FFCV_JPEGS / LOSSY))
 
 
 def unresized(config: Mapping, dataset: str) -> Amount:

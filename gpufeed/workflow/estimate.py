@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda
-from gpufeed.core.dataset_size import Amount, amount_of
+from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
 from gpufeed.core.registry import DERIVED, LOADERS, ON_DEVICE, STORES, store_file
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
@@ -113,17 +113,21 @@ class Estimate:
         found = {f"{folder}/{reference}": 3 * sizes.kept} if compared else {}
         for cell in cells:
             if file := store_file(cell.loader, self.run.config["cache_decoder"], cell.hyper.get("recipe")):
-                decoded = LOADERS[cell.loader].decoded
-                found[f"{folder}/{file}"] = 3 * self._cached(cell, sizes) if decoded else sizes.files
+                loader, size = LOADERS[cell.loader], sizes.files
+                if loader.decoded:
+                    size = 3 * self._cached(cell, sizes)
+                elif loader.reads == "beton":
+                    size = ffcv_bytes(sizes, self.run.config["sources"][dataset])
+                found[f"{folder}/{file}"] = size
         return found
 
     def _cached(self, cell: Cell, sizes: Amount) -> int:
         """Return the pixels of the cache that a cell reads."""
         if not (recipe := cell.hyper.get("recipe")):
             return sizes.kept
-        if not sizes.images:  # of an archive, before it is there
-            return sizes.kept
-        return min(sizes.kept, sizes.images * recipe["short_side"] ** 2 * 3 // 2)  # two to three, or squarer
+        return min(
+            sizes.kept, sizes.at_least * recipe["short_side"] ** 2 * 3 // 2
+        )  # two to three, or squarer
 
     def _waiting(self, cell: Cell) -> int:
         """Return the bytes that a cell's worker processes on one node have in shared memory."""
@@ -143,8 +147,10 @@ class Estimate:
         found = {f"{archives}/{file['name']}": file.get("size") or 0 for file in source.get("files", [])}
         own = source.get("folder")
         linked = own and not self.run.packed and existing(own).stat().st_dev == existing(data).stat().st_dev
-        size = self.amount(dataset).files
-        found[self.run.manifest_of(dataset)] = size - size // (source.get("copies") or 1) if linked else size
+        size, copies = self.amount(dataset).files, source.get("copies") or 1
+        if linked:
+            size = round(size * (copies - 1) / (copies + EVALUATED))
+        found[self.run.manifest_of(dataset)] = size
         return found | self.stores_of(dataset)
 
     def seconds_beyond(self, path: str) -> float:

@@ -202,12 +202,12 @@ def test_ids_have_a_quantity_only_where_it_is_set():
 def test_estimates_are_of_what_is_used():
     found = Amount(1000, 100_000, 10_000, 8000)
     assert taken(found, {}) == found
-    assert taken(found, {"copies": 3}) == Amount(3000, 300_000, 30_000, 24_000)
+    assert taken(found, {"copies": 4}) == Amount(3000, 300_000, 30_000, 24_000)
     assert taken(found, {"times": 3}) == Amount(3000, 100_000, 30_000, 24_000)
-    assert taken(found, {"limit": 100, "copies": 2}) == Amount(300, 30_000, 3000, 2400)
+    assert taken(found, {"limit": 100, "copies": 4}) == Amount(450, 45_000, 4500, 3600)
     assert taken(found, {"limit": 900}) == found
-    archive = Amount(0, 200_000_000, 0, 0)  # of about 1,000 images
-    assert taken(archive, {"limit": 100}).files == 30_000_000
+    archive = Amount(0, 110_000_000, 0, 0)  # of about 1,000 images
+    assert taken(archive, {"limit": 100}).files == 16_500_000
     made = {"layout": "synthetic", "options": SMALL}
     assert training_images(made) == 24
     assert training_images(made | {"limit": 9, "times": 4}) == 36

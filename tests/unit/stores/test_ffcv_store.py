@@ -3,15 +3,19 @@
 import json
 import os
 from dataclasses import replace
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
+from config_fixtures import merged
 from data_fixtures import files_of_at_most
 from hostile_fixtures import hostile_files, photo, saved
 from image_fixtures import encode, write_beton, write_dataset, write_files, write_mixed
 from photograph_fixtures import waves
 
+from gpufeed.core.dataset_size import FFCV_JPEGS, FFCV_SIDE, amount_of, ffcv_bytes
 from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.prepare import prepare
 from gpufeed.decoders.pillow import resized, rgb
 from gpufeed.stores import ffcv_store as beton
 from gpufeed.stores.cache_format import info_path
@@ -213,3 +217,22 @@ def test_what_is_no_file_of_this_manifest_is_refused(manifest, tmp_path):
 def test_the_tolerance_lets_no_exchange_of_colours_pass():
     image = photo()
     assert TOLERANCE.exceeded(image[..., ::-1], image)
+
+
+def test_the_size_that_is_expected_of_real_photographs_is_about_that_of_their_file(real_data, tmp_path):
+    with ZipFile(real_data / "imagenet-800.zip") as archive:
+        names = [info.filename for info in archive.infolist() if not info.is_dir()][::3]
+        sizes = [archive.getinfo(name).file_size for name in names]
+        for name in names:
+            archive.extract(name, tmp_path / "some")
+    manifest = prepare("image_folder", [tmp_path / "some"], tmp_path / "own", "own", {})
+    written = build(manifest, tmp_path / "images.beton").size
+    config = merged("config.yaml")
+    folder, files = {"folder": str(tmp_path / "some")}, {"files": [{"name": "a.zip", "size": sum(sizes)}]}
+    for where in (folder, files):
+        source = config["sources"]["own"] = {"layout": "image_folder", **where}
+        assert ffcv_bytes(amount_of(config, "own"), source) == pytest.approx(written, rel=0.15)
+    resized = source | {"resize": [64, 48]}
+    kept = replace(amount_of(config, "own"), kept=64 * 48)
+    assert ffcv_bytes(kept, resized) == 3 * 64 * 48
+    assert (FFCV_SIDE, FFCV_JPEGS) == (beton.MAX_RESOLUTION, beton.JPEG_SHARE)

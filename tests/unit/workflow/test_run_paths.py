@@ -111,7 +111,7 @@ def test_the_disk_holds_what_a_source_asks_for_and_a_link_takes_nothing(run, tmp
     tiny = run(data=str(tmp_path / "data"))
     source = tiny.config["sources"]["own"] = {"layout": "image_folder", "folder": str(tmp_path / "images")}
     manifest = str(tmp_path / "data/own/manifest.parquet")
-    for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 3}, 2000)):
+    for more, expected in (({}, 0), ({"times": 4}, 0), ({"copies": 4}, 2000)):
         tiny.config["sources"]["own"] = source | more
         assert datasets(tiny).quantity_of(SimpleNamespace(dataset="own")) == more
         assert Estimate(tiny, None, command(), None).files_to_write("own")[manifest] == expected

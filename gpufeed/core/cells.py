@@ -252,10 +252,8 @@ def check_part(config: Mapping, plan: Plan) -> None:
 def impossible(cell: Cell) -> str | None:
     """Why a cell cannot exist on any machine, as a sentence; None if it can."""
     loader = LOADERS[cell.loader]
-    if loader.workers == "never" and cell.workers:
-        return f"{cell.loader} has no worker processes, so workers must be 0"
-    if loader.workers == "required" and not cell.workers:
-        return f"{cell.loader} needs at least one worker process (0 workers is dataloader_sync)"
+    if sentence := without_place_for(cell.workers, cell.loader):
+        return sentence
     if cell.source.get("layout") in MADE and not loader.makes:
         return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
@@ -295,6 +293,15 @@ def impossible(cell: Cell) -> str | None:
         return impossible_with_fastai(cell)
     if cell.trainer == "lightning" and cell.cuda_graphs:
         return "trainer lightning calls Python between the parts of a step, so cuda_graphs must be false"
+    return None
+
+
+def without_place_for(workers: int | str, loader: str) -> str | None:
+    """Return why a loader cannot have so many workers, as a sentence; None if it can."""
+    if LOADERS[loader].workers == "never" and workers:
+        return f"{loader} has no worker processes, so workers must be 0"
+    if LOADERS[loader].workers == "required" and not workers:
+        return f"{loader} needs at least one worker process (0 workers is dataloader_sync)"
     return None
 
 

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import LOADERS
 from gpufeed.core.result_kinds import RESULT_KINDS
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "reference"
@@ -110,6 +111,20 @@ def skipped(reasons: Mapping[str, int], cells: int) -> str:
     """Return which of so many cells a node without a CUDA GPU skips, before anything is prepared."""
     said = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
     return f"No NVIDIA GPU on this node: a job here skips {sum(reasons.values())} of {cells} cells: {said}."
+
+
+def left_out(experiment: str, found: Mapping[str, int]) -> str:
+    """Return what an experiment lists and leaves out, once a reason. found: sentence -> combinations."""
+    loaders: dict[str, list[str]] = {}
+    for sentence in found:
+        loader, _, reason = sentence.partition(" ")
+        if loader in LOADERS:
+            loaders.setdefault(reason, []).append(loader)
+        else:
+            loaders[sentence] = []
+    said = [f"{', '.join(names)} ({reason})" if names else reason for reason, names in loaders.items()]
+    count = sum(found.values())
+    return f"{experiment} leaves out {count} combination{'s' * (count != 1)}: {'; '.join(said)}."
 
 
 def minutes(seconds: float) -> str:

@@ -8,7 +8,7 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.cells import Cell, source_options, without_cuda
+from gpufeed.core.cells import Cell, source_options, without_cuda, without_place_for
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
 from gpufeed.core.registry import DERIVED, LOADERS, ON_DEVICE, STORES, store_file
 from gpufeed.core.run_time_estimate import (
@@ -19,6 +19,7 @@ from gpufeed.core.run_time_estimate import (
     check_room,
     disks,
     existing,
+    left_out,
     shared_memory,
     skipped,
     table,
@@ -224,6 +225,16 @@ class Estimate:
             if size > free:
                 yield too_large(loader, dataset, size, free)
 
+    def left_out_of(self, experiment: str) -> dict[str, int]:
+        """Return why combinations of an experiment cannot be, and how many: sentence -> combinations.
+
+        Without those of a list of `workers` that the same loader has with another number of them.
+        """
+        loaders = {cell.loader for cell in self.run.plan.cells[experiment].values()}
+        crossed = {without_place_for(workers, loader) for loader in loaders for workers in (0, 1)}
+        found = [left for left in self.run.plan.left_out if left.experiment == experiment]
+        return {left.sentence: left.combinations for left in found if left.sentence not in crossed}
+
     def lines(self) -> Iterator[str]:
         """Yield what is printed before the first job of a run starts."""
         config = self.run.config
@@ -235,6 +246,9 @@ class Estimate:
             self.seconds_beyond,
             self.disks_of(frozenset(self.datasets)),
         )
+        for name in self.experiments:
+            if found := self.left_out_of(name):
+                yield left_out(name, found)
         if self.runs_here:
             yield from self.caches_too_large()
         lacks_gpu = self.runs_here and self.workflow.resource_settings.cores and not shows_gpu()

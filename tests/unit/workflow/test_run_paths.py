@@ -240,6 +240,26 @@ def test_an_estimate_is_of_the_experiments_that_the_command_asks_for(run, target
     assert [row for row in rows if row in ("tiny", "other")] == asked
 
 
+def test_what_an_experiment_leaves_out_is_said_once_with_its_reason(run):
+    blocks = {
+        "workers": {"loader": ["dataloader_workers", "replay"], "workers": [0, 2]},
+        "crops": {"loader": ["strips", "dali_cpu", "resident_jpeg"], "recipe": "random_resized_crop"},
+        "step": {"loader": ["replay", "resident"], "cuda_graphs": True, "synchronise": ["epoch", "step"]},
+    }
+    tiny = run({"blocks": blocks}, device="auto")
+    said = [
+        line for line in Estimate(tiny, report(tiny), command(), lambda: 2**40).lines() if "leaves" in line
+    ]
+    assert said == [
+        "tiny leaves out 4 combinations: strips, resident_jpeg (does not crop and resize each image by itself, "
+        "as recipe random_resized_crop wants); a CUDA graph is one launch, so synchronise must be 'epoch' with "
+        "cuda_graphs."
+    ]
+    assert not [
+        line for line in Estimate(run(), report(run()), command(), lambda: 2**40).lines() if "leaves" in line
+    ]
+
+
 def test_an_estimate_of_a_part_has_its_verdicts(run):
     part = run(block=1, only={"loader": ["resident", "replay"]})
     estimate = Estimate(part, report(part), command(), lambda: 2**40)

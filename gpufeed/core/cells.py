@@ -50,6 +50,7 @@ LATER = (
     ("hyper", "trainer", "max_autotune", False),
     ("hyper", "model", "patches", "linear"),
     ("hyper", "trainer", "torch_defaults", False),
+    ("hyper", "trainer", "cold_files", False),
 )
 
 
@@ -345,6 +346,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
             "trainer.torch_defaults uses optimisers that wait for the device, which a CUDA graph cannot "
             "capture, so cuda_graphs must be false"
         )
+    if cell.hyper.get("trainer", {}).get("cold_files") and (sentence := without_cold_files(cell)):
+        return sentence
     if cell.hyper.get("trainer", {}).get("max_autotune") and not cell.compile:
         return "trainer.max_autotune chooses among kernels of torch.compile, so compile must be true"
     if MODELS[cell.model].sized and cell.hyper.get("augment", {}).get("size") is not None:
@@ -353,6 +356,15 @@ def impossible_as_composed(cell: Cell) -> str | None:
             "size, so augment.size must be null"
         )
     return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
+
+
+def without_cold_files(cell: Cell) -> str | None:
+    """Return why a cell reads no files that can be evicted before it, as a sentence; None if it does."""
+    if LOADERS[cell.loader].ceiling or LOADERS[cell.loader].decoded:
+        return f"{cell.loader} reads no image from the disk in an epoch, so trainer.cold_files must be false"
+    if cell.steps is None and cell.epochs > 1:
+        return "a second epoch finds its files in memory, so epochs must be 1 with trainer.cold_files"
+    return None
 
 
 def without_cuda(cells: Iterable[Cell]) -> Counter:

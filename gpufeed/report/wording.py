@@ -95,6 +95,7 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 # Settings that only worker processes have: without workers they say nothing.
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
 # Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
+COLD_FILES = "each file from the disk once, evicted from the page cache before the pass"
 OF_THE_STEP = ("cuda_graphs", "compile")
 # What a table with columns of its own for the rest still needs in the name.
 SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")
@@ -163,7 +164,7 @@ def task(rows: pd.DataFrame) -> str:
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:
-        parts.append(str(first["variant"]))
+        parts.append(str(first["variant"]).replace("trainer.cold_files=true", COLD_FILES))
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)

@@ -18,7 +18,7 @@ from torch import nn
 from gpufeed import native
 from gpufeed.core.cells import Cell, check_batch
 from gpufeed.core.equivalence_verdict import NotPassed, admit, check_same
-from gpufeed.core.errors import Skip, first_line, one_line
+from gpufeed.core.errors import GpufeedError, Skip, first_line, one_line
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import bring, is_packed
@@ -29,6 +29,7 @@ from gpufeed.system import devices
 from gpufeed.system.devices import apply_precision
 from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import keep_freed_blocks
+from gpufeed.system.page_cache import Refused, make_cold, read_in
 from gpufeed.system.telemetry import summary
 from gpufeed.system.telemetry.watch import Watch
 from gpufeed.system.timing import synchronise, warmup
@@ -203,8 +204,12 @@ def train_here(
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
     told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
-    with made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready:
-        loader, watch = ready.loader, ready.watch
+    cold = cell.hyper["trainer"].get("cold_files", False)
+    with (
+        made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready,
+        cold_files(ready, cell.steps) if cold else nullcontext(),
+    ):
+        loader, watch, least_s = ready.loader, ready.watch, 0.0 if cold else least_s
         batches, began = steps_in_epoch(loader), time.perf_counter()
         with watch if watch is not None else nullcontext():
             result = ready.trainer.run(least_s)
@@ -306,6 +311,34 @@ def made_ready(
         done = time.perf_counter()
         setup_s, compile_s = done - setup_start, done - preparing
         yield Ready(model, request, loader, trainer, setup_s, open_s, compile_s, watch, unpack_s)
+
+
+@contextmanager
+def cold_files(ready: Ready, steps: int | None) -> Iterator[None]:
+    """Evict the files of an epoch from the page cache; read them in at the end, for the cells that follow.
+
+    steps: of the cell. Raises Skip where no file is read or the kernel keeps them, and GpufeedError for more
+    steps than an epoch has: the files would be in memory again.
+    """
+    files, batches = ready.loader.files(), steps_in_epoch(ready.loader)
+    if not files:
+        raise Skip("trainer.cold_files evicts files before an epoch, and this loader reads none in it")
+    if (steps or 0) > batches:
+        raise GpufeedError(
+            f"trainer.cold_files with {steps} steps, and {batches} batches in an epoch",
+            f"at most {batches} steps: in a second epoch the files are in memory",
+            "lower `steps`, or raise `copies` of the source",
+        )
+    try:
+        evicted = make_cold(files)
+    except Refused as reason:
+        raise Skip(str(reason)) from None
+    if ready.watch is not None:
+        ready.watch.seen.page_cache_share = 1 - evicted
+    try:
+        yield
+    finally:
+        read_in(files)
 
 
 def together(loadings: list[dict[str, Any] | None]) -> dict[str, Any] | None:

@@ -4,12 +4,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from data_fixtures import REPOSITORY
+from data_fixtures import REPOSITORY, needs_eviction
 from hostile_fixtures import available
 from hypothesis import given
 from hypothesis import strategies as st
@@ -193,14 +191,6 @@ def test_a_point_that_fails_does_not_stop_the_others(data, tmp_path):
     alone = swept("pillow", {"broken": broken.root / "manifest.parquet"})
     assert alone["status"] == "failed"
     assert "no point of pillow" in alone["sentence"]
-
-
-def needs_eviction(path) -> None:
-    """Skips where files live in memory, and nothing can be evicted."""
-    holding = [p for p in psutil.disk_partitions(all=True) if Path(path).is_relative_to(p.mountpoint)]
-    kind = max(holding, key=lambda partition: len(partition.mountpoint)).fstype
-    if kind in ("tmpfs", "ramfs"):
-        pytest.skip(f"{path} lies on {kind}, which keeps its pages")
 
 
 @pytest.mark.parametrize("decoder", ["simplejpeg", "dali_cpu", "strips"])

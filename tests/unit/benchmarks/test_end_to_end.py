@@ -9,6 +9,7 @@ import measure_fixtures as toys
 import pandas as pd
 import pytest
 import torch
+from data_fixtures import needs_eviction
 from image_fixtures import request, write_dataset
 
 from gpufeed.benchmarks.end_to_end import COLUMNS, dataset_facts, measure
@@ -19,6 +20,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import pack
 from gpufeed.report.load_records import read_records
 from gpufeed.stores.decoded_cache import build
+from gpufeed.system import page_cache
 from gpufeed.system.cores import can_restrict, on_cores
 from gpufeed.system.environment import cores_allowed, filesystem
 from gpufeed.system.job_log import job_log
@@ -141,6 +143,40 @@ def test_a_record_tells_of_broken_files_and_of_its_cache(tmp_path):
     assert (facts["samples"], facts["quarantined"]) == (29, 25)
     assert facts["examples"] == broken[:20]
     assert facts["cache"].startswith("pillow ")
+
+
+@pytest.fixture
+def run_cold(tmp_path, monkeypatch):
+    """Measures a cell of 23 image files in batches of 8 that are evicted before; returns record and files."""
+    toys.register(monkeypatch)
+    manifest = write_dataset(tmp_path / "tiny")
+
+    def run_cold(**axes):
+        cell = toys.toy_cell(**{"loader": "dataloader_sync", "steps": 3, **axes})
+        cell["hyper"]["trainer"] = cell["hyper"]["trainer"] | {"cold_files": True}
+        record, _ = measure(cell, 0, manifest.root / "manifest.parquet", None, "login1", least_s=1000.0)
+        return record, [str(manifest.paths()[sample_id]) for sample_id in manifest.ids("train")]
+
+    return run_cold
+
+
+def test_a_cold_pass_reads_evicted_files_once_and_leaves_them_in_memory(run_cold, tmp_path):
+    needs_eviction(tmp_path)
+    record, files = run_cold()
+    assert record.status == "done", record.sentence
+    assert record.telemetry["host"]["page_cache_share"] <= 1 - page_cache.COLD
+    assert [epoch["images"] for epoch in record.epochs] == [23]  # whatever least_s
+    assert page_cache.evicted_share(files) == 0
+
+
+def test_a_cold_pass_that_cannot_be_had_says_why(run_cold, monkeypatch):
+    record, _ = run_cold(steps=4)
+    assert (record.status, "4 steps, and 3 batches" in record.sentence) == ("failed", True)
+    record, _ = run_cold(loader="ToyLoader")
+    assert (record.status, "reads none" in record.sentence) == ("skipped", True)
+    monkeypatch.setattr(page_cache, "evict", lambda paths: None)
+    record, _ = run_cold()
+    assert (record.status, "The kernel kept 100 %" in record.sentence) == ("skipped", True)
 
 
 def test_the_statistics_are_those_of_the_steps(run):

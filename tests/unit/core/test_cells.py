@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from record_fixtures import cell
 
-from gpufeed.core.cells import LATER, impossible, settle
+from gpufeed.core.cells import LATER, impossible, impossible_as_composed, settle
 from gpufeed.core.equivalence_verdict import loader_settings
 
 
@@ -42,6 +42,16 @@ def test_auto_workers_are_none_for_a_loader_without_any():
     assert "-wauto-c4-" in auto["spdl"].id
     assert [impossible(one) for one in auto.values()] == [None] * 3
     assert auto["spdl"].prefetch_factor == 2
+
+
+def test_evicted_files_are_those_that_an_epoch_reads_once():
+    cold = with_choice(["hyper", "trainer", "cold_files"], True)
+    files = {"loader": "dali_gpu", "workers": 0}
+    assert "resident reads no image" in impossible_as_composed(cold)
+    assert "replay reads no image" in impossible_as_composed(replace(cold, loader="replay"))
+    assert impossible_as_composed(replace(cold, **files, epochs=1)) is None
+    assert impossible_as_composed(replace(cold, **files, epochs=2, steps=9)) is None
+    assert "epochs must be 1" in impossible_as_composed(replace(cold, **files, epochs=2))
 
 
 def test_cores_are_those_of_one_node():

@@ -10,7 +10,7 @@ import sweep_fixtures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufeed.report import find_results, load_records, publish, significance, tables
+from gpufeed.report import find_results, load_records, publish, significance, tables, wording
 from gpufeed.report.sections import ceilings_rows, decoding_tables, provenance
 from gpufeed.report.tables import epoch_starts
 
@@ -94,6 +94,17 @@ def test_the_ceiling_is_that_of_the_same_work_on_the_same_machine(tmp_path):
     assert table.loc[("resident", "torch", made.H200, 64), "ceiling_share"] == pytest.approx(0.9)
     assert table.loc[("replay", "cpu", made.H200, 64), "ceiling_share"] == 1.0
     assert pd.isna(table.loc[("overlap", "none", made.H200, 64), "ceiling_share"])
+
+
+def test_a_cold_pass_is_named_and_has_neither_ceiling_nor_rivals_among_the_warm(tmp_path):
+    cold = ("trainer.cold_files=true",)
+    paths = made.write_speeds(tmp_path, made.cell("replay"), [1000])
+    for loader, overrides, speed in (("dali_gpu", (), 900), ("dali_gpu", cold, 90), ("overlap", cold, 80)):
+        paths += made.write_speeds(tmp_path, made.cell(loader, overrides=overrides), [speed])
+    warm, cold = tables.tasks(table_of(paths))
+    assert warm.set_index("loader")["ceiling_share"].to_dict() == {"replay": 1.0, "dali_gpu": 0.9}
+    assert cold.set_index("loader")["ceiling_share"].isna().to_dict() == {"dali_gpu": True, "overlap": True}
+    assert [wording.COLD_FILES in wording.task(rows) for rows in (warm, cold)] == [False, True]
 
 
 def test_a_task_is_named_by_the_overrides_that_not_all_cells_share(tmp_path):

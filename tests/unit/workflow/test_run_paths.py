@@ -251,9 +251,9 @@ def test_what_an_experiment_leaves_out_is_said_once_with_its_reason(run):
         line for line in Estimate(tiny, report(tiny), command(), lambda: 2**40).lines() if "leaves" in line
     ]
     assert said == [
-        "tiny leaves out 4 combinations: strips, resident_jpeg (does not crop and resize each image by itself, "
-        "as recipe random_resized_crop wants); a CUDA graph is one launch, so synchronise must be 'epoch' with "
-        "cuda_graphs."
+        "tiny leaves out 4 combinations: strips, resident_jpeg (does not crop and resize each image by "
+        "itself, as recipe random_resized_crop wants); a CUDA graph is one launch, so synchronise must be "
+        "'epoch' with cuda_graphs."
     ]
     assert not [
         line for line in Estimate(run(), report(run()), command(), lambda: 2**40).lines() if "leaves" in line

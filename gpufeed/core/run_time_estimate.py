@@ -28,6 +28,7 @@ DATASET_S = 15  # its files, its caches and its strips
 USUAL_PIXELS = 10**8  # which all these seconds are of: 25,000 images of 64 x 64
 PIXELS_PER_S = 3 * 10**7  # that a core reads, decodes and resizes
 CEILING_EPOCHS = 50  # of the cell's loader, in one measurement of ceilings
+GATE_EPOCHS = 3  # of training, in one verdict
 GIB = 2**30
 SHM = "/dev/shm"  # where worker processes put their batches
 LARGER_DISK = (

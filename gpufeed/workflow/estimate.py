@@ -14,6 +14,7 @@ from gpufeed.core.registry import DERIVED, LOADERS, ON_DEVICE, STORES, store_fil
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
+    GATE_EPOCHS,
     Disk,
     beyond,
     check_room,
@@ -158,7 +159,7 @@ class Estimate:
         """Return what a measurement takes longer than its kind, with more or larger images than usual."""
         kind, name, *rest = Path(path).relative_to(self.run.results).parts
         if kind == "gate":
-            return beyond(self.amount(name).read, self.cores)
+            return beyond(GATE_EPOCHS * self.amount(name).read, self.cores)
         cells = self.run.plan.cells
         cell = cells[name][rest[0].removesuffix(".json")] if kind in ("records", "ceilings") else None
         if cell is None or LOADERS[cell.loader].ceiling or LOADERS[cell.loader].decoded:

@@ -8,7 +8,7 @@ import pytest
 
 from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.run_time_estimate import SHM, gib
+from gpufeed.core.run_time_estimate import PIXELS_PER_S, SHM, gib
 from gpufeed.workflow.benchmarks import Benchmarks, Models
 from gpufeed.workflow.datasets import Datasets
 from gpufeed.workflow.estimate import Estimate
@@ -215,6 +215,14 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
         assert error.value.remedy == disk.remedy
         object.__setattr__(disk, "free", free)
     assert len([line for line in said if "Expected minutes" in line]) == 1
+
+
+def test_a_verdict_reads_three_epochs_of_a_large_dataset(run):
+    tiny = run()
+    tiny.config["sources"]["synthetic"]["options"] |= {"count": 10**6, "size": 512}
+    estimate = Estimate(tiny, report(tiny), command(), lambda: 2**40)
+    (gate, *_) = report(tiny).documents_of("tiny")["gates"]
+    assert estimate.seconds_beyond(gate) == pytest.approx(3 * 10**6 * 512**2 / (4 * PIXELS_PER_S), rel=0.01)
 
 
 @pytest.mark.parametrize(

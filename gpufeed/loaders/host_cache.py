@@ -10,12 +10,11 @@ import torch
 
 from gpufeed.loaders.base import Batch, LoadRequest, empty_batch, send, upload
 from gpufeed.loaders.prefetch import AheadLoader
-from gpufeed.loaders.resident import SHARE_OF_FREE, check_request
+from gpufeed.loaders.resident import SHARE_OF_FREE, check_request, fill
 from gpufeed.loaders.scaled_crops import HostCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
-CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
 log = logging.getLogger("gpufeed")
 
 
@@ -81,18 +80,15 @@ class HostCacheLoader(AheadLoader):
 def copy_rows(cache: np.ndarray, rows: np.ndarray, pin: bool) -> torch.Tensor | None:
     """The rows of a uint8 (N, H, W, 3) array in (pinned) memory; None, with a line in the log, if there is
     no room for them."""
-    shape, image = (len(rows), *cache.shape[1:]), int(np.prod(cache.shape[1:]))
-    if not has_room(len(rows) * image, pin):
+    shape = len(rows), *cache.shape[1:]
+    if not has_room(int(np.prod(shape)), pin):
         return None
     try:
         copied = torch.empty(shape, dtype=torch.uint8, pin_memory=pin)
     except RuntimeError as error:  # a limit on locked memory, or on the driver's part of it
         log.warning("no pinned memory (%s): the cache is read through a memory map", error)
         return None
-    step = max(1, CHUNK_BYTES // image)
-    for start in range(0, len(rows), step):
-        copied.numpy()[start : start + step] = cache[rows[start : start + step]]
-    return copied
+    return fill(copied, cache, rows)
 
 
 def has_room(size: int, pin: bool) -> bool:

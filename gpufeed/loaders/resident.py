@@ -12,7 +12,7 @@ from gpufeed.loaders.scaled_crops import DeviceCacheCrops
 from gpufeed.stores.cache_format import open_cache
 from gpufeed.system.host_memory import free_host_bytes
 
-CHUNK_BYTES = 64 * 2**20  # the pinned buffer of the one copy
+CHUNK_BYTES = 64 * 2**20  # of the cache that are copied at a time
 SHARE_OF_FREE = 0.9  # leaves room for the batches themselves; the model has its own say later
 
 
@@ -133,13 +133,13 @@ def check_room(needed: int, free: int, request: LoadRequest) -> None:
 
 
 def copy_rows(cache: np.ndarray, rows: np.ndarray, device: torch.device) -> torch.Tensor:
-    """The rows of a uint8 (N, H, W, 3) array on the device, through one small (pinned) buffer."""
-    shape = cache.shape[1:]
-    images = torch.empty((len(rows), *shape), dtype=torch.uint8, device=device)
-    step = max(1, CHUNK_BYTES // int(np.prod(shape)))
-    buffer = torch.empty((min(step, len(rows)), *shape), dtype=torch.uint8, pin_memory=device.type == "cuda")
+    """Return the rows of a uint8 (N, H, W, 3) array on the device."""
+    return fill(torch.empty((len(rows), *cache.shape[1:]), dtype=torch.uint8, device=device), cache, rows)
+
+
+def fill(images: torch.Tensor, cache: np.ndarray, rows: np.ndarray) -> torch.Tensor:
+    """Copy the rows of an array to `images`, on any device, a chunk at a time; return it."""
+    step = max(1, CHUNK_BYTES // int(np.prod(cache.shape[1:])))
     for start in range(0, len(rows), step):
-        chosen = rows[start : start + step]
-        buffer.numpy()[: len(chosen)] = cache[chosen]
-        images[start : start + len(chosen)].copy_(buffer[: len(chosen)])  # waits: the buffer is used again
+        images[start : start + step].copy_(torch.from_numpy(cache[rows[start : start + step]]))
     return images

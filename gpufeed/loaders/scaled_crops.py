@@ -36,22 +36,16 @@ class ScaledCrops:
         return int(self.sizes.sum())
 
     def copy_to(self, flat: torch.Tensor) -> None:
-        """Copies the split's images, end to end, to uint8 (bytes,) on any device, through a small buffer."""
+        """Copies the split's images, end to end, to uint8 (bytes,) on any device, a chunk at a time."""
         ends = np.cumsum(self.sizes)
-        starts, size = ends - self.sizes, max(CHUNK_BYTES, int(self.sizes.max()))
-        buffer = torch.empty(min(size, len(flat)), dtype=torch.uint8, pin_memory=flat.is_cuda)
-        first = 0
+        starts, first = ends - self.sizes, 0
         while first < len(starts):
-            last = int(np.searchsorted(ends, starts[first] + len(buffer), side="right"))
-            used = buffer[: ends[last - 1] - starts[first]]
-            for row, place in zip(range(first, last), starts[first:last] - starts[first], strict=True):
-                used.numpy()[place : place + self.sizes[row]] = self._image(row)
-            flat[starts[first] : ends[last - 1]].copy_(used)  # waits: the buffer is used again
+            last = max(first + 1, int(np.searchsorted(ends, starts[first] + CHUNK_BYTES, side="right")))
+            places = zip(self.starts[first:last], self.sizes[first:last], strict=True)
+            chunk = np.concatenate([self.pixels[place : place + size] for place, size in places])
+            flat[starts[first] : ends[last - 1]].copy_(torch.from_numpy(chunk))
             first = last
         self.starts = starts
-
-    def _image(self, row: int) -> np.ndarray:
-        return self.pixels[self.starts[row] : self.starts[row] + self.sizes[row]]
 
 
 class DeviceCacheCrops(ScaledCrops):

@@ -6,7 +6,7 @@ import torch
 from image_fixtures import request, write_cache, write_dataset
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.loaders import host_cache
+from gpufeed.loaders import host_cache, resident
 from gpufeed.loaders.host_cache import HostCacheLoader, allocated, copy_rows, mapped
 from gpufeed.system import host_memory
 
@@ -29,7 +29,7 @@ def epoch_of(loader) -> dict[int, np.ndarray]:
 
 
 def test_copies_every_byte_in_chunks(monkeypatch):
-    monkeypatch.setattr(host_cache, "CHUNK_BYTES", 3 * 12)
+    monkeypatch.setattr(resident, "CHUNK_BYTES", 3 * 12)
     assert np.array_equal(copy_rows(CACHE, ROWS, pin=False).numpy(), CACHE[ROWS])
 
 

@@ -10,7 +10,8 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import load, store_file
 from gpufeed.datasets.image_folder import reorganise
 from gpufeed.decoders.pillow import resized, rgb
-from gpufeed.loaders import host_cache
+from gpufeed.loaders import host_cache, scaled_crops
+from gpufeed.loaders.scaled_crops import HostCacheCrops
 from gpufeed.stores.cache_format import read_info
 from gpufeed.stores.decoded_cache import build_named
 from gpufeed.stores.scaled_cache import ScaledImages, open_scaled
@@ -91,6 +92,17 @@ def test_crops_out_of_the_cache_are_the_windows_of_the_scaled_images(manifest, p
             for batch in opened:
                 for image, sample_id in zip(batch.images, batch.ids.tolist(), strict=True):
                     assert np.array_equal(image.numpy(), expected(sample_id, epoch))
+
+
+@pytest.mark.parametrize("chunk", [1, 50_000])  # less than an image, and of several
+def test_the_split_is_copied_in_chunks(manifest, path, monkeypatch, chunk):
+    monkeypatch.setattr(scaled_crops, "CHUNK_BYTES", chunk)
+    crops = HostCacheCrops(request(manifest, path, recipe=RandomResizedCrop(32, short_side=SHORT)))
+    pixels, images = open_scaled(path, manifest)
+    expected = [pixels[images.place(sample_id)[0]] for sample_id in manifest.ids("train").tolist()]
+    crops.load()
+    assert np.array_equal(crops.pixels, np.concatenate(expected))
+    assert crops.starts.tolist() == np.cumsum([0, *map(len, expected)])[:-1].tolist()
 
 
 def expected_samples(manifest, path, recipe):

@@ -81,6 +81,15 @@ def photographs(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
+def open_loader():
+    """(name, request) -> that loader, open until the test ends; skips it where this node lacks something."""
+    from image_fixtures import opener  # imports torch
+
+    with opener() as open_loader:
+        yield open_loader
+
+
+@pytest.fixture
 def node(tmp_path, monkeypatch):
     """A node with a C++ compiler and ninja, without a GPU; installs an nvcc of a version in a folder."""
     return planted_node(tmp_path, monkeypatch)

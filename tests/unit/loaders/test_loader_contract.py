@@ -21,7 +21,7 @@ from image_fixtures import (
 )
 from process_fixtures import left_after
 
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.decoders.base import EXACT, Tolerance
 from gpufeed.decoders.fallback import resize_tolerance
@@ -113,13 +113,8 @@ def several_sizes(tmp_path_factory):
 
 
 @pytest.fixture
-def make(dataset, device):
-    """(case, changes of the request) -> an open loader, closed after the test.
-
-    of: another dataset. Skips the test, with the loader's own sentence, where this node or device cannot
-    run it.
-    """
-    made = []
+def make(dataset, device, open_loader):
+    """(case, changes of the request) -> an open loader. of: another dataset."""
 
     def make_loader(case: Case, of=None, **changes):
         manifest, cache = of or dataset
@@ -130,17 +125,9 @@ def make(dataset, device):
             "prefetch_factor": 2 if case.workers else None,
             **changes,
         }
-        try:
-            loader = load("loader", case.name)(request(manifest, cache, **settings))
-            made.append(loader)
-            loader.open()
-        except Skip as skip:
-            pytest.skip(str(skip))
-        return loader
+        return open_loader(case.name, request(manifest, cache, **settings))
 
-    yield make_loader
-    for loader in made:
-        loader.close()
+    return make_loader
 
 
 def tolerance(case: Case, loader: Loader, dataset) -> Tolerance:

@@ -15,7 +15,6 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.base import Tolerance
 from gpufeed.decoders.pillow import rgb
-from gpufeed.loaders.spdl import SpdlLoader
 from gpufeed.loaders.spdl_batches import Crop, Ffmpeg
 
 RECIPE = RandomResizedCrop(32, short_side=40, seed=3)
@@ -33,22 +32,11 @@ def manifest(tmp_path):
 
 
 @pytest.fixture
-def make(manifest):
-    """(changes of the request) -> an open loader, closed after the test."""
-    made = []
-
-    def make_loader(**changes):
-        loader = SpdlLoader(request(manifest, None, workers=2, **{"recipe": RECIPE, **changes}))
-        made.append(loader)
-        try:
-            loader.open()
-        except Skip as skip:
-            pytest.skip(str(skip))
-        return loader
-
-    yield make_loader
-    for loader in made:
-        loader.close()
+def make(manifest, open_loader):
+    """(changes of the request) -> an open loader."""
+    return lambda **changes: open_loader(
+        "spdl", request(manifest, None, workers=2, **{"recipe": RECIPE, **changes})
+    )
 
 
 @pytest.mark.parametrize("recipe", [RECIPE, RECIPE.for_evaluation()], ids=["training", "evaluation"])

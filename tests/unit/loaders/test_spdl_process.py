@@ -31,8 +31,7 @@ from transform_fixtures import (
 
 from gpufeed.augment.cpu import CpuAugment
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
-from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.registry import load
+from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
 
 pytest.importorskip("spdl.pipeline")
@@ -64,26 +63,23 @@ def count(kind):
 
 
 @pytest.fixture
-def make(manifest, kind):
-    """(changes of the request) -> an open loader with processes of its own, closed after the test."""
-    made = []
-
-    def make_loader(of=manifest, name=KINDS[kind][0], **changes):
-        loader = load("loader", name)(request(of, None, **{**OWN, **changes}))
-        made.append(loader)
-        try:
-            loader.open()
-        except Skip as skip:
-            pytest.skip(str(skip))
-        return loader
-
-    yield make_loader
-    for loader in made:
-        loader.close()
+def no_thread_stays():
+    """Fails where a pool's thread has not ended once the loaders are closed."""
+    yield
     for thread in threading.enumerate():
         if "ExecutorManager" in type(thread).__name__:  # of a pool: it may ask for ever who lives
             thread.join(10)
             assert not thread.is_alive()
+
+
+@pytest.fixture
+def make(manifest, kind, no_thread_stays, open_loader):
+    """(changes of the request) -> an open loader with processes of its own."""
+
+    def make(of=manifest, name=KINDS[kind][0], **changes):
+        return open_loader(name, request(of, None, **{**OWN, **changes}))
+
+    return make
 
 
 def processes() -> set[psutil.Process]:

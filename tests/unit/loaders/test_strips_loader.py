@@ -30,20 +30,10 @@ def manifest(tmp_path_factory):
 
 
 @pytest.fixture
-def make(manifest):
-    made = []
-
-    def make_loader(**changes):
-        loader = StripsLoader(
-            request(manifest, None, strips=manifest.root / "strips.bin", threads=2, **changes)
-        )
-        made.append(loader)
-        loader.open()
-        return loader
-
-    yield make_loader
-    for loader in made:
-        loader.close()
+def make(manifest, open_loader):
+    """(changes of the request) -> an open loader."""
+    usual = {"strips": manifest.root / "strips.bin", "threads": 2}
+    return lambda **changes: open_loader("strips", request(manifest, None, **usual, **changes))
 
 
 @pytest.fixture(params=[4, 9, 14])

@@ -204,52 +204,6 @@ class Plan:
         return max([*self.repeats.values(), *(auto.most for auto in self.auto.values())])
 
 
-def chosen(config: Mapping, plan: Plan) -> dict[str, dict[str, Cell]]:
-    """Experiment -> its cells that a run measures: all, or those with the values that `only` names.
-
-    Values are compared as text, since Snakemake reads those of a mapping in `--config` as text.
-    """
-    only = {axis: value if isinstance(value, list) else [value] for axis, value in config["only"].items()}
-    wanted = {axis: set(map(as_text, values)) for axis, values in only.items()}
-
-    def has_all(cell: Cell) -> bool:
-        return all(as_text(getattr(cell, axis)) in texts for axis, texts in wanted.items())
-
-    return {
-        name: {id: cell for id, cell in cells.items() if has_all(cell)} for name, cells in plan.cells.items()
-    }
-
-
-def as_text(value: Any) -> str:
-    """A value of an axis as text, the same for 0, 0.0 and "0", and for true and "True"."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value.lower())
-        except ValueError:
-            return value
-    is_number = isinstance(value, float | int) and not isinstance(value, bool)
-    return f"{value:g}" if is_number else json.dumps(value)
-
-
-def check_part(config: Mapping, plan: Plan) -> None:
-    """Raise GpufeedError for `only` or `block` that leave a run nothing to measure."""
-    for axis in config["only"]:
-        if axis not in AXES:
-            raise unknown("axis", axis, AXES, "only")
-    if not any(chosen(config, plan).values()):
-        raise GpufeedError(
-            f"no cell with {', '.join(f'{axis} {value!r}' for axis, value in config['only'].items())} (only)",
-            "values that a cell of an experiment has",
-            "correct `only`, or add such a cell to a block",
-        )
-    if config["block"] is not None and config["block"] >= plan.most_repeats:
-        raise GpufeedError(
-            f"block {config['block']}, and no experiment with more than {plan.most_repeats} repeats",
-            f"at most {plan.most_repeats - 1}, since blocks are counted from 0",
-            "raise `repeats`, or name another block",
-        )
-
-
 def impossible(cell: Cell) -> str | None:
     """Why a cell cannot exist on any machine, as a sentence; None if it can."""
     loader = LOADERS[cell.loader]

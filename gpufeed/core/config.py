@@ -13,7 +13,7 @@ import yaml
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cells import Cell, Plan, check_batch, check_part, plan
+from gpufeed.core.cells import Cell, Plan, check_batch, plan
 from gpufeed.core.config_schema import explain, first_error, read_yaml, validator
 from gpufeed.core.config_sources import check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, unknown
@@ -25,6 +25,7 @@ from gpufeed.core.plan_kernels import check_lines
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE, STORES
+from gpufeed.core.run_part import check_part
 
 PACKAGE = Path(__file__).resolve().parents[1]
 ROOT = PACKAGE.parent

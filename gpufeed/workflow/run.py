@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from gpufeed.core.cells import Cell, Plan, chosen
+from gpufeed.core.cells import Cell, Plan
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import STORES, takes_extension
 from gpufeed.core.retry_policy import attempt, planning_node
+from gpufeed.core.run_part import chosen
 from gpufeed.core.vit_options import BY_EXTENSION
 
 

@@ -42,7 +42,7 @@ class Amount:
     whole: bool = True
 
     @property
-    def at_least(self) -> int:
+    def count(self) -> int:
         """Images, or how many photographs these files would be."""
         return self.images or self.files // PHOTOGRAPH
 
@@ -61,8 +61,8 @@ def taken(found: Amount, source: Mapping) -> Amount:
 
     Images to evaluate have no copies: for each to train on there are EVALUATED of them at most.
     """
-    limit, count = source.get("limit"), found.at_least
-    share = min(1.0, limit * (1 + EVALUATED) / count) if limit and count else 1.0
+    limit = source.get("limit")
+    share = min(1.0, limit * (1 + EVALUATED) / found.count) if limit and found.count else 1.0
     files = share * ((source.get("copies") or 1) + EVALUATED) / (1 + EVALUATED)
     rows = files * (source.get("times") or 1)
     images, read, kept = (round(each * rows) for each in (found.images, found.read, found.kept))
@@ -75,7 +75,7 @@ def ffcv_bytes(sizes: Amount, source: Mapping) -> int:
         return 3 * sizes.kept
     if source["layout"] != "image_folder":
         return sizes.files  # of one size: as they are
-    pixels = min(sizes.kept, sizes.at_least * FFCV_SIDE**2 * 3 // 4)  # three to four, or squarer
+    pixels = min(sizes.kept, sizes.count * FFCV_SIDE**2 * 3 // 4)  # three to four, or squarer
     return round(3 * pixels * (1 - FFCV_JPEGS + FFCV_JPEGS / LOSSY))
 
 

@@ -94,8 +94,8 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 # Settings that only worker processes have: without workers they say nothing.
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
-# Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
 COLD_FILES = "each file from the disk once, evicted from the page cache before the pass"
+# Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
 OF_THE_STEP = ("cuda_graphs", "compile")
 # What a table with columns of its own for the rest still needs in the name.
 SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")

@@ -127,9 +127,8 @@ class Estimate:
         """Return the pixels of the cache that a cell reads."""
         if not (recipe := cell.hyper.get("recipe")):
             return sizes.kept
-        return min(
-            sizes.kept, sizes.at_least * recipe["short_side"] ** 2 * 3 // 2
-        )  # two to three, or squarer
+        # two to three, or squarer
+        return min(sizes.kept, sizes.count * recipe["short_side"] ** 2 * 3 // 2)
 
     def _waiting(self, cell: Cell) -> int:
         """Return the bytes that a cell's worker processes on one node have in shared memory."""
@@ -138,7 +137,7 @@ class Estimate:
             return 0
         cores = cell.cores or self.cores
         workers = max(1, cores // cell.devices) if cell.workers == "auto" else cell.workers
-        pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.images)
+        pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.count)
         value = 1 if cell.augment in ON_DEVICE else 4  # uint8, or float32
         return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)
 

@@ -147,7 +147,7 @@ def fill_rows(out: torch.Tensor, decoded: DeviceDecoded) -> list[Outcome]:
     return outcomes
 
 
-def checked(decoded: DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
+def checked(decoded: Decoded | DeviceDecoded, shapes: Sequence[tuple[int, ...]]) -> list[Outcome]:
     """The outcomes, in which an image of another shape than it should have counts as failed."""
     outcomes = list(decoded.outcomes)
     for place, (image, shape) in enumerate(zip(decoded.images, shapes, strict=True)):

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from multiprocessing import get_context
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -25,10 +25,10 @@ import torch
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import DECODERS, load
-from gpufeed.decoders.base import DeviceDecoded, Outcome, bad_file, checked
+from gpufeed.decoders.base import Decoded, DeviceDecoded, Outcome, bad_file, checked
 from gpufeed.decoders.decoding_process import Opening, Task, serve
 from gpufeed.decoders.encoded_file import mean_size, read_file
-from gpufeed.decoders.image_transfer import split
+from gpufeed.decoders.image_transfer import split, to_device
 
 SLOTS = 3  # batches in flight: one is copied or used, and no process waits for the slowest of a batch
 COPIERS = 4  # threads that copy the images of a batch to a slot
@@ -394,8 +394,7 @@ class CallBulk(Bulk):
             for number, data in zip(numbers, read, strict=True):
                 yield self._checked(number, self.decoder.decode_to(data, self.decoder.device))
         else:
-            decode = partial(self.decoder.decode_to, device=torch.device("cpu"))
-            for number, decoded in zip(numbers, ahead(self.caller, decode, read), strict=True):
+            for number, decoded in zip(numbers, ahead(self.caller, self.decoder.decode, read), strict=True):
                 yield self._delivered(number, self._checked(number, decoded))
 
     def _read(self, number: int) -> list[bytes]:
@@ -410,20 +409,23 @@ class CallBulk(Bulk):
         self._take(number, self.decoder.decode_into(data, out))
         return out if self.slots is None else delivered(self.files, self.slots, number)
 
-    def _checked(self, number: int, decoded: DeviceDecoded) -> list[torch.Tensor]:
+    def _checked(self, number: int, decoded: Decoded | DeviceDecoded) -> list:
         """The images of batch `number`, each of the size that it should have."""
         shapes = [self.files.shapes[i] for i in self.files.numbers(number)]
         self._take(number, checked(decoded, shapes))
         return decoded.images
 
-    def _delivered(self, number: int, images: list[torch.Tensor]) -> list[torch.Tensor]:
+    def _delivered(self, number: int, images: list[np.ndarray]) -> list[torch.Tensor]:
         """Images of the host on the device, by way of a slot."""
         if self.device.type == "cpu":
-            return images
-        # torch's own threads would share each image, which a busy core makes far slower than one thread is
-        views = self.files.images(self.files.numbers(number), self.slots.free(number % SLOTS))
-        pairs = [(view.numpy(), image.numpy()) for view, image in zip(views, images, strict=True)]
-        list(self.copiers.map(lambda pair: np.copyto(*pair), pairs))
+            return to_device(images, self.device)
+        slot, bounds = self.slots.free(number % SLOTS).numpy(), self.files.bounds(self.files.numbers(number))
+
+        def copy(first: int) -> None:  # few calls: each takes the interpreter's lock from the decoding thread
+            for i in range(first, len(images), COPIERS):
+                slot[bounds[i] : bounds[i + 1]] = images[i].reshape(-1)
+
+        list(self.copiers.map(copy, range(COPIERS)))
         return delivered(self.files, self.slots, number)
 
     def _take(self, number: int, outcomes: list[Outcome]) -> None:

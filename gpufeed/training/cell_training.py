@@ -204,7 +204,7 @@ def train_here(
 ) -> Trained:
     """As train, in this process: all of a cell with one device, a rank of one with several."""
     told, called = (on_epoch, checkpoints, telemetry), time.perf_counter()
-    cold = cell.hyper["trainer"].get("cold_files", False)
+    cold = cell.hyper.get("trainer", {}).get("cold_files", False)
     with (
         made_ready(cell, repeat, manifest, stores, place, gate, *told) as ready,
         cold_files(ready, cell.steps) if cold else nullcontext(),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from image_fixtures import request
 from process_fixtures import left_after
-from test_spdl_process import OWN, make, manifest, processes  # noqa: F401
+from test_spdl_process import OWN, make, manifest, no_thread_stays, processes  # noqa: F401
 from transform_fixtures import brief, ending, growing, hanging, slow, stopping
 
 from gpufeed.core.errors import GpufeedError

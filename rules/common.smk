@@ -61,7 +61,7 @@ RESOURCES = JobResources(RUN, GATES, workflow)
 CODES = Codes(RUN)
 REPORT = Report(RUN, GATES, REPEATS, BENCHMARKS, MODELS, AGAIN_BY)
 ESTIMATE = Estimate(RUN, REPORT, workflow, free_host_bytes, logger.info)
-DATASETS = Datasets(RUN, GATES, ESTIMATE.check_room)
+DATASETS = Datasets(RUN, GATES, ESTIMATE.announce_and_check)
 
 
 wildcard_constraints:

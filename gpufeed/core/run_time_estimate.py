@@ -80,15 +80,15 @@ def table(
         own = [path for path in dict.fromkeys(paths) if path not in seen]
         seen.update(own)
         places = {path: Path(path).relative_to(results) for path in own}
-        seconds, untold = {}, 0
+        seconds, guessed = {}, 0
         for path, place in places.items():
-            lasts = took(place, folders, least_s)
-            seconds[path] = usual(place) + more(path) if lasts is None else lasts
-            untold += lasts is None and place.parts[0] == "records"
+            lasts = measured_seconds(place, folders, least_s)
+            seconds[path] = usual_seconds(place) + more(path) if lasts is None else lasts
+            guessed += lasts is None and place.parts[0] == "records"
         whole += sum(seconds.values())
         left += sum(lasts for path, lasts in seconds.items() if not Path(path).exists())
         repeats = sum(place.parts[0] == "records" for place in places.values())
-        said = counted(own, results) + ", no repeat timed before: a guess" * (0 < repeats == untold)
+        said = counted(own, results) + ", a guess: none was timed" * (0 < repeats == guessed)
         expected = minutes(sum(seconds.values())) if own else "-"
         rows.append((name, expected, said or "nothing to measure"))
     preparing = sum(manifests.values())
@@ -139,7 +139,7 @@ def counted(paths: Iterable[str], results: str) -> str:
     return ", ".join(f"{n} {kind.words[n != 1]}" for kind, n in found)
 
 
-def took(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | None:
+def measured_seconds(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | None:
     """Return the seconds of one measurement; None where no document tells.
 
     path: of its document below any of the folders; the first that has it counts. Repeats of one cell take as
@@ -155,7 +155,7 @@ def took(path: Path, folders: Iterable[Path], least_s: float = 0.0) -> float | N
     return None
 
 
-def usual(path: Path) -> float:
+def usual_seconds(path: Path) -> float:
     """Return the seconds that a measurement of the kind of this document takes."""
     return KINDS[path.parts[0]].seconds
 

@@ -14,10 +14,10 @@ from gpufeed.workflow.run import Run
 
 
 class Datasets:
-    """The datasets of a run. check_room: is called with each one that is to be prepared."""
+    """The datasets of a run. announce_and_check: is called with each one that is to be prepared."""
 
-    def __init__(self, run: Run, gates: Gates, check_room: Callable[[str], None]):
-        self.run, self.gates, self.check_room = run, gates, check_room
+    def __init__(self, run: Run, gates: Gates, announce_and_check: Callable[[str], None]):
+        self.run, self.gates, self.announce_and_check = run, gates, announce_and_check
 
     def files_written(self, directory: Callable[[str], Any]) -> dict[str, Any]:
         """Return how the files of a prepared dataset lie in `data`. directory: Snakemake's."""
@@ -40,7 +40,7 @@ class Datasets:
 
     def archives_of(self, wildcards: Any) -> str | list[str]:
         """Return what a layout reads: the source's files, or the manifest of the dataset it is made of."""
-        self.check_room(wildcards.dataset)
+        self.announce_and_check(wildcards.dataset)
         source = self.source_of(wildcards)
         if source["layout"] in DERIVED:
             return self.run.manifest_of(self.options_of(wildcards)["of"])

@@ -198,10 +198,10 @@ class Estimate:
         """The datasets that the DAG has a job for, so far."""
         return set()
 
-    def check_room(self, dataset: str) -> None:
-        """Raise GpufeedError if a disk, or shared memory, is too short for the datasets of the DAG so far.
+    def announce_and_check(self, dataset: str) -> None:
+        """Print once what this run is expected to take; check the room for the datasets of the DAG so far.
 
-        Before the first, print what this run is expected to take. Jobs do not ask.
+        Raises GpufeedError if a disk, or shared memory, is too short for them. Jobs do not ask.
         """
         if self.workflow.is_main_process:
             if not self.asked_for:

@@ -19,9 +19,9 @@ from gpufeed.core.run_time_estimate import (
     check_room,
     disks,
     lasted,
+    measured_seconds,
     table,
-    took,
-    usual,
+    usual_seconds,
 )
 
 CELL = made.cell("resident")
@@ -46,10 +46,10 @@ def numbers(text):
 def test_a_repeat_takes_what_another_of_its_cell_took(tmp_path):
     made.write(tmp_path, made.record(CELL, 1, images_per_s=100))
     path = Path(f"records/pipelining/{CELL.id}/0.json")
-    assert took(path, [tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert took(path, [tmp_path / "empty", tmp_path]) == pytest.approx(TOOK + STARTING_S)
-    assert took(path, [tmp_path / "empty"]) is None
-    assert usual(path) == KINDS["records"].seconds
+    assert measured_seconds(path, [tmp_path]) == pytest.approx(TOOK + STARTING_S)
+    assert measured_seconds(path, [tmp_path / "empty", tmp_path]) == pytest.approx(TOOK + STARTING_S)
+    assert measured_seconds(path, [tmp_path / "empty"]) is None
+    assert usual_seconds(path) == KINDS["records"].seconds
 
 
 def test_of_published_documents_those_of_an_h200_come_first(tmp_path):

@@ -204,14 +204,14 @@ def test_an_estimate_counts_the_datasets_and_stores_of_the_run(run, tmp_path):
     assert estimate.datasets == ["synthetic"]
     stores = {path.rpartition("/")[2] for path in estimate.stores_of("synthetic")}
     assert stores == {"pillow.npy", f"{tiny.config['cache_decoder']}.npy"}
-    estimate.check_room("synthetic")
+    estimate.announce_and_check("synthetic")
     assert "6 repeats, 2 verdicts" in said[0]
     found = estimate.disks_of(frozenset(["synthetic"]))
     for disk in found:
         free = disk.free
         object.__setattr__(disk, "free", disk.needed - 1)
         with pytest.raises(GpufeedError) as error:
-            estimate.check_room("synthetic")
+            estimate.announce_and_check("synthetic")
         assert error.value.remedy == disk.remedy
         object.__setattr__(disk, "free", free)
     assert len([line for line in said if "Expected minutes" in line]) == 1
@@ -293,12 +293,12 @@ def test_batches_of_worker_processes_have_room_in_memory(run, block, needed):
     memory = Estimate(tiny, report(tiny), here, lambda: needed).disks_of(frozenset(["synthetic"]))[-1]
     assert (memory.folders, memory.needed) == ([SHM], needed)
     with pytest.raises(GpufeedError) as error:
-        Estimate(tiny, report(tiny), here, lambda: needed - 1).check_room("synthetic")
+        Estimate(tiny, report(tiny), here, lambda: needed - 1).announce_and_check("synthetic")
     assert SHM in error.value.found
     assert "workers" in error.value.remedy
     assert "shm-size" in error.value.remedy
     there = command(nodes=9, cores=None)
-    Estimate(tiny, report(tiny), there, lambda: 0).check_room("synthetic")  # its nodes have their own
+    Estimate(tiny, report(tiny), there, lambda: 0).announce_and_check("synthetic")  # its nodes have their own
 
 
 def test_a_cache_that_host_memory_has_no_room_for_is_said(run):

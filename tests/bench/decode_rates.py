@@ -1,10 +1,11 @@
 """What a decoder reaches by our contract, beside its library called plainly: decode_rates.py FOLDER
 
-FOLDER holds JPEG files of any sizes. For each decoder, passes of --seconds alternate: `own`, the library
-by the call that its documentation recommends, files in memory (DALI: its own reader, pipeline and prefetch);
-`bulk`, ours as the sweep measures it, from files in the page cache to tensors on the device; `call`, a
-decoder's `decode_to` alone, files in memory. The first round warms up and does not count. Prints a JSON line
-a decoder: images/s of each, as median and range over the passes, and the ratio of bulk to the best own.
+FOLDER holds JPEG files of any sizes, more than a CPU cache has room for: best a prepared source with `copies`.
+For each decoder, passes of --seconds alternate: `own`, the library by the call that its documentation
+recommends, files in memory (DALI: its own reader, pipeline and prefetch); `bulk`, ours as the sweep measures
+it, from files in the page cache to tensors on the device; `call`, a decoder's `decode_to` alone, files in
+memory. The first round warms up and does not count. Prints a JSON line a decoder: images/s of each, as median
+and range over the passes, and the ratio of bulk to the best own.
 """
 
 import argparse
@@ -58,6 +59,11 @@ def plain(name: str) -> Callable[[bytes], object]:
         torch.set_num_threads(1)
         read = partial(torch.frombuffer, dtype=torch.uint8)
         return lambda data: decode_jpeg(read(bytearray(data)), ImageReadMode.RGB)
+    if name == "torchcodec_cpu":
+        from torchcodec.decoders import decode_jpeg
+
+        torch.set_num_threads(1)
+        return decode_jpeg
     from PIL import Image
 
     return lambda data: np.asarray(Image.open(BytesIO(data)).convert("RGB"))
@@ -129,6 +135,11 @@ def own_call(name: str, batches: list[list[bytes]], cores: int) -> Pass:
         device = torch.device("cuda")
         decode = partial(decode_jpeg, mode=ImageReadMode.RGB, device=device)
         return partial(over, tensors, decode, size=size, device=device)
+    if name == "torchcodec_cuda":
+        from torchcodec.decoders import decode_jpeg
+
+        device = torch.device("cuda")
+        return partial(over, batches, partial(decode_jpeg, device=device), size=size, device=device)
     from nvidia import nvimgcodec
 
     here = {"device_id": 0}

@@ -86,5 +86,8 @@ def test_exif_data_is_hidden_and_nothing_else_changes():
         assert not Image.open(io.BytesIO(hidden)).getexif()
         assert np.array_equal(rgb(hidden), rgb(data))
         assert sum(a != b for a, b in zip(data, hidden, strict=True)) == 1
+        filled = data[:2] + b"\xff\xff" + data[2:]  # bytes that may stand before a marker
+        assert without_exif(filled) == filled[:4] + hidden[2:]
     plain = saved("JPEG", comment=b"Exif\0\0 in a comment")
     assert without_exif(plain) == plain
+    assert without_exif(plain[:20]) == plain[:20]

@@ -103,44 +103,40 @@ class Ffmpeg:
             return None
         try:
             packets = self.io.demux_image(data)
-            if size is not None:
+            if size is not None and crop is None:
                 frame = self.io.decode_packets(packets, filter_desc=None, decode_config=self.options)
                 if (frame.height, frame.width) != size:  # a kept graph would scale it to its own
                     return None
-                return self._rgb(frame, size) if crop is None else self._cut(frame, size, crop)
-            frame = self.io.decode_packets(packets, filter_desc=self.filters, decode_config=self.options)
+                return self._rgb(frame, size)
+            filters = self.filters
+            if crop is not None:
+                codec = packets.codec
+                if (codec.height, codec.width) != size:
+                    return None
+                filters = f"{crop.filters(codec.pix_fmt)},{filters}"
+            # makes a graph without the interpreter's lock, which the constructor of `FilterGraph` holds. That
+            # is not for chains of filters:
+            # https://facebookresearch.github.io/spdl/latest/io/advanced_filtering.html
+            frame = self.io.decode_packets(packets, filter_desc=filters, decode_config=self.options)
             return frame if frame.height > 0 else None  # -1: nothing came of the packets
         except (RuntimeError, IndexError, ValueError):  # what its C++ raises
             return None
 
     def _rgb(self, frame, size: tuple[int, int]):
         """A decoded frame through the graph that this thread keeps for such frames: a video of one frame."""
-        graphs, kind = self.kept.__dict__, kind_of(frame, size)
-        graph = graphs.pop(kind, None) or self._graph(kind, self.filters)
+        kind = f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
+        graphs = self.kept.__dict__
+        graph = graphs.pop(kind, None) or self.io.FilterGraph(
+            f"buffer=video_size={kind}:time_base=1/25:pixel_aspect=1/1,{self.filters},buffersink"
+        )
         graph.add_frames(frame)
         frames = graph.get_frames()
         graphs[kind] = graph  # not one that has raised
         return frames
 
-    def _cut(self, frame, size: tuple[int, int], crop: Crop):
-        """As _rgb, through a graph of its own: every window has another."""
-        graph = self._graph(kind_of(frame, size), f"{crop.filters(frame.pix_fmt)},{self.filters}")
-        graph.add_frames(frame)
-        return graph.get_frames()
-
-    def _graph(self, kind: str, filters: str):
-        return self.io.FilterGraph(
-            f"buffer=video_size={kind}:time_base=1/25:pixel_aspect=1/1,{filters},buffersink"
-        )
-
     def pixels(self, frames: list) -> np.ndarray:
         """Frames of one size, uint8 (n, H, W, 3)."""
         return self.io.to_numpy(self.io.convert_frames(frames))
-
-
-def kind_of(frame, size: tuple[int, int]) -> str:
-    """What a graph must know of a frame: width, height, format of its pixels."""
-    return f"{size[1]}x{size[0]}:pix_fmt={frame.pix_fmt}"
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,18 @@ def test_a_resumed_epoch_has_the_windows_of_the_whole_one(make):
     assert not torch.equal(first[0], second[0])
 
 
+@pytest.mark.parametrize(("recipe", "most"), [(RECIPE, 0), (None, 2)], ids=["windows", "whole images"])
+def test_images_wait_for_no_graph_that_holds_the_lock(tmp_path, open_loader, monkeypatch, recipe, most):
+    """`FilterGraph` holds the interpreter's lock while it is made: a thread makes at most one in an epoch."""
+    manifest = write_files(tmp_path / "files", [saved("JPEG")] * 24, "jpg", (48, 64))
+    loader = open_loader("spdl", request(manifest, None, workers=2, batch_size=4, recipe=recipe))
+    graph, made = loader.library.io.FilterGraph, []
+    monkeypatch.setattr(loader.library.io, "FilterGraph", lambda text: made.append(text) or graph(text))
+    assert sum(len(batch.images) for batch in loader) == 24
+    assert len(made) <= most
+    assert loader.tally.asdict()["fell_back"] == {}
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [(saved("JPEG")[:300], "OSError|SyntaxError"), (saved("JPEG", np.zeros((9, 9, 3), np.uint8)), "decoded")],

@@ -1,11 +1,11 @@
 """What a decoder reaches by our contract, beside its library called plainly: decode_rates.py FOLDER
 
-FOLDER holds JPEG files of any sizes, more than a CPU cache has room for: best a prepared source with `copies`.
-For each decoder, passes of --seconds alternate: `own`, the library by the call that its documentation
-recommends, files in memory (DALI: its own reader, pipeline and prefetch); `bulk`, ours as the sweep measures
-it, from files in the page cache to tensors on the device; `call`, a decoder's `decode_to` alone, files in
-memory. The first round warms up and does not count. Prints a JSON line a decoder: images/s of each, as median
-and range over the passes, and the ratio of bulk to the best own.
+FOLDER holds JPEG files of any sizes, more than a CPU cache has room for: best a prepared source with
+`copies`. For each decoder, passes of --seconds alternate: `own`, the library by the call that its
+documentation recommends, files in memory (DALI: its own reader, pipeline and prefetch); `bulk`, ours as the
+sweep measures it, from files in the page cache to tensors on the device; `call`, a decoder's `decode_to`
+alone, files in memory. The first round warms up and does not count. Prints a JSON line a decoder: images/s of
+each, as median and range over the passes, and the ratio of bulk to the best own.
 """
 
 import argparse

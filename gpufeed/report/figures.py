@@ -19,7 +19,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gpufeed.report import style, tables, verdicts, wording
 
 MOST_BARS = 16
-TITLE_WIDTH = 58  # letters that fit above the axes
+TITLE_WIDTH = 58  # letters that fit above the axes, beside labels of SHORT_LABEL
+SHORT_LABEL = 42
 LABEL_WIDTH = 52  # and beside a bar
 COLUMNS = 2  # of the figure of workers
 BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis and legend
@@ -100,9 +101,12 @@ def _panels(cells: pd.DataFrame) -> list[pd.DataFrame]:
     for rows in tables.tasks(cells):
         ours = fastest_settings(tables.pipelines(rows))
         if len(ours):
-            panel = ours.assign(label=wording.labels(ours), title=panel_title(ours))
-            (panels if verdicts.compares(rows) else alone).append(panel)
-    return panels or _together(alone)
+            (panels if verdicts.compares(rows) else alone).append(ours.assign(label=wording.labels(ours)))
+    if not panels:
+        return _together(alone)
+    longest = max(panel["label"].str.len().max() for panel in panels)  # the axes of all begin beside it
+    width = TITLE_WIDTH - max(0, longest - SHORT_LABEL)
+    return [panel.assign(title=panel_title(panel, width)) for panel in panels]
 
 
 def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -127,14 +131,15 @@ def _together(alone: list[pd.DataFrame]) -> list[pd.DataFrame]:
 
 
 def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
-    """The rows, the fastest first; of too many for one panel the fastest of each loader, workers and augment.
+    """The rows, the fastest first; of too many for one panel the fastest of each loader, share of the JPEG
+    engines, workers and augment.
 
     more: columns of which each value stays, too. `left_out` counts what is not drawn; the table of cells has
     them all.
     """
     kept = ordered = rows.sort_values("images_per_s", ascending=False)
     if len(rows) > MOST_BARS:
-        kept = ordered.drop_duplicates(["loader", "workers", "augment", *more])
+        kept = ordered.drop_duplicates(["loader", "hw_decoder_load", "workers", "augment", *more])
     return kept.assign(left_out=len(rows) - len(kept))
 
 
@@ -155,11 +160,12 @@ def _lines(labels: pd.Series) -> float:
     return max(1.0, 0.5 * (1 + labels.str.count("\n").max()))
 
 
-def panel_title(rows: pd.DataFrame) -> str:
+def panel_title(rows: pd.DataFrame, width: int = TITLE_WIDTH) -> str:
     """Task and machine of a panel's rows, and how many of them `left_out` says are missing."""
-    lines = textwrap.wrap(wording.task(rows), TITLE_WIDTH) + textwrap.wrap(wording.machine(rows), TITLE_WIDTH)
+    lines = textwrap.wrap(wording.task(rows), width) + textwrap.wrap(wording.machine(rows), width)
     if left_out := rows["left_out"].iloc[0]:
-        lines.append(f"(fastest settings only; {left_out} slower ones are in the table)")
+        slower = "1 slower one is" if left_out == 1 else f"{left_out} slower ones are"
+        lines.append(f"(fastest settings only; {slower} in the table)")
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ have begun while the batch before was trained on. Where the device did not wait,
 are known and their places are not.
 """
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,10 +23,11 @@ LANES = {
     "train_ms": ("compute", style.GREEN, ""),
 }
 PANEL_IN, HEAD_IN = 1.35, 0.55
+TITLE_LETTERS = 100  # of a line above the panels
 NOTHING = "Nothing to draw: no task has two loaders with finished repeats and their steps."
 CAPTION = (
     "One steady batch with the fastest and with the slowest loader, on one scale: the full batch whose "
-    "length is nearest to the median, after warm-up and not the first of an epoch. It begins where "
+    "length is nearest to the mean, after warm-up and not the first of an epoch. It begins where "
     "training on the batch before ended (grey). Load is the host's wait for samples, transfer the copy, "
     "compute what the device trains on the batch; where load reaches left of the line, it ran beside the "
     "training on the batch before. Filled bars lie where they were. Dashed ones were not waited for: "
@@ -80,7 +82,8 @@ def best_and_worst(cells: pd.DataFrame, records: pd.DataFrame, steps: pd.DataFra
 
 
 def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFrame) -> Step | None:
-    """The step of a cell that is nearest to the median."""
+    """The step of a cell that is nearest to the mean: where batches come in bursts, most come at once, and
+    the median says nothing of the wait."""
     own = timed(records)
     for name in tables.IDENTITY:
         own = own[own[name] == row[name]]
@@ -93,7 +96,7 @@ def _steady(row: pd.Series, title: str, records: pd.DataFrame, steps: pd.DataFra
     ]
     if counted.empty:
         return None
-    nearest = counted.loc[(counted["total_ms"] - counted["total_ms"].median()).abs().idxmin()]
+    nearest = counted.loc[(counted["total_ms"] - counted["total_ms"].mean()).abs().idxmin()]
     before = steps[(steps["path"] == nearest["path"]) & (steps["step"] == nearest["step"] - 1)]
     times = {name: float(nearest[name]) for name in (*LANES, "total_ms")}
     return Step(row["label"], title, **times, before_ms=float(before["train_ms"].iloc[0]))
@@ -110,8 +113,9 @@ def draw(two: list[Step]) -> Figure:
     left = min(min(-step.before_ms, *step.starts.values()) for step in two)
     right = max(start + getattr(step, name) for step in two for name, start in step.starts.items())
     with style.look():
-        figure, axes = style.stack([PANEL_IN] * len(two), more=HEAD_IN + 0.3)
-        figure.suptitle(two[0].title, x=0.01, ha="left", fontsize=10)
+        title = textwrap.wrap(two[0].title, TITLE_LETTERS)
+        figure, axes = style.stack([PANEL_IN] * len(two), more=HEAD_IN + 0.15 + 0.15 * len(title))
+        figure.suptitle("\n".join(title), x=0.01, ha="left", fontsize=10)
         for axis, step in zip(axes, two, strict=True):
             _panel(axis, step)
             axis.set_xlim(left - 0.01 * (right - left), right + 0.12 * (right - left))

@@ -2,13 +2,15 @@ import re
 import xml.etree.ElementTree as ET
 
 import ceilings_fixtures as ceilings
+import pandas as pd
 import pytest
 import record_fixtures as made
+from matplotlib.text import Text
 
 from gpufeed.report import figures, load_records, publish, style, tables
 from gpufeed.report.sections import ceilings as ceilings_figure
 from gpufeed.report.sections import ceilings as speed_utilization_figure
-from gpufeed.report.sections import inference, kernel_activation, learning
+from gpufeed.report.sections import inference, kernel_activation, learning, timeline
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,45 @@ def test_lengths_of_one_pipeline_have_each_its_own_name(tmp_path):
     (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == ["160 epochs", "120 epochs"]
+
+
+def test_of_too_many_pipelines_those_without_jpeg_engines_stay_in_the_figure(tmp_path):
+    paths = []
+    for workers in range(1, figures.MOST_BARS + 1):
+        paths += made.write_speeds(tmp_path, made.cell("overlap", workers=workers, prefetch_factor=2), [100])
+    for share, graphs in ((None, True), (0.0, True), (None, False)):
+        of = made.cell("dali_gpu", hw_decoder_load=share, cuda_graphs=graphs)
+        paths += made.write_speeds(tmp_path, of, [200 + graphs])
+    (axis,) = figures.throughput(tables.cells(load_records.read_records(paths))).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert [name.split(", CUDA")[0] for name in names[:2]] == ["dali_gpu", "dali_gpu, without JPEG engines"]
+    assert "1 slower one is in the table" in axis.get_title(loc="left")
+
+
+def test_a_title_keeps_clear_of_the_right_edge_beside_long_names(tmp_path):
+    of = {"batch_size": 32, "cores": 16, "augment": "cpu"}
+    paths = made.write_speeds(tmp_path, made.cell("webdataset_resampled", workers=16, **of), [100])
+    paths += made.write_speeds(tmp_path, made.cell("replay", **of), [110])
+    figure = figures.throughput(tables.cells(load_records.read_records(paths)))
+    figure.draw_without_rendering()
+    title = figure.axes[0].get_title(loc="left")
+    assert title
+    (shown,) = [text for text in figure.axes[0].findobj(Text) if text.get_text() == title]
+    assert shown.get_window_extent().x1 <= figure.bbox.x1
+
+
+def test_the_time_line_has_a_batch_that_takes_what_a_batch_takes_in_the_mean(tmp_path):
+    paths = []
+    for loader in ("overlap", "resident"):
+        (path,) = made.write_speeds(tmp_path, made.cell(loader), [100])
+        steps = pd.read_parquet(steps_path := path.with_name("0.steps.parquet"))
+        steps["total_ms"] = [*[10.0, 10.0, 10.0, 12.0] * 4, 100.0, 30.0, 30.0, 100.0]  # most are quick
+        steps.to_parquet(steps_path)
+        paths.append(path)
+    table = load_records.read_records(paths)
+    steps, _ = load_records.read_steps([path.with_name("0.steps.parquet") for path in paths])
+    two = timeline.best_and_worst(tables.cells(table, steps), table, steps)
+    assert [step.total_ms for step in two] == [30.0, 30.0]
 
 
 def test_breakdown_adds_up_to_the_total(tmp_path):

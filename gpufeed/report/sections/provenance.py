@@ -18,12 +18,10 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
     ceilings.
     """
     known = table[table["hardware"].notna()]
-    keys = [
-        "node", "machine", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu", "cores",
-    ]  # fmt: skip
+    keys = ["node", "machine", "hardware", "device", "driver", "stack", "torch", "python", "os", "cpu"]
     machines = []
     for _, rows in known.groupby(keys, dropna=False, sort=False):
-        first = rows.iloc[0]
+        first, cores = rows.iloc[0], sorted(set(rows["cores"].astype(int)))
         versions = {name: version for row in rows["versions"] for name, version in row.items()}
         machines.append(
             {
@@ -36,7 +34,7 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
                 "facts": {
                     "machine": first["machine"] if isinstance(first["machine"], str) else "unknown",
                     **_uuids(rows),
-                    "CPU": f"{first['cpu']}, {wording.plural(int(first['cores']), 'core')} allowed, "
+                    "CPU": f"{first['cpu']}, {wording.listing(cores)} core{'s' * (cores != [1])} allowed, "
                     f"{first['memory_gib']:.0f} GiB",
                     "driver": first["driver"] if isinstance(first["driver"], str) else "none",
                     "stack": f"{first['stack']}, torch {first['torch']}, Python {first['python']}",

@@ -14,6 +14,7 @@ import pandas as pd
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import Record
 from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
+from gpufeed.report import wording
 from gpufeed.report.find_results import STEPS_SUFFIX
 
 PHASES = ("load_ms", "transfer_ms", "train_ms", "total_ms", "wait_ms")
@@ -215,6 +216,9 @@ def _learnt(record: Record) -> dict:
         "epoch_rows": record.epochs,
         "facts": record.dataset,
         **_fell_back(record.loading),
+        "images_from": wording.images_from(
+            record.cell["loader"], nested(record.cell, "hyper", "recipe"), record.loading
+        ),
     }
 
 
@@ -238,8 +242,7 @@ def _times(record: Record) -> dict:
 
 
 def _fell_back(loading: dict | None) -> dict:
-    """The share of images that other decoders than the loader's had to decode, their names, and what was made
-    of the images before they are decoded.
+    """The share of images that other decoders than the loader's had to decode, and their names.
 
     Nothing for a loader without a second decoder, and for records that do not tell.
     """
@@ -249,7 +252,6 @@ def _fell_back(loading: dict | None) -> dict:
     return {
         "fell_back_share": sum(others.values()) / loading["images"],
         "fell_back_to": " and ".join(sorted(others)),
-        "images_from": loading.get("images_from"),
     }
 
 

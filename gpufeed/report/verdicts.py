@@ -19,8 +19,8 @@ NEVER = 0.01  # of the step: a smaller share of waiting counts as none
 MOSTLY_AT_START = 0.25  # of the wait: from here on the first batches of the epochs are worth a sentence
 # What two loaders have in common where the comparison is between the loaders alone.
 EQUAL = [
-    "workers", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
-    "epochs", "step_limit",
+    "workers", "decoder", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs",
+    "compile", "epochs", "step_limit",
 ]  # fmt: skip
 
 
@@ -105,7 +105,10 @@ def distance(row: pd.Series) -> str:
 def images_from(ours: pd.DataFrame) -> str:
     """A sentence on pipelines that read other images than the dataset's files; empty if there is none."""
     changed = ours[ours["images_from"].fillna("") != ""]
-    return " ".join(f"{row['label']} reads {row['images_from']}." for _, row in changed.iterrows())
+    return " ".join(
+        f"{wording.listing(rows['label'])} read{'s' * (len(rows) == 1)} {words}."
+        for words, rows in changed.groupby("images_from", sort=False)
+    )
 
 
 def fell_back(ours: pd.DataFrame) -> str:
@@ -142,10 +145,10 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 def accompanied(rows: pd.DataFrame) -> str:
     """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
+    rows = rows.assign(label=wording.labels(rows))
     bad = rows[rows["accompanied"] > 0]
     if bad.empty:
         return ""
-    bad = bad.assign(label=wording.labels(bad))
     said = [
         f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
     ]
@@ -355,11 +358,12 @@ def _rivals(ours: pd.DataFrame) -> str:
     found = [standing(best, row) for _, row in others.iterrows()]
     tied = others[[not one.ahead for one in found]]["label"].tolist()
     if not tied:
-        rest = "the one other pipeline" if len(others) == 1 else f"all {len(others)} other pipelines"
+        few = {1: "the one other pipeline", 2: "both other pipelines"}
+        rest = few.get(len(others), f"all {len(others)} other pipelines")
         if all(one.how == FASTER for one in found):
             whose = "the ratio" if len(others) == 1 else "each ratio"
             return f"It is faster than {rest}: the 95 % interval of {whose} lies above {MATTERS}."
-        rest = rest.replace("the one", "that of the one").replace("all", "those of all")
+        rest = f"that of {rest}" if len(others) == 1 else f"those of {rest}"
         why = next(one.why_no_more for one in found if one.how != FASTER)
         cards = " on other cards" if any(one.other_cards for one in found) else ""
         return f"Its range lies above {rest}{cards}; {why}."

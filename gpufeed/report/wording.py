@@ -9,6 +9,7 @@ from gpufeed.core.registry import AUGMENTS, LOADERS
 
 # What tells two pipelines of one task apart, beyond loader and workers, and how it is said.
 FEATURES = {
+    "decoder": lambda value: f"decoded by {value}",
     "augment": lambda value: f"augment {value}",
     "synchronise": lambda value: "waiting after every phase" if value == "step" else "free-running",
     "prefetch_factor": lambda value: f"prefetch {value}",
@@ -94,33 +95,51 @@ def plural(number: int, noun: str, nouns: str = "") -> str:
 
 # Settings that only worker processes have: without workers they say nothing.
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
-COLD_FILES = "each file from the disk once, evicted from the page cache before the pass"
+# Options that have words of their own; the others are said as they are written.
+OPTIONS = {
+    "trainer.cold_files=true": "each file from the disk once, evicted from the page cache before the pass",
+}
 # Settings of the training step, whatever feeds it: they tell pipelines with different loaders apart as well.
 OF_THE_STEP = ("cuda_graphs", "compile")
 # What a table with columns of its own for the rest still needs in the name.
-SHORT = ("augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile")
+SHORT = (
+    "decoder",
+    "augment",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+    "cuda_graphs",
+    "compile",
+)
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
     """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
 
-    Settings of the step are named where they vary among all `cells`, others where they vary among those of
-    a loader. features: which of FEATURES may be named. unique: names that would still be the same get the
-    digest of their cell.
+    Settings of the step are named where they are not those of most `cells`, which `task` says; others where
+    they vary among those of a loader. features: which of FEATURES may be named. unique: names that would
+    still be the same get the digest of their cell.
     """
     names = cells.apply(_plain_label, axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
         having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
         among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
         varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
+        usual = mostly(cells[feature]) if feature in OF_THE_STEP else None
         for index in having.index[varies.astype(bool)] if len(having) else []:
             value = cells.at[index, feature]
-            if not pd.isna(value):
+            if not pd.isna(value) and value != usual:
                 names[index] += f", {setting(feature, value, cells.at[index, 'loader'])}"
     if not unique:
         return names
     twice = names.duplicated(keep=False)
     return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
+
+
+def mostly(values: pd.Series) -> object:
+    """The value that more than half have; None without one."""
+    counts = values.value_counts()
+    return counts.index[0] if len(counts) and counts.iloc[0] > len(values) / 2 else None
 
 
 def setting(feature: str, value: object, loader: str) -> str:
@@ -133,7 +152,8 @@ def setting(feature: str, value: object, loader: str) -> str:
 def _plain_label(row: pd.Series) -> str:
     loader, count = str(row["loader"]), 0 if pd.isna(row["workers"]) else int(row["workers"])
     share, parts = row.get("hw_decoder_load"), [loader]
-    parts += [] if pd.isna(share) else [f"{share:.0%} of the files for JPEG engines"]
+    if not pd.isna(share):
+        parts.append(f"{share:.0%} of the files for JPEG engines" if share else "without JPEG engines")
     parts += [workers(loader, count)] if count else []
     parts += ["with replacement"] if loader in LOADERS and LOADERS[loader].replacement else []
     return ", ".join(parts)
@@ -148,7 +168,7 @@ def workers(loader: str, count: int, noun: str = "worker", nouns: str = "") -> s
 def task(rows: pd.DataFrame) -> str:
     """What all `rows` train, such as `resnet18 on cifar10_jpeg, bf16, batch 512, augmented, CUDA graphs`.
 
-    CUDA graphs and compiling are said where all rows have them; where some have, `labels` says which.
+    CUDA graphs and compiling are said where most rows have them; `labels` names those that differ.
     """
     first = rows.iloc[0]
     parts = [
@@ -160,14 +180,24 @@ def task(rows: pd.DataFrame) -> str:
     parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
     if first["cores_asked"] > 0:
         parts.append(FEATURES["cores_asked"](first["cores_asked"]))
-    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if rows[axis].eq(True).all()]
+    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if mostly(rows[axis])]
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:
-        parts.append(str(first["variant"]).replace("trainer.cold_files=true", COLD_FILES))
+        parts.append("; ".join(OPTIONS.get(one, one) for one in str(first["variant"]).split("; ")))
     if first["synchronise"] == "step":
         parts.append("waiting after every phase of a step")
     return ", ".join(parts)
+
+
+def images_from(loader: str, recipe: Mapping | None, loading: Mapping | None) -> str | None:
+    """What was made of the images before a loader reads them; None if it reads the dataset's.
+
+    recipe: options of random_resized_crop, or nothing. loading: what a record or a verdict has of that name.
+    """
+    if recipe and loader in LOADERS and LOADERS[loader].decoded:
+        return f"a cache of decoded images with short sides of at most {recipe['short_side']} pixels"
+    return (loading or {}).get("images_from")
 
 
 def augmented(augment: str) -> str:

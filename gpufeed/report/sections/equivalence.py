@@ -9,10 +9,13 @@ import pandas as pd
 
 from gpufeed.core.equivalence_verdict import WINDOWS_ALPHA, Verdict, settings_in_words
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import LOADERS
+from gpufeed.report import wording
 from gpufeed.report.tables import is_ceiling
 from gpufeed.report.wording import listing, plural, rounded_ends
 
 EXEMPT = "It repeats one batch and bounds the others, so there is nothing to compare."
+REPLACEMENT = "It draws with replacement: an epoch has as many samples, some twice and others not at all."
 WINDOWS = {"area": "area", "ratio": "ratio of sides", "x": "place in x", "y": "place in y", "flip": "flips"}
 UNJUDGED = "No verdict was found: what was measured of it is from a time or place without a gate."
 
@@ -88,20 +91,32 @@ def row(verdicts: list[Verdict]) -> GateRow:
         loader=first.loader,
         status=next(status for status in ("failed", "skipped", "passed") if status in found),
         decoder=f"{pixels['version']}{by_others(verdicts)}" if pixels else "-",
-        allowed=f"{pixels['max']} (mean {pixels['mean']:g})" if pixels else "-",
+        allowed=f"{pixels['max']} (mean {pixels['mean']:.3g})" if pixels else "-",
         largest=rounded_ends((verdict.max_difference for verdict in verdicts), 3),
         mean=rounded_ends((verdict.mean_difference for verdict in verdicts), 3),
         compared=compared(verdicts),
         machine=machine(first),
         troubles=troubles(verdicts),
-        notes=(*images_from(verdicts), *windows(verdicts)),
+        notes=(
+            *images_from(verdicts),
+            *[REPLACEMENT] * (first.loader in LOADERS and LOADERS[first.loader].replacement),
+            *reduced(verdicts),
+            *windows(verdicts),
+        ),
     )
 
 
 def images_from(verdicts: list[Verdict]) -> list[str]:
     """Return what was made of the images before the loader decodes them; nothing if it takes the files."""
-    known = (one.loading.get("images_from") for one in verdicts if one.loading)
+    known = (wording.images_from(one.loader, one.settings.get("recipe"), one.loading) for one in verdicts)
     return [f"It reads {words}." for words in dict.fromkeys(known) if words]
+
+
+def reduced(verdicts: list[Verdict]) -> list[str]:
+    """Return why more than `allowed` was allowed: the verdict has what whole images may differ by."""
+    more = (one.pixels and (one.max_difference or 0) > one.pixels["max"] for one in verdicts)
+    passed = all(one.status == "passed" for one in verdicts)
+    return ["What it decodes at a fraction of its size may differ more than that."] * (passed and any(more))
 
 
 def windows(verdicts: list[Verdict]) -> list[str]:

@@ -63,6 +63,17 @@ def test_a_commit_whose_changes_nobody_knows_is_not_shown_as_clean(tmp_path, tol
     assert set(decoding_tables.read_sweeps([path])[0]["commit"]) == {said}
 
 
+def test_a_machine_that_was_used_by_its_cores_in_part_is_one(tmp_path):
+    paths = []
+    for repeat, cores in enumerate((2, 16, 2)):
+        one = made.record(made.cell("resident"), repeat)
+        one.environment["cores_allowed"] = cores
+        paths += made.write(tmp_path, one)
+    (machine,) = provenance.machine_rows(load_records.read_records(paths))
+    assert machine["records"] == 3
+    assert "2 and 16 cores allowed" in machine["facts"]["CPU"]
+
+
 def test_hosts_of_one_name_are_told_apart_by_their_machine_ids(tmp_path):
     hosts, paths = ("0123abcd", "4567cdef", None), []
     for number, machine in enumerate(hosts):
@@ -104,7 +115,8 @@ def test_a_cold_pass_is_named_and_has_neither_ceiling_nor_rivals_among_the_warm(
     warm, cold = tables.tasks(table_of(paths))
     assert warm.set_index("loader")["ceiling_share"].to_dict() == {"replay": 1.0, "dali_gpu": 0.9}
     assert cold.set_index("loader")["ceiling_share"].isna().to_dict() == {"dali_gpu": True, "overlap": True}
-    assert [wording.COLD_FILES in wording.task(rows) for rows in (warm, cold)] == [False, True]
+    words = wording.OPTIONS["trainer.cold_files=true"]
+    assert [words in wording.task(rows) for rows in (warm, cold)] == [False, True]
 
 
 def test_a_task_is_named_by_the_overrides_that_not_all_cells_share(tmp_path):

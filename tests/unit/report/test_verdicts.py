@@ -79,6 +79,8 @@ def test_repeats_that_shared_their_gpu_are_named(tmp_path):
     paths += made.write(tmp_path, shared(alone, 0, 0), made.record(alone, 1))
     assert "Another process was on the GPU in 2 of 3 repeats of overlap, 2 workers: if it " in answer(paths)
     assert "Another process" not in answer(paths[3:])
+    paths += made.write_speeds(tmp_path, free("overlap", 2, **GPU, pin_memory=False), [1])
+    assert "in 2 of 3 repeats of overlap, 2 workers, pinned: if it " in answer(paths)
 
 
 @pytest.mark.parametrize("count", [2, 6])
@@ -413,7 +415,7 @@ def test_augments_that_do_other_things_to_the_pixels_do_not_compete(tmp_path):
     augmented, alone = verdicts.answers(cells_of(sorted(tmp_path.glob("records/*/*/*.json"))))
     assert augmented.subject.split("; ")[0].endswith(", augmented")
     assert augmented.sentence.startswith("dali_gpu: 500 images/s")
-    assert "Its range lies above those of all 2 other pipelines" in augmented.sentence
+    assert "Its range lies above those of both other pipelines" in augmented.sentence
     assert alone.sentence.startswith("1 task with one pipeline")  # of 900 images/s, on other pixels
 
 
@@ -458,6 +460,40 @@ def test_an_answer_says_once_how_the_step_of_its_pipelines_ran(tmp_path, axis, s
     assert told("all", "resident", "dali_gpu", "replay") == (f"{task}, {said}", "resident")
     assert told("pipelines", "resident", "dali_gpu") == (f"{task}, {said}", "resident")
     assert told("one", "resident", "replay") == (task, f"resident, {said}")
+
+
+def test_what_most_steps_have_is_said_of_the_task_and_the_others_are_named(tmp_path):
+    paths = []
+    for loader, graphs in (("resident", True), ("dali_gpu", True), ("overlap", False)):
+        paths += made.write_speeds(tmp_path, free(loader, **GPU, cuda_graphs=graphs), [100])
+    (rows,) = tables.tasks(cells_of(paths))
+    assert wording.labels(rows).tolist() == ["resident", "dali_gpu", "overlap, eager"]
+    assert wording.task(rows).endswith(", CUDA graphs")
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, "without JPEG engines"), (0.5, "50% of the files")])
+def test_a_share_of_the_jpeg_engines_is_said(tmp_path, share, said):
+    paths = made.write_speeds(tmp_path, free("dali_gpu", **GPU, hw_decoder_load=share), [100])
+    assert said in wording.labels(cells_of(paths)).iloc[0]
+
+
+def test_who_decodes_in_the_workers_is_said_where_it_differs(tmp_path):
+    paths = []
+    for decoder in ("pillow", "simplejpeg"):
+        paths += made.write_speeds(tmp_path, free("dataloader_workers", 2, **GPU, decoder=decoder), [100])
+    paths += made.write_speeds(tmp_path, free("fastai", 2, **GPU, decoder="simplejpeg"), [100])
+    names = [f"dataloader_workers, 2 workers, decoded by {name}" for name in ("pillow", "simplejpeg")]
+    assert wording.labels(cells_of(paths)).tolist() == [*names, "fastai, 2 workers"]
+
+
+def test_loaders_of_decoded_images_say_how_large_these_are_where_windows_are_cut_out_of_them(tmp_path):
+    recipe = {"recipe": {"short_side": 300}}
+    for hyper, said in (({}, 0), (recipe, 1)):
+        paths = []
+        for loader in ("resident", "host_cache", "overlap"):
+            of = free(loader, experiment="gpu_decoding", hyper=hyper)
+            paths += made.write_speeds(tmp_path / str(said), of, [100])
+        assert answer(paths).count("host_cache read a cache of decoded images with short sides of") == said
 
 
 def test_pipelines_that_the_fastest_is_not_shown_to_beat_are_listed(tmp_path):

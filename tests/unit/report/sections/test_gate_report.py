@@ -171,6 +171,20 @@ def test_windows_of_a_librarys_own_are_compared_with_ours(tmp_path):
     )
 
 
+def test_a_verdict_notes_why_samples_differ(tmp_path):
+    recipe = {"size": 224, "short_side": 300}
+    write(tmp_path, "host_cache", recipe=recipe)
+    write(tmp_path, "webdataset_resampled")
+    write(tmp_path, "overlap", largest=17, recipe=recipe)
+    write(tmp_path, "dataloader_sync", largest=16, recipe=recipe)
+    notes = {path.parts[-2]: equivalence.judged([path])[0].notes for path in tmp_path.rglob("*.json")}
+    assert notes["dataloader_sync"] == ()
+    (cache,), (replacement,), (reduced,) = map(notes.get, ("host_cache", "webdataset_resampled", "overlap"))
+    assert "short sides of at most 300 pixels" in cache
+    assert "with replacement" in replacement
+    assert "at a fraction of its size" in reduced
+
+
 def test_the_page_says_what_was_made_of_the_images(results):
     folder, plan = results
     words = "a file with long sides of at most 500 pixels"

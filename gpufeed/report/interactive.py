@@ -14,6 +14,7 @@ SHOWN = {
     "Experiment": ("experiment", None),
     "Dataset": ("dataset", None),
     "Pipeline": ("pipeline", None),
+    "Cores": ("cores_asked", None),
     "images/s": ("images_per_s", 1),
     "min": ("images_per_s_min", 1),
     "max": ("images_per_s_max", 1),
@@ -69,7 +70,7 @@ SHOWN = {
     "Sentence": ("sentence", None),
     "Cell": ("cell_id", None),
 }
-MAY_LACK = (*TAKEN, *RATES, "others_cpu_share_max")  # left out where no record has it
+MAY_LACK = (*TAKEN, *RATES, "others_cpu_share_max", "cores_asked")  # left out where no record has it
 TABLE_ID = "all-cells"
 # What itables says to readers of a notebook, with links to its site: this page leads nowhere outside.
 NOTEBOOK = re.compile(
@@ -81,11 +82,13 @@ def shown(cells: pd.DataFrame) -> pd.DataFrame:
     """The table of cells as a reader wants it: pipelines before ceilings, the fastest first, shares in %.
 
     What a thousand images took stands in it where any record tells, so does the most that others used of the
-    cores in any repeat, and variants where an experiment has any.
+    cores in any repeat, the cores that cells asked for, and variants where an experiment has any.
     """
     names = [wording.labels(rows, wording.SHORT, unique=False) for _, rows in cells.groupby("experiment")]
     rows = cells.assign(
-        pipeline=pd.concat(names), _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool)
+        pipeline=pd.concat(names),
+        cores_asked=cells["cores_asked"].where(cells["cores_asked"] > 0).astype("Int64"),
+        _ceiling=cells["loader"].map(tables.is_ceiling).astype(bool),
     )
     rows = rows.sort_values(["experiment", "_ceiling", "images_per_s"], ascending=[True, True, False])
     columns = {name: of for name, of in SHOWN.items() if of[0] not in MAY_LACK or rows[of[0]].notna().any()}

@@ -154,6 +154,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "claimant": claims.CLAIMANTS.get(name, ""),
         "introduced": claims.INTRODUCED.get(name, ""),
         "impact": impact_,
+        "cores": cores.section(ours, name),
         "scaling": scaling.section(ours),
         "roofline": roofline.section(found.kernels, ours, own_records),
         "ceilings": ceilings.section(found.ceilings, name, plan.get("ceilings", [])),
@@ -194,7 +195,6 @@ CAPTIONS = {
     "breakdown": "Where a step's time goes. Parts that reach beyond the black tick ran at the same time "
     "as others: that is what overlapping is for.",
     "timeline": timeline.CAPTION,
-    "cores": cores.CAPTION,
     "workers": "Throughput against worker processes; a right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
@@ -216,8 +216,6 @@ def _pictures(
         drawn["breakdown"] = [figures.breakdown(cells)]
     if two := timeline.best_and_worst(cells, own_records, steps):
         drawn["timeline"] = [timeline.draw(two)]
-    if cores.measured(cells):
-        drawn["cores"] = [cores.draw(cells)]
     if figures.has_sweep(cells):
         drawn["workers"] = [figures.workers(cells)]
     drawn["learning"] = learning.draw(cells, epochs)

@@ -11,13 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
+from gpufeed.core.registry import LOADERS
 from gpufeed.report import style, tables, wording
 from gpufeed.report.significance import paired_ratio, paired_repeats, ratio_of_repeats
 from gpufeed.report.verdicts import Verdict
 
 FED = 0.95  # AU from which a model counts as fed
 PANEL = [column for column in tables.SAME_TASK if column not in ("cores_asked", "overrides")]
-NAMED = [feature for feature in wording.FEATURES if feature not in (*wording.OF_WORKERS, "cores_asked")]
+PANEL += wording.OF_THE_STEP
+LENGTHS = ("epochs", "step_limit")  # of a pass: it may be shorter where there are few cores
+UNNAMED = (*wording.OF_WORKERS, *wording.OF_THE_STEP, *LENGTHS, "decoder", "cores_asked")
+NAMED = [feature for feature in wording.FEATURES if feature not in UNNAMED]
+NEAREST = 3  # loaders that a sentence names of those that keep no model fed
 HEAD_IN, AXES_IN, NAME_IN = 1.1, 2.8, 0.16  # of a panel: title and axis, the least of its lines, a name
 NAMES_AT = 1.04  # where the names begin, as a share of the axis
 CAPTION = (
@@ -80,39 +85,118 @@ def fewest(panel: pd.DataFrame) -> dict[str, int | None]:
 
 
 def lead(panel: pd.DataFrame) -> str:
-    """The loaders that need the fewest cores, in a few words."""
-    found = fewest(panel)
+    """The loaders that need the fewest cores, and the best that decodes while it trains, in a few words."""
+    found, decoding = fewest(panel), panel[~panel["loader"].map(is_decoded).astype(bool)]
     least = next(iter(found.values()))
     if least is None:
-        return f"no loader keeps it fed on up to {wording.plural(int(panel['cores_asked'].max()), 'core')}"
+        most = wording.plural(int(panel["cores_asked"].max()), "core")
+        return f"no loader keeps it fed on up to {most}; the nearest is {with_best(panel, nearest(panel)[0])}"
     first = [name for name, cores in found.items() if cores == least]
-    return f"kept fed on {wording.plural(least, 'core')} by {wording.listing(first)}"
+    fed = panel[panel["loader_name"].isin(first) & (panel["cores_asked"] == least)]
+    said = f"kept fed on {wording.plural(least, 'core')} by {wording.listing(first)} ({n_of(fed)})"
+    if decoding.empty or {*first} & {*decoding["loader_name"]}:
+        return said
+    said += ", from images decoded before; of loaders that decode while they train "
+    needs = fewest(decoding)
+    least = next(iter(needs.values()))
+    if least is None:
+        return f"{said}the best is {with_best(panel, nearest(decoding)[0])}"
+    first = wording.listing(name for name, cores in needs.items() if cores == least)
+    return f"{said}the fewest are enough for {first}: {wording.plural(least, 'core')}"
+
+
+def is_decoded(loader: str) -> bool:
+    """Whether a loader reads pixels that were decoded before the training."""
+    return loader in LOADERS and LOADERS[loader].decoded
+
+
+def nearest(panel: pd.DataFrame) -> list[str]:
+    """The loaders by the highest AU that each reached, the highest first."""
+    return panel.groupby("loader_name")["of_replay"].max().sort_values(ascending=False).index.tolist()
 
 
 def sentence(panel: pd.DataFrame) -> str:
     """How many of the measured cores each loader needs."""
-    groups: dict[int | None, list[str]] = {}
-    for name, cores in fewest(panel).items():
-        groups.setdefault(cores, []).append(name)
-    never = groups.pop(None, [])
-    said = [f"{wording.plural(n, 'core')}: {wording.listing(names)}" for n, names in groups.items()]
-    said += [f"None of those measured: {'; '.join(with_best(panel, name) for name in never)}"] * bool(never)
-    counts = panel.groupby("loader_name")["cores_asked"].agg(["nunique", "max"])
-    for cores, alone in counts[counts["nunique"] == 1].groupby("max"):
-        said.append(f"Measured on {wording.plural(int(cores), 'core')} alone: {wording.listing(alone.index)}")
-    measured_on, blocks = wording.listing(sorted(panel["cores_asked"].unique())), panel["blocks"].astype(int)
-    n = wording.rounded_ends([blocks.min(), blocks.max()], 3)
+    found = fewest(panel)
+    fed = [f"by {name} on {needs_in_words(panel, name, n)}" for name, n in found.items() if n is not None]
+    never = [name for name in nearest(panel) if found[name] is None]
+    best = wording.listing(with_best(panel, name) for name in never[:NEAREST])
+    others = wording.plural(len(never), "other pipeline" if fed else "pipeline")
+    others += f" stay{'s' * (len(never) == 1)} below that on every measured number of cores"
+    others += f", the nearest {best}. " if len(never) > NEAREST else f": {best}. "
     return (
-        f"The fewest cores on which AU (accelerator utilization, compute-only over end-to-end time) is "
-        f"{FED * 100:.0f} % or more, by the lower end of its interval (below six blocks: of its range), on "
-        f"{measured_on} cores, n = {n} blocks. {'. '.join(said)}."
+        "AU (accelerator utilization) is compute-only over end-to-end time. The model counts as fed where AU "
+        f"is {FED * 100:.0f} % or more, by the lower end of its interval (below six blocks: of its range): "
+        f"{', '.join(fed) or 'by no loader'}. " + others * bool(never) + f"Blocks: {n_of(panel)}."
     )
+
+
+def needs_in_words(panel: pd.DataFrame, name: str, cores: int) -> str:
+    """`2 cores`; and that a loader was not measured on fewer, where another was."""
+    fewer = (panel["cores_asked"] < cores).any()
+    alone = (panel.loc[panel["loader_name"] == name, "cores_asked"] >= cores).all()
+    return wording.plural(cores, "core") + " (not measured on fewer)" * bool(fewer and alone)
+
+
+def n_of(panel: pd.DataFrame) -> str:
+    """How many blocks there are, `n = 3`, or on which cores: `n = 3 on 2 and 16 cores, n = 1 on 4 cores`."""
+    return by_cores(panel, "blocks", "n = ")
+
+
+def by_cores(panel: pd.DataFrame, column: str, before: str = "") -> str:
+    """The values of a column, on which numbers of cores each where they differ."""
+    found: dict[str, list[int]] = {}
+    for cores, values in panel.groupby("cores_asked")[column]:
+        known = sorted(set(values.dropna()))  # a pass of whole epochs has no number of steps
+        found.setdefault(wording.rounded_ends(known, 6), []).append(int(cores))
+    if len(found) == 1:
+        return before + next(iter(found))
+    return ", ".join(f"{before}{value} on {wording.listing(cores)} cores" for value, cores in found.items())
 
 
 def with_best(panel: pd.DataFrame, name: str) -> str:
     """A loader with the highest AU that it reached, and where."""
     best = panel[panel["loader_name"] == name].sort_values("of_replay").iloc[-1]
-    return f"{name} ({wording.percent(best['of_replay'])} on {int(best['cores_asked'])})"
+    return f"{name} (AU {wording.tenths(best['of_replay'])} on {int(best['cores_asked'])} cores)"
+
+
+def section(cells: pd.DataFrame, name: str) -> dict | None:
+    """Tables and figure of AU over cores; None where cores were not varied. name: of the experiment."""
+    panels = measured(cells)
+    if not panels:
+        return None
+    return {
+        "tables": [table(panel) for panel in panels],
+        "picture": style.picture(draw(cells), f"{name}-cores-0", CAPTION),
+    }
+
+
+def table(panel: pd.DataFrame) -> dict:
+    """AU of each loader on each number of cores, those that need the fewest first, then the nearest.
+
+    `steps`: how long a pass is, where that differs.
+    """
+    cores, found = sorted(panel["cores_asked"].astype(int).unique()), fewest(panel)
+    rows = {(row["loader_name"], int(row["cores_asked"])): row for _, row in panel.iterrows()}
+    names = sorted(nearest(panel), key=lambda name: found[name] or float("inf"))
+    return {
+        "title": f"{title(panel)}; {wording.machine(panel)}",
+        "cores": cores,
+        "steps": by_cores(panel, "step_limit") if panel["step_limit"].nunique() > 1 else "",
+        "rows": [
+            {"name": name, "needs": found[name], "fields": [field(rows.get((name, n))) for n in cores]}
+            for name in names
+        ],
+    }
+
+
+def field(row: pd.Series | None) -> tuple[str, str]:
+    """AU, and smaller its range and n; a dash where it was not measured."""
+    if row is None:
+        return "-", ""
+    n = f"n = {int(row['blocks'])}"
+    ends = f"{wording.ends(row['low'], row['high'])}, " if row["blocks"] > 1 else ""
+    return wording.tenths(row["of_replay"]), ends + n
 
 
 def draw(cells: pd.DataFrame) -> Figure:

@@ -62,11 +62,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Board:
-    """columns, rows: of the table. choices: facet -> its values, where there are several. markdown: the same
-    as text."""
+    """columns, rows: of the table. shared: what the tasks of all rows have in common, where they differ
+    otherwise. choices: facet -> its values, where there are several. markdown: the same as text."""
 
     columns: list[Column]
     rows: list[Row]
+    shared: str
     choices: dict[str, list[str]]
     calls: list[Call]
     markdown: str
@@ -98,12 +99,28 @@ def board(cells: pd.DataFrame, records: pd.DataFrame) -> Board | None:
     alike = {n for n in context if len({fields[n].text for fields in shown}) == 1}
     kept = [number for number in kept if number not in alike]
     columns = [COLUMNS[number] for number in kept]
+    markdown = _markdown(columns, [[fields[n] for n in kept] for fields in filled])
+    shared = "" if number_of[TASK] in alike else _without_shared(filled, number_of[TASK])
     calls, texts = _calls(named, records)
     rows = [
         Row([fields[n] for n in kept], _facets(row), call, tables.is_ceiling(row["loader"]))
         for fields, (_, row), call in zip(filled, named.iterrows(), calls, strict=True)
     ]
-    return Board(columns, rows, _choices(rows), texts, _markdown(columns, rows))
+    return Board(columns, rows, shared, _choices(rows), texts, markdown)
+
+
+def _without_shared(filled: Sequence[list[Field]], at: int) -> str:
+    """Take the words that all tasks share out of their fields, and return them; none where a field would
+    have no words left. at: number of the column."""
+    tasks = [fields[at].text.split(", ") for fields in filled if fields[at].value is not None]
+    shared = [words for words in tasks[0] if all(words in task for task in tasks)] if tasks else []
+    if any(set(task) <= set(shared) for task in tasks):
+        return ""  # a task without words would look as if it were not known
+    for fields in filled:
+        if fields[at].value is not None:
+            rest = ", ".join(words for words in fields[at].text.split(", ") if words not in shared)
+            fields[at] = Field(rest, value=rest)
+    return ", ".join(shared)
 
 
 def _in_order(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -145,10 +162,10 @@ def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None]
     return [numbers.get(text) for text in found], [Call(label, text) for text, label in texts.items()]
 
 
-def _markdown(columns: Sequence[Column], rows: Sequence[Row]) -> str:
+def _markdown(columns: Sequence[Column], rows: Sequence[Sequence[Field]]) -> str:
     lines = [
-        [f"{field.text} ({field.small})" if field.small else field.text for field in row.fields]
-        for row in rows
+        [f"{field.text} ({field.small})" if field.small else field.text for field in fields]
+        for fields in rows
     ]
     numbers = [number for number, column in enumerate(columns) if column.number]
     return piped([column.title for column in columns], lines, numbers)

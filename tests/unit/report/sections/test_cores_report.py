@@ -7,7 +7,7 @@ import record_fixtures as made
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufeed.report import find_results, load_records, page, style, tables
+from gpufeed.report import find_results, interactive, load_records, page, style, tables
 from gpufeed.report.sections import cores
 
 # loader -> cores -> share of the rate of replay
@@ -57,10 +57,42 @@ def test_the_fewest_cores_that_feed_a_model(tmp_path):
     never = dict.fromkeys(("dataloader_workers", "host_cache"))
     assert cores.fewest(panel) == {"resident": 2, "dali_cpu": 8, **never}
     (verdict,) = cores.answers(cells)
-    assert verdict.lead == "kept fed on 2 cores by resident"
-    for words in ("dataloader_workers (60 % on 16)", "on 16 cores alone: host_cache", "n = 3 blocks"):
+    assert verdict.lead.startswith("kept fed on 2 cores by resident (n = 3), ")
+    assert verdict.lead.endswith(" dali_cpu: 8 cores")
+    for words in ("by resident on 2 cores, by dali_cpu on 8 cores. ", "2 other", "(AU 60.0 % on 16 cores)"):
         assert words in verdict.sentence
+    assert verdict.sentence.endswith("n = 3.")
     assert " cores" not in verdict.subject  # a panel has them all
+
+
+def test_how_long_a_pass_is_makes_no_other_loader_and_eager_steps_are_no_part(tmp_path):
+    def written(loader, n, speed, **axes):
+        one = made.record(made.cell(loader, "photographs", cores=n, **axes), 0, speed)
+        one.environment["cores_allowed"] = n
+        return made.write(tmp_path, one)
+
+    paths = []
+    for n, steps in ((2, 40), (16, 170)):
+        graphs = {"cuda_graphs": True, "steps": steps}
+        paths += written("dali_cpu", n, 100 * n**0.5, **graphs) + written("replay", n, 400, **graphs)
+    eager = {"cuda_graphs": False, "steps": 170}
+    paths += written("dali_cpu", 16, 500, **eager) + written("replay", 16, 1000, **eager)
+    (panel,) = cores.measured(tables.cells(load_records.read_records(paths)))
+    assert panel["loader_name"].tolist() == ["dali_cpu", "dali_cpu"]
+    assert panel["of_replay"].tolist() == pytest.approx([0.5**1.5, 1.0])
+    table = cores.table(panel)
+    assert table["cores"] == [2, 16]
+    assert table["steps"] == "40 on 2 cores, 170 on 16 cores"
+    row = {"name": "dali_cpu", "needs": 16, "fields": [("35.4 %", "n = 1"), ("100.0 %", "n = 1")]}
+    assert table["rows"] == [row]
+
+
+def test_the_table_has_a_dash_for_what_was_not_measured(tmp_path):
+    (panel,) = cores.measured(cells_of(tmp_path))
+    rows = {row["name"]: row for row in cores.table(panel)["rows"]}
+    assert list(rows) == ["resident", "dali_cpu", "dataloader_workers", "host_cache"]
+    assert rows["dataloader_workers"]["fields"][1] == ("-", "")
+    assert rows["dataloader_workers"]["fields"][2] == ("60.0 %", "60.00 to 60.00, n = 3")
 
 
 def test_where_cores_are_not_varied_there_is_no_answer(tmp_path):
@@ -84,6 +116,12 @@ def test_names_never_lie_on_each_other(values, gap):
     places = cores.spread(sorted(values), gap, 1.0)
     assert all(after - before >= gap - 1e-9 for before, after in pairwise(places))
     assert max(places, default=0) <= 1.0
+
+
+def test_the_table_of_all_cells_has_the_cores_where_cells_chose_them(tmp_path):
+    cells = cells_of(tmp_path)
+    assert set(interactive.shown(cells)["Cores"]) == {2, 8, 16}
+    assert "Cores" not in interactive.shown(cells.assign(cores_asked=0))
 
 
 def test_the_page_has_the_answer_and_the_figure(tmp_path):

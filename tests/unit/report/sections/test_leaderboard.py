@@ -75,6 +75,18 @@ def test_the_task_stands_between_the_pipeline_and_its_rate(tmp_path):
     assert [text.count("batch 32") for text in texts(board, "Task")].count(1) == 1
 
 
+def test_what_all_tasks_share_is_said_once_and_in_every_line_of_the_markdown(tmp_path):
+    paths = made.write(tmp_path, *(made.record(made.cell("resident", cores=cores)) for cores in (2, 16)))
+    board = leaderboard.board(*read(paths))
+    assert texts(board, "Task") == ["2 cores", "16 cores"]
+    assert board.shared.startswith("simple_cnn on synthetic_224, ")
+    assert all(f"{board.shared}, {cores} cores" in board.markdown for cores in (2, 16))
+    paths += made.write(tmp_path, made.record(made.cell("resident")))  # nothing would be left of its task
+    board = leaderboard.board(*read(paths))
+    assert board.shared == ""
+    assert all("synthetic_224" in text for text in texts(board, "Task"))
+
+
 def test_each_row_says_once_whether_its_step_was_a_cuda_graph(tmp_path):
     paths = []
     for batch_size, loader, graphs in (

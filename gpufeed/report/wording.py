@@ -103,32 +103,26 @@ OPTIONS = {
 OF_THE_STEP = ("cuda_graphs", "compile")
 # What a table with columns of its own for the rest still needs in the name.
 SHORT = (
-    "decoder",
-    "augment",
-    "prefetch_factor",
-    "pin_memory",
-    "persistent_workers",
-    "cuda_graphs",
-    "compile",
-)
+    "decoder", "augment", "prefetch_factor", "pin_memory", "persistent_workers", "cuda_graphs", "compile",
+)  # fmt: skip
 
 
 def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool = True) -> pd.Series:
     """A name for each pipeline among `cells`: its loader, its workers, and what tells it from its like.
 
-    Settings of the step are named where they are not those of most `cells`, which `task` says; others where
-    they vary among those of a loader. features: which of FEATURES may be named. unique: names that would
-    still be the same get the digest of their cell.
+    Settings of the step are named where they vary among all `cells`, but for those that `task` says of most;
+    others where they vary among those of a loader. features: which of FEATURES may be named. unique: names
+    that would still be the same get the digest of their cell.
     """
     names = cells.apply(_plain_label, axis=1) if len(cells) else pd.Series(dtype=object)
     for feature in features:
         having = cells[cells["workers"] > 0] if feature in OF_WORKERS else cells
         among = (lambda index: "all") if feature in OF_THE_STEP else "loader"
         varies = having.groupby(among)[feature].transform(lambda values: values.nunique(dropna=True) > 1)
-        usual = mostly(cells[feature]) if feature in OF_THE_STEP else None
+        said = feature in OF_THE_STEP and mostly_on(cells[feature])  # of the task
         for index in having.index[varies.astype(bool)] if len(having) else []:
             value = cells.at[index, feature]
-            if not pd.isna(value) and value != usual:
+            if not pd.isna(value) and not (said and value):
                 names[index] += f", {setting(feature, value, cells.at[index, 'loader'])}"
     if not unique:
         return names
@@ -136,10 +130,9 @@ def labels(cells: pd.DataFrame, features: Iterable[str] = FEATURES, unique: bool
     return names.where(~twice, names + " " + cells["cell_id"].str.rsplit("-", n=1).str[-1])
 
 
-def mostly(values: pd.Series) -> object:
-    """The value that more than half have; None without one."""
-    counts = values.value_counts()
-    return counts.index[0] if len(counts) and counts.iloc[0] > len(values) / 2 else None
+def mostly_on(values: pd.Series) -> bool:
+    """Whether more than half of the values are true."""
+    return values.eq(True).sum() > len(values) / 2
 
 
 def setting(feature: str, value: object, loader: str) -> str:
@@ -180,7 +173,7 @@ def task(rows: pd.DataFrame) -> str:
     parts += [FEATURES[axis](int(first[axis])) for axis in ("devices", "nodes") if first[axis] != 1]
     if first["cores_asked"] > 0:
         parts.append(FEATURES["cores_asked"](first["cores_asked"]))
-    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if mostly(rows[axis])]
+    parts += [FEATURES[axis](True) for axis in OF_THE_STEP if mostly_on(rows[axis])]
     if first["trainer"] != "plain":
         parts.append(f"trainer {first['trainer']}")
     if first["variant"]:

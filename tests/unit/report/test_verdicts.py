@@ -469,6 +469,9 @@ def test_what_most_steps_have_is_said_of_the_task_and_the_others_are_named(tmp_p
     (rows,) = tables.tasks(cells_of(paths))
     assert wording.labels(rows).tolist() == ["resident", "dali_gpu", "overlap, eager"]
     assert wording.task(rows).endswith(", CUDA graphs")
+    few = rows[1:].assign(cuda_graphs=[False, True])
+    assert wording.labels(few).tolist() == ["dali_gpu, eager", "overlap, CUDA graphs"]
+    assert "CUDA graphs" not in wording.task(few)
 
 
 @pytest.mark.parametrize(("share", "said"), [(0.0, "without JPEG engines"), (0.5, "50% of the files")])

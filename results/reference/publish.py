@@ -29,6 +29,7 @@ PAGES = {
     "h100/report-accelerated_vit.html": ("h200_more", ("accelerated_vit",), 2),
     "h100/report-feed.html": ("h200_more", ("feed",), 1),
     "h100/report-peers.html": ("h200_more", ("peers",), 2),
+    "h100/report-photographs.html": ("h200_more", ("photographs",), 3),
 }
 
 

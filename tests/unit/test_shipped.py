@@ -114,7 +114,30 @@ def claimed(pattern: str) -> list[float]:
 FED = {"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dali_cpu": 0, "dataloader_workers": 16}
 
 
-def test_the_readmes_first_claim_is_of_its_records():
+def test_what_the_readme_says_of_photographs_is_of_its_records():
+    cells = published("photographs", "h100")
+    cells = cells[(cells["model"] == "resnet18") & (cells["cores_asked"] == 16)]
+    rows = [
+        the(cells, loader=name) for name in ("host_cache", "dali_gpu_reader", "ffcv", "dataloader_workers")
+    ]
+    for row in rows:
+        assert (row["hardware"], row["cores"], row["dataset"]) == (
+            "NVIDIA H100 80GB HBM3",
+            16,
+            "imagenet_800",
+        )
+        assert (row["precision"], row["compile"], row["recipe"]) == ("bf16", True, "random_resized_crop")
+    said = claimed(
+        r"On one H100 with N cores, a ResNet-18 on random N x N crops of ImageNet's JPEGs "
+        r"\(batch N, bf16, compiled, n = N\) keeps N % of that limit with smaller images cached in host "
+        r"memory, N % with DALI on the GPU, N % with FFCV, and N % with N DataLoader workers"
+    )
+    shares = [round(100 * row["ceiling_share"]) for row in rows]
+    assert said == [16, 224, 224, rows[0]["batch_size"], rows[0]["n_repeats"], *shares, rows[-1]["workers"]]
+    assert {row["n_repeats"] for row in rows} == {3}
+
+
+def test_what_the_readme_says_of_small_images_is_of_its_records():
     cells = published("peers")
     rows = {name: the(cells, loader=name, workers=count, cuda_graphs=True) for name, count in FED.items()}
     for row in rows.values():

@@ -114,27 +114,32 @@ def claimed(pattern: str) -> list[float]:
 FED = {"resident": 0, "resident_jpeg": 0, "ffcv": 16, "strips": 0, "dali_cpu": 0, "dataloader_workers": 16}
 
 
+def shares_in_percent(row: pd.Series) -> list[int]:
+    """The median share of the ceiling, and the widest range that both ranges allow."""
+    ends = (
+        row["images_per_s_min"] / row["ceiling_images_per_s_max"],
+        row["images_per_s_max"] / row["ceiling_images_per_s_min"],
+    )
+    return [round(100 * share) for share in (row["ceiling_share"], *ends)]
+
+
 def test_what_the_readme_says_of_photographs_is_of_its_records():
     cells = published("photographs", "h100")
     cells = cells[(cells["model"] == "resnet18") & (cells["cores_asked"] == 16)]
-    rows = [
-        the(cells, loader=name) for name in ("host_cache", "dali_gpu_reader", "ffcv", "dataloader_workers")
-    ]
+    names = ("host_cache", "dali_gpu_reader", "ffcv", "dataloader_workers")
+    rows = [the(cells, loader=name) for name in names]
     for row in rows:
-        assert (row["hardware"], row["cores"], row["dataset"]) == (
-            "NVIDIA H100 80GB HBM3",
-            16,
-            "imagenet_800",
-        )
-        assert (row["precision"], row["compile"], row["recipe"]) == ("bf16", True, "random_resized_crop")
+        assert "H100" in row["hardware"]
+        assert (row["dataset"], row["recipe"]) == ("imagenet_800", "random_resized_crop")
+        assert (row["cores"], row["precision"], row["compile"], row["n_repeats"]) == (16, "bf16", True, 3)
     said = claimed(
         r"On one H100 with N cores, a ResNet-18 on random N x N crops of ImageNet's JPEGs "
-        r"\(batch N, bf16, compiled, n = N\) keeps N % of that limit with smaller images cached in host "
-        r"memory, N % with DALI on the GPU, N % with FFCV, and N % with N DataLoader workers"
+        r"\(batch N, bf16, compiled, n = N\) keeps N % \(N to N\) of that limit with smaller images cached "
+        r"in host memory, N % \(N to N\) with DALI on the GPU, N % \(N to N\) with FFCV, "
+        r"and N % \(N to N\) with N DataLoader workers"
     )
-    shares = [round(100 * row["ceiling_share"]) for row in rows]
-    assert said == [16, 224, 224, rows[0]["batch_size"], rows[0]["n_repeats"], *shares, rows[-1]["workers"]]
-    assert {row["n_repeats"] for row in rows} == {3}
+    shares = [share for row in rows for share in shares_in_percent(row)]
+    assert said == [16, 224, 224, rows[0]["batch_size"], 3, *shares, rows[-1]["workers"]]
 
 
 def test_what_the_readme_says_of_small_images_is_of_its_records():
@@ -149,14 +154,12 @@ def test_what_the_readme_says_of_small_images_is_of_its_records():
         r"\(batch N, CUDA graphs, n = N\) keeps N % of that limit with the images on the GPU, decoded or "
         r"as JPEGs, N % with FFCV, N % with strips of JPEGs, and N % \(N to N\) with N DataLoader workers"
     )
-    workers = rows["dataloader_workers"]
     shares = {name: round(100 * row["ceiling_share"]) for name, row in rows.items()}
     assert shares["resident"] == shares["resident_jpeg"]
     assert said == [
         *(16, 20000, 64, 64, 256, 2),
-        *(shares[name] for name in ("resident", "ffcv", "strips", "dataloader_workers")),
-        round(100 * workers["images_per_s_min"] / workers["ceiling_images_per_s_max"]),
-        round(100 * workers["images_per_s_max"] / workers["ceiling_images_per_s_min"]),
+        *(shares[name] for name in ("resident", "ffcv", "strips")),
+        *shares_in_percent(rows["dataloader_workers"]),
         16,
     ]
     neighbours = list(rows.values())[:5]

@@ -62,6 +62,7 @@ class FilePipeline:
             num_threads=min(threads, max(2, threads // 4)),
             device_id=None,
             prefetch_queue_depth=1,  # the first call begins as many
+            exec_dynamic=True,  # the default; the pipeline that decodes reads outputs after their release
         )
         with self.pipeline:
             names = fn.external_source(name=NAMES, device="cpu", dtype=types.UINT8, ndim=1)
@@ -78,7 +79,7 @@ class FilePipeline:
         self.batch = batch
 
     def take(self) -> "tuple[Planned, TensorListCPU]":
-        """What was begun, and the bytes of its files, uint8 (bytes,) each, valid until the next `begin`.
+        """What was begun, and the bytes of its files, uint8 (bytes,) each, valid while they are referred to.
 
         Raises RuntimeError for a file that cannot be read or has another size, after which there is no next
         batch.
@@ -127,6 +128,8 @@ class ReadingPipeline:
 
     def _build(self) -> None:
         self.begun: deque[Planned] = deque()  # in the hands of the pipeline that decodes
+        # the bytes of those, which it does not copy, and of one batch more
+        self.read: deque[TensorListCPU] = deque(maxlen=DEPTH + 1)
         self.stopped_by: str | None = None  # what keeps it from the batch behind them, in words: no traceback
         self.started = False
         sizes = self.work.sizes if isinstance(self.work, DaliCrops) else None
@@ -139,7 +142,7 @@ class ReadingPipeline:
             exec_dynamic=True,  # the default; `_run` needs outputs that outlast their release
         )
         with self.pipeline:
-            files = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1)
+            files = fn.external_source(name=FILES, device="cpu", dtype=types.UINT8, ndim=1, no_copy=True)
             ids = fn.external_source(name=IDS, device="cpu", dtype=types.INT64, ndim=0)
             output = self.decoder.output(files, self.work)
             # DALI's copy may run beside its next batches
@@ -227,12 +230,13 @@ class ReadingPipeline:
         if self.files.batch is None:
             self.files.begin(next(self.planned))
         batch, files = self.files.take()
+        self.read.append(files)
         inputs = {
             FILES: files,
             IDS: np.ascontiguousarray(batch.ids),
             **(self.work.values(batch.ids, batch.epoch) if self.work is not None else {}),
         }
-        for name, values in inputs.items():  # DALI copies them
+        for name, values in inputs.items():  # DALI copies all but the files
             self.pipeline.feed_input(name, values)
         return batch
 

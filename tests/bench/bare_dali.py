@@ -29,6 +29,7 @@ from torch import nn
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
+from gpufeed.decoders.dali_pipeline import DecodePipeline
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.system.environment import environment
 
@@ -59,7 +60,8 @@ def made_step(given: argparse.Namespace, name: str) -> Callable[[torch.Tensor, t
     else:
         model = getattr(torchvision.models, name)()
     model = Normalised(model).to(given.device)
-    run = model if given.eager else torch.compile(model)
+    mode = "reduce-overhead" if given.graphs else None
+    run = model if given.eager else torch.compile(model, mode=mode)
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=5e-5)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -207,12 +209,15 @@ def main() -> None:
     parser.add_argument("--warm-s", type=float, default=WARM_S)
     parser.add_argument("--batches", type=int, default=16, help="between two waits for the device")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
+    parser.add_argument("--cuts-on-gpu", action="store_true", help="our dali_gpu decodes windows alone")
+    parser.add_argument("--graphs", action="store_true", help="the step as CUDA graphs, by torch.compile")
     parser.add_argument("--alone", action="store_true", help="without a model, too")
     given = parser.parse_args()
     kinds = (".jpg", ".jpeg", ".png")
     found = sorted(path for path in given.folder.rglob("*") if path.suffix.lower() in kinds)
     given.files = [os.fspath(path) for path in found] * given.times
     cores = sorted(os.sched_getaffinity(0))
+    DecodePipeline.cuts_on_gpu = given.cuts_on_gpu
     if given.pools:
         PreallocateDeviceMemory(given.pools[0] * MIB, 0)
         PreallocatePinnedMemory(given.pools[1] * MIB)

@@ -16,6 +16,7 @@ import torch
 from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import STUCK_S, Batch, LoadRequest, OrderedLoader
 
+PRIORITY = 0  # of the stream that makes batches; -1 goes before the training step
 DEPTH = 2  # items that wait; one more may be in the thread's hands
 POLL_S = 0.05  # how soon the thread sees that it should stop while the queue is full
 LOOK_S = 1  # how soon a consumer that waits sees that the loader was closed
@@ -187,7 +188,7 @@ class AheadLoader(OrderedLoader):
 
     def open(self) -> None:
         if self.request.device.type == "cuda":
-            self.stream = torch.cuda.Stream(self.request.device)
+            self.stream = torch.cuda.Stream(self.request.device, priority=PRIORITY)
 
     @abstractmethod
     def source(self, order: np.ndarray, stopping: threading.Event) -> Iterator[Batch]:

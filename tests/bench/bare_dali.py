@@ -30,6 +30,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.core.registry import load
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.dali_pipeline import DecodePipeline
+from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import Loader, LoadRequest
 from gpufeed.system.environment import environment
 
@@ -60,8 +61,7 @@ def made_step(given: argparse.Namespace, name: str) -> Callable[[torch.Tensor, t
     else:
         model = getattr(torchvision.models, name)()
     model = Normalised(model).to(given.device)
-    mode = "reduce-overhead" if given.graphs else None
-    run = model if given.eager else torch.compile(model, mode=mode)
+    run = model if given.eager else torch.compile(model)
     optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=5e-5)
 
     def step(images: torch.Tensor, labels: torch.Tensor) -> None:
@@ -72,6 +72,26 @@ def made_step(given: argparse.Namespace, name: str) -> Callable[[torch.Tensor, t
         optimiser.zero_grad()
 
     return step
+
+
+def as_graph(step: Callable, images: torch.Tensor, labels: torch.Tensor) -> Callable:
+    """The same step as one CUDA graph."""
+    images, labels, side = images.clone(), labels.clone(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step(images, labels)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(images, labels)
+
+    def replay(new_images: torch.Tensor, new_labels: torch.Tensor) -> None:
+        images.copy_(new_images)
+        labels.copy_(new_labels)
+        graph.replay()
+
+    return replay
 
 
 def made_batches(given: argparse.Namespace, decoder: str, cores: int) -> DALIGenericIterator:
@@ -123,7 +143,7 @@ def our_loader(given: argparse.Namespace, name: str, cores: int) -> Loader:
         given.batch_size,
         torch.device(given.device, 0) if given.device == "cuda" else torch.device(given.device),
         recipe=RandomResizedCrop(given.size, seed=0),
-        hw_decoder_load=given.hw_decoder_load if "gpu" in name else None,
+        hw_decoder_load=given.hw_decoder_load if name.startswith("dali_gpu") else None,
         threads=cores,
     )
     return load("loader", name)(request)
@@ -186,9 +206,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
-        "--decoders", nargs="+", choices=["mixed", FANCY, "cpu"], default=["mixed", FANCY, "cpu"]
+        "--decoders", nargs="*", choices=["mixed", FANCY, "cpu"], default=["mixed", FANCY, "cpu"]
     )
-    parser.add_argument("--ours", nargs="*", default=[], help="names of our DALI loaders")
+    parser.add_argument("--ours", nargs="*", default=[], help="names of our loaders")
     parser.add_argument("--models", nargs="*", choices=["resnet18", "resnet50", "tiny"], default=["resnet18"])
     parser.add_argument("--cores", type=int, nargs="+", default=[len(os.sched_getaffinity(0))])
     parser.add_argument("--batch-size", type=int, default=256)
@@ -210,14 +230,15 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=16, help="between two waits for the device")
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     parser.add_argument("--cuts-on-gpu", action="store_true", help="our dali_gpu decodes windows alone")
-    parser.add_argument("--graphs", action="store_true", help="the step as CUDA graphs, by torch.compile")
+    parser.add_argument("--priority", type=int, default=0, help="of the stream of our loaders; -1 goes first")
+    parser.add_argument("--graphs", action="store_true", help="the step as one CUDA graph")
     parser.add_argument("--alone", action="store_true", help="without a model, too")
     given = parser.parse_args()
     kinds = (".jpg", ".jpeg", ".png")
     found = sorted(path for path in given.folder.rglob("*") if path.suffix.lower() in kinds)
     given.files = [os.fspath(path) for path in found] * given.times
     cores = sorted(os.sched_getaffinity(0))
-    DecodePipeline.cuts_on_gpu = given.cuts_on_gpu
+    DecodePipeline.cuts_on_gpu, prefetch.PRIORITY = given.cuts_on_gpu, given.priority
     if given.pools:
         PreallocateDeviceMemory(given.pools[0] * MIB, 0)
         PreallocatePinnedMemory(given.pools[1] * MIB)
@@ -229,7 +250,9 @@ def main() -> None:
     same = torch.zeros(shape, dtype=torch.uint8, device=device), torch.arange(shape[0], device=device) % 1000
     steps = {}
     for model in given.models:
-        steps[model] = made_step(given, model)
+        steps[model] = step = made_step(given, model)
+        if given.graphs:
+            steps[model] = as_graph(step, *same)
         for found in by_turns(given, {"limit": itertools.repeat(same)}, steps[model]):
             tell(what="limit", model=model, **found)
     for count in given.cores:

@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 # imported on first access: they import torch, which planning does not need
 PUBLIC = {
+    "watch": "gpufeed.watch",
     "GPUOnlyDataset": "gpufeed.loaders.gpu_only_dataset",
     "TinyImageNetDataModule": "gpufeed.training.lightning_data",
     "CIFAR10DataModule": "gpufeed.training.lightning_data",
@@ -14,4 +15,5 @@ PUBLIC = {
 def __getattr__(name: str):
     if name not in PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(PUBLIC[name]), name)
+    module = import_module(PUBLIC[name])
+    return globals().get(name) or getattr(module, name)  # gpufeed.watch is a package that can be called

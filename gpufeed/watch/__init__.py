@@ -1,0 +1,76 @@
+"""`for batch in gpufeed.watch(loader): ...` measures how far a training loop is from compute-only speed.
+
+The module can be called: `gpufeed.watch` is this package and the function `watch` in it.
+"""
+
+import atexit
+import os
+import sys
+import types
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.watch import result
+from gpufeed.watch.loop import BURST, HELD_DEVICE_BYTES, HELD_HOST_BYTES, ResumableWatch, Watch
+from gpufeed.watch.stretches import Stretches
+
+__all__ = ["Watch", "watch"]
+# by the id of a loader: a loop may wrap it anew for every epoch
+_KNOWN: dict[int, tuple[weakref.ref, Stretches]] = {}
+
+
+def watch(
+    loader: Any,
+    *,
+    accumulate: int = 1,
+    device: str | torch.device | None = None,
+    out: str | os.PathLike | None = "watch.json",
+    held_host_bytes: int = HELD_HOST_BYTES,
+    held_device_bytes: int = HELD_DEVICE_BYTES,
+    burst: int = BURST,
+    quiet: bool = False,
+) -> Watch:
+    """Return an iterable over the batches of `loader` that measures the loop around it.
+
+    accumulate: batches whose gradients make one step of the optimiser. device: where the model trains; if not
+    given, the current GPU once CUDA is in use, else the CPU. out: the file that the result is written to, or
+    None. held_host_bytes, held_device_bytes: memory that batches may be held in. burst: batches held at most;
+    with 0 none is. quiet: print no table when the process ends.
+    """
+    if not hasattr(loader, "__iter__"):
+        raise TypeError(
+            f"watch() got {type(loader).__name__}; expected an iterable of batches, such as a DataLoader"
+        )
+    for name, value, least in (("accumulate", accumulate, 1), ("burst", burst, 0)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"watch() got {name}={value!r}; expected a whole number of at least {least}")
+    if isinstance(loader, Watch):
+        return loader
+    known = _KNOWN.get(id(loader))
+    record = known[1] if known and known[0]() is loader else None
+    if record is None or record.pid != os.getpid():
+        record = Stretches(accumulate, burst, None if device is None else torch.device(device))
+        path = None if out is None else Path(out)
+        atexit.register(_at_exit, record, path, quiet)
+        with suppress(TypeError):  # a list has no weak references: to wrap it again is another measurement
+            _KNOWN[id(loader)] = weakref.ref(loader), record
+    kind = ResumableWatch if callable(getattr(loader, "state_dict", None)) else Watch
+    return kind(loader, record, held_host_bytes, held_device_bytes, None if out is None else Path(out))
+
+
+def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:
+    """Write and print the result when the process ends; a forked process has none."""
+    if record.pid == os.getpid() and record.steps:
+        result.finish(record, path, quiet)
+
+
+class _Callable(types.ModuleType):
+    def __call__(self, *args: Any, **kwargs: Any) -> Watch:
+        return watch(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,254 @@
+"""The loader that the training sees: every batch once and in order, some held before they are used."""
+
+import os
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from gpufeed.watch import batches, result
+from gpufeed.watch.stretches import Queue, Stretches, group, sizes
+
+GIB = 2**30
+HELD_HOST_BYTES, HELD_DEVICE_BYTES = 2 * GIB, GIB
+BURST = 32
+# Lightning's function that asks whether an object can be iterated over: it starts no epoch
+LIGHTNING_CHECK = "_check_dataloader_iterable"
+FREE_SHARE = 0.5  # of the GPU's free memory that held batches may take
+
+
+class Watch:
+    """A loader that measures the loop that iterates over it; attributes are those of the wrapped loader."""
+
+    def __init__(self, loader: Any, record: Stretches, host_bytes: int, device_bytes: int, out: Path | None):
+        self.__dict__.update(loader=loader, record=record, out=out, limits=(host_bytes, device_bytes))
+        self.__dict__.update(current=lambda: None, kept=deque())
+
+    def __iter__(self) -> Iterator[Any]:
+        if sys._getframe(1).f_code.co_name == LIGHTNING_CHECK:
+            self.check_sampler()
+            return iter(())
+        return WatchedEpoch(self)
+
+    def check_sampler(self) -> None:
+        """Raise ValueError where Lightning would have given each rank its share of an unwrapped loader."""
+        default = isinstance(getattr(self.loader, "sampler", None), (RandomSampler, SequentialSampler))
+        if group()[1] > 1 and default:
+            raise ValueError(
+                f"a watched loader has a {type(self.loader.sampler).__name__} on {group()[1]} ranks, each of "
+                "which would train on all samples: Lightning replaces the samplers of unwrapped loaders. "
+                "Give the loader a DistributedSampler before you wrap it"
+            )
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __bool__(self) -> bool:
+        return bool(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "loader" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__:
+            self.__dict__[name] = value
+        else:
+            setattr(self.loader, name, value)
+
+    def result(self) -> dict[str, Any]:
+        """Return the result so far, as in watch.json; waits until the device has done its work."""
+        return result.result(self.record, wait=True)
+
+    def table(self) -> str:
+        """Return what has been measured so far in about ten lines."""
+        return result.table(self.result())
+
+
+class ResumableWatch(Watch):
+    """A loader with a state: frameworks look for these methods on the class."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the loader's state at the batch that the loop got last, however many are held."""
+        epoch = self.current()
+        if epoch is not None and epoch.held and epoch.state is not None:
+            return epoch.state
+        return self.loader.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Pass a state to the loader; batches held from before it are dropped."""
+        if (epoch := self.current()) is not None:
+            epoch.held.clear()
+            epoch.ended = None
+            self.record.drop()
+        return self.loader.load_state_dict(*args, **kwargs)
+
+
+class WatchedEpoch:
+    """One pass over a watched loader."""
+
+    def __init__(self, watch: Watch):
+        self.watch, self.record = watch, watch.record
+        self.held: deque[tuple[Any, Any]] = deque()  # batches, and the loader's state after each
+        self.state: Any = None  # the loader's, after the batch that the loop got last
+        # what the loader raised while batches were fetched to be held
+        self.ended: Exception | None = None
+        self.steps: int | None = None  # of this epoch, if known
+        self.turn, self.began = -1, time.perf_counter()
+        if self.here:
+            self.end_epoch()
+            self.turn = self.record.begin_epoch()
+        self.inner = iter(watch.loader)
+        if self.inner is watch.loader:  # it goes on where the last pass stopped, at what that has held
+            self.held = watch.kept
+        watch.current = weakref.ref(self)
+
+    def __iter__(self) -> "WatchedEpoch":
+        return self
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the process that measures: not one forked from it."""
+        return os.getpid() == self.record.pid
+
+    def __next__(self) -> Any:
+        if not self.here or self.turn != self.record.turn:
+            return self.take()
+        record = self.record
+        if record.at == 1:
+            self.steps = self.length()
+            self.plan(self.steps)
+        if record.enter(self.steps, self.ready):
+            self.stock()
+        record.started()
+        began = time.perf_counter()
+        try:
+            batch = self.take(check=record.checks)
+        except StopIteration:
+            record.seen_length = record.at
+            self.end_epoch()
+            raise
+        except BaseException:
+            record.drop()
+            raise
+        ended = time.perf_counter()
+        if not record.at:
+            record.epoch_start_seconds.append(ended - self.began)
+            self.first_bytes = batches.held_bytes(batch)
+        record.leave(batches.samples(batch), ended - began)
+        return batch
+
+    def take(self, check: bool = False) -> Any:
+        """Return the next batch: a held one, else the loader's."""
+        if self.held:
+            batch, self.state = self.held.popleft()
+            return batch
+        if self.ended is not None:
+            error, self.ended = self.ended, None
+            raise error
+        return self.checked() if check else next(self.inner)
+
+    def checked(self) -> Any:
+        """Fetch a batch; where that moves a random state, no batch is held from then on."""
+        batch, whose = batches.moved(lambda: next(self.inner), self.record.device)
+        if whose:
+            self.record.stop_bursts(
+                f"fetching a batch moves {whose} random state, which training may use too"
+            )
+        return batch
+
+    def length(self) -> int | None:
+        """The steps of this epoch, as the loader says, else as the last epoch had."""
+        with suppress(Exception):
+            return len(self.watch.loader)
+        return self.record.seen_length if self.record.ranks == 1 else None
+
+    def plan(self, length: int | None) -> None:
+        """Fix the sizes of the epoch's stretches, by its first batch."""
+        record, (host, device) = self.record, self.first_bytes
+        host_limit, device_limit = self.watch.limits
+        if device and record.device.type == "cuda":
+            device_limit = min(device_limit, int(FREE_SHARE * torch.cuda.mem_get_info(record.device)[0]))
+        fit = min(host_limit // max(1, host), device_limit // max(1, device))
+        of_loader, seen = queue(self.watch.loader), self.ready() is not None
+        record.sizes = sizes(record.burst, record.accumulate, length, fit, of_loader, seen, record.ranks)
+        if record.sizes.why:
+            record.stop_bursts(record.sizes.why)
+        if length is None and type(self.watch.loader).__module__.startswith("accelerate"):
+            # it tells the loop of the last batch as it is fetched, and gradients are then applied
+            record.stop_bursts("accelerate's loader has no length, and a held batch could be its last")
+
+    def stock(self) -> None:
+        """Fetch and hold the batches of a burst, as many as fit; keep what the loader raises for later."""
+        record, loader = self.record, self.watch.loader
+        cloned, limits, sums = False, self.watch.limits, (0, 0)
+        self.state = self.saved()
+        while len(self.held) < record.sizes.burst and record.between is None and self.ended is None:
+            try:
+                batch = self.checked()
+            except Exception as error:
+                self.ended = error
+                break
+            try:
+                if not batches.own_memory(loader, batch):
+                    batch, cloned = batches.clone(batch), True
+            except Exception as error:
+                record.stop_bursts(f"a {type(batch).__name__} could not be copied ({error})")
+            self.held.append((batch, self.saved()))
+            sums = tuple(map(sum, zip(sums, batches.held_bytes(batch), strict=True)))
+            held = len(self.held)
+            if any(one * (held + 1) > limit * held for one, limit in zip(sums, limits, strict=True)):
+                break
+        record.stocked = len(self.held)
+        if record.stocked > record.held["batches"]:
+            names = ("batches", "host_bytes", "device_bytes", "cloned")
+            record.held = dict(zip(names, (record.stocked, *sums, cloned), strict=True))
+
+    def saved(self) -> Any:
+        """Return a copy of the loader's state; None without one: accelerate's method may raise."""
+        if not isinstance(self.watch, ResumableWatch):
+            return None
+        try:
+            state = self.watch.loader.state_dict()
+        except Exception:
+            return None
+        try:
+            return deepcopy(state)
+        except Exception as error:
+            self.record.stop_bursts(f"the loader's state could not be copied ({error})")
+            return state
+
+    def ready(self) -> int | None:
+        """How many batches lie ready in the queue of torch's DataLoader; None for any other."""
+        inner = self.inner
+        try:
+            queues = {inner._data_queue, inner._worker_result_queue}  # one, where nothing pins
+            return sum(one.qsize() for one in queues) + sum(
+                len(info) == 2 for info in inner._task_info.values()
+            )
+        except (AttributeError, NotImplementedError):  # another iterator; macOS has no qsize
+            return None
+
+    def end_epoch(self) -> None:
+        """Write what the epochs so far have shown, without waiting for the device."""
+        record = self.record
+        record.drop()
+        if record.steps and record.clock:
+            result.write(record, self.watch.out)
+
+
+def queue(loader: Any) -> Queue:
+    """Return the worker processes of a loader and the batches that they make ahead; None if unknown."""
+    workers = getattr(loader, "num_workers", None)
+    if not isinstance(loader, DataLoader) or not isinstance(workers, int):
+        return None
+    return workers, workers * (loader.prefetch_factor or 0)

@@ -1,0 +1,211 @@
+"""What the stretches of a training say: watch.json, a verdict in a sentence, a table for the terminal."""
+
+import json
+import logging
+import math
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed.system import statistics
+from gpufeed.system.environment import cpu_model, versions
+from gpufeed.watch.stretches import ALONE, END, Stretches
+
+log = logging.getLogger("gpufeed")
+SCHEMA = 1
+BURSTS, BETWEEN = "stock_and_burst", "between_batches"
+COPY = (
+    "The copy to the device: the loop makes it, and it belongs to the compute side.",
+    "The copy to the device: the loader makes it, and it belongs to the end-to-end time alone.",
+)
+
+
+def pairs(done: Sequence[Mapping[str, Any]], between: bool) -> list[tuple[float, float]]:
+    """Return the rates end to end and compute-only, in samples/s, of stretches that belong together."""
+    kept = [stretch for stretch in done if not stretch["paused"]]
+    if between:
+        return [
+            (one["samples"] / one["steady_s"], one["samples"] / max(1e-9, one["seconds"] - one["wait_s"]))
+            for one in kept
+            if one["kind"] == END
+        ]
+    sides = {kind: {one["pair"]: one for one in kept if one["kind"] == kind} for kind in (END, ALONE)}
+    return [
+        (sides[END][pair]["samples"] / sides[END][pair]["steady_s"], other["samples"] / other["seconds"])
+        for pair, other in sides[ALONE].items()
+        if pair in sides[END]
+    ]
+
+
+def rate(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Return the median of rates with its 95 % interval, which is None below six."""
+    found = statistics.summarise(values)
+    names = {"samples_per_second": "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
+    return {name: None if math.isnan(found[key]) else found[key] for name, key in names.items()}
+
+
+def utilization(rates: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
+    """Return the accelerator utilization, compute-only over end-to-end time, of pairs of rates."""
+    ratio = statistics.paired_ratio(rates)
+    low, high = ratio.interval or (None, None)
+    return {"value": ratio.median if ratio.n else None, "low": low, "high": high, "n": ratio.n}
+
+
+def stall_share(done: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the share of the end-to-end stretches in which the device waited for a batch."""
+    shares = [
+        1 - (one["seconds"] - one["wait_s"]) / one["steady_s"]
+        for one in done
+        if one["kind"] == END and not one["paused"]
+    ]
+    return min(1.0, max(0.0, float(np.median(shares)))) if shares else None
+
+
+@cache
+def installed() -> dict[str, str]:
+    """Return the versions of Python, gpufeed and the packages that matter; a checkout may have no version."""
+    own = {"python": platform.python_version()}
+    with suppress(metadata.PackageNotFoundError):
+        own["gpufeed"] = metadata.version("gpufeed")
+    return own | versions()
+
+
+def result(record: Stretches, wait: bool) -> dict[str, Any]:
+    """Return the measurement so far. wait: until the device has passed the end of every stretch."""
+    if record.clock:
+        record.read(wait)
+    device = record.clock.device if record.clock else record.device
+    rates = pairs(record.done, record.between is not None)
+    found = {
+        "schema": SCHEMA,
+        "steps": record.steps,
+        "epochs": record.epochs,
+        "method": BETWEEN if record.between else BURSTS,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model(),
+        "ranks": record.ranks,
+        "batch_samples": record.batch_samples,
+        "au": utilization(rates),
+        "end_to_end": rate([end for end, _ in rates]),
+        "compute_only": rate([alone for _, alone in rates]),
+        "data_stall_share": stall_share(record.done),
+        "epoch_start_seconds": record.epoch_start_seconds,
+        "copy_seconds": None,
+        "stretches": stretches(record.done, record.between is not None),
+        "held": record.held,
+        "verdict": "",
+        "not_measured": not_measured(record, device),
+        "versions": installed(),
+    }
+    return found | {"verdict": verdict(found, record)}
+
+
+def stretches(done: Sequence[Mapping[str, Any]], between: bool) -> list[dict[str, Any]]:
+    """Return the stretches that count; between: each end-to-end one gives a compute-only one, too."""
+    found = []
+    for one in done:
+        if one["paused"] or (between and one["kind"] == ALONE):
+            continue
+        row = {name: one[name] for name in ("kind", "first_step", "steps")}
+        found.append(row | {"seconds": one["steady_s"]})
+        if between:
+            found.append(row | {"kind": ALONE, "seconds": one["seconds"] - one["wait_s"]})
+    return found
+
+
+def verdict(found: Mapping[str, Any], record: Stretches) -> str:
+    """Return the result in a sentence or two; no cause is named."""
+    au, end, alone = found["au"], found["end_to_end"], found["compute_only"]
+    unit = "samples/s" if found["batch_samples"] else "batches/s"
+    if not au["n"]:
+        said = f"Nothing measured yet: {record.steps} steps hold no pair of stretches."
+    else:
+        spread = "" if au["low"] is None else f", {100 * au['low']:.1f} to {100 * au['high']:.1f} %"
+        few = "" if au["low"] is not None else ", too few for an interval"
+        said = (
+            f"Accelerator utilization (compute-only over end-to-end time) is {100 * au['value']:.1f} % "
+            f"(n = {au['n']} pairs of stretches{spread}{few}): the training runs at "
+            f"{end['samples_per_second']:,.0f} {unit}, and at {alone['samples_per_second']:,.0f} {unit}, its "
+            "ceiling, where it waits for no input."
+        )
+    if record.between:
+        said += f" Compute-only is the time between batches, since {record.between}."
+    return said
+
+
+def not_measured(record: Stretches, device: torch.device) -> list[str]:
+    """Return what the result leaves out, a sentence each."""
+    said = [COPY[bool(record.held["device_bytes"])]] if device.type == "cuda" else []
+    if device.type not in ("cuda", "cpu"):
+        said.append(f"The device's own time: on {device.type} the host's clock is read.")
+    if not record.batch_samples:
+        said.append("Samples of a batch: no array with a length was found in it; rates count batches.")
+    if paused := sum(one["paused"] for one in record.done):
+        said.append(f"{paused} stretches with a pause in a step, such as an evaluation or a checkpoint.")
+    if record.ranks > 1:
+        said.append("Other ranks: the numbers are those of rank 0, which waits for the others in its steps.")
+    if record.between:
+        said.append(
+            "Steps from memory: no batch was held, so what the loader costs the steps themselves is not seen."
+        )
+    return said
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return a result in about ten lines."""
+
+    def number(one: Mapping[str, Any], key: str, factor: float, digits: int) -> str:
+        low, value, high = (
+            "-" if one[name] is None else f"{factor * one[name]:,.{digits}f}" for name in ("low", key, "high")
+        )
+        return f"{value}  [{low}, {high}]  n = {one['n']}"
+
+    unit = "samples/s" if found["batch_samples"] else "batches/s"
+    starts, stall = found["epoch_start_seconds"], found["data_stall_share"]
+    held = found["held"]
+    rows = {
+        "steps": f"{found['steps']:,} in {found['epochs']} epochs, {found['ranks']} ranks",
+        "device": found["device"],
+        "accelerator utilization, %": number(found["au"], "value", 100, 1),
+        f"end to end, {unit}": number(found["end_to_end"], "samples_per_second", 1, 0),
+        f"compute-only, {unit}": number(found["compute_only"], "samples_per_second", 1, 0),
+        "data stall, % of end to end": "-" if stall is None else f"{100 * stall:.1f}",
+        "start of an epoch, s": f"{np.median(starts):.2f}" if starts else "-",
+        "batches held": f"{held['batches']}, {(held['host_bytes'] + held['device_bytes']) / 2**20:.0f} MiB",
+    }
+    width = max(map(len, rows))
+    lines = [f"  {name:<{width}}  {value}" for name, value in rows.items()]
+    return "\n".join(["gpufeed.watch", *lines, found["verdict"]])
+
+
+def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str, Any]:
+    """Write the result so far, whole or not at all, on rank 0; what fails is logged, the training goes on."""
+    found = result(record, wait)
+    if path is not None and record.rank == 0:
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            beside.write_text(json.dumps(found, indent=2) + "\n")
+            os.replace(beside, path)
+        except OSError as error:
+            log.warning("%s was not written (%s): name another file with out=, or None", path, error)
+            beside.unlink(missing_ok=True)
+    return found
+
+
+def finish(record: Stretches, path: Path | None, quiet: bool) -> None:
+    """Write the result at the end of the process, and print it on rank 0."""
+    try:
+        found = write(record, path, wait=True)
+    except RuntimeError as error:  # a device whose last work failed answers no more
+        log.warning("gpufeed.watch could not read its last stretches: %s", error)
+        return
+    if record.rank == 0 and not quiet:
+        print(table(found), file=sys.stderr)

@@ -1,0 +1,364 @@
+"""Stretches of a training: which steps are measured end to end, which from memory, and how long they took.
+
+A burst of K batches is held in memory before it begins, so that its steps wait for no input. Stretches follow
+in the order end to end, burst, burst, end to end: a drift of the speed falls on both kinds alike.
+"""
+
+import ctypes
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import distributed
+
+END, ALONE = "end_to_end", "compute_only"
+ORDER = (END, ALONE, ALONE, END)
+CHECKED = 16  # steps of the first epoch whose fetches are looked at before a batch is held
+SHORTEST = 4  # steps of a burst
+WITHOUT_BURSTS = 32  # steps of an end-to-end stretch
+SETTLE = 16  # steps left out after a burst of a loader whose queue nobody knows, several ranks
+LONGEST_SETTLE = 64  # steps, one process: a fetch that waits ends it earlier
+WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
+# a step so many times as long as the stretch's median, and so long, is an evaluation or a checkpoint
+PAUSE, PAUSE_S = 10, 0.05
+MOST = 4000  # stretches kept, the latest
+
+Queue = tuple[int, int] | None  # worker processes of a loader and the batches that they make ahead
+_FREE: dict[int, list[torch.cuda.Event]] = {}
+
+
+def take_event(device: torch.device) -> torch.cuda.Event:
+    """Return an event for this device that nobody uses.
+
+    Events are used again and never destroyed: a forked process that destroys one aborts, since CUDA cannot
+    run there, and its garbage collector may find those of any watch that has ended.
+    """
+    free = _FREE.setdefault(device.index, [])
+    if free:
+        return free.pop()
+    event = torch.cuda.Event(enable_timing=True)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
+    return event
+
+
+def group() -> tuple[int, int]:
+    """Return this process's rank and how many there are, as torch.distributed or torchrun says."""
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+class Clock:
+    """Points in time: events on the current stream of a CUDA device, else seconds of the host's clock."""
+
+    def __init__(self, device: torch.device):
+        self.device, self.cuda = device, device.type == "cuda"
+
+    def mark(self) -> Any:
+        if not self.cuda:
+            return time.perf_counter()
+        event = take_event(self.device)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def passed(self, marks: list[Any], wait: bool) -> bool:
+        """Whether the device has passed all marks; waits for them only if asked."""
+        for mark in marks if self.cuda else ():
+            if wait:
+                mark.synchronize()
+            elif not mark.query():
+                return False
+        return True
+
+    def seconds(self, start: Any, end: Any) -> float:
+        return start.elapsed_time(end) / 1e3 if self.cuda else end - start
+
+    def give_back(self, marks: list[Any]) -> None:
+        if self.cuda:
+            _FREE[self.device.index].extend(marks)
+
+
+@dataclass
+class Stretch:
+    """Steps between two fetches. entered: a mark as each batch is asked for, and as the step after the last.
+
+    fetched: a mark as each batch has come, of end-to-end stretches. ready: batches that lay in the loader's
+    queue at the start. drained: by how many they have become fewer.
+    """
+
+    kind: str
+    pair: int
+    first_step: int
+    ready: int | None = None
+    drained: int = 0
+    samples: int = 0
+    steps: int = 0
+    entered: list[Any] = field(default_factory=list)
+    fetched: list[Any] = field(default_factory=list)
+    fetch_s: float = 0.0  # on the host's clock, of all fetches
+    body_s: list[float] = field(default_factory=list)  # on the host's clock, of each step between fetches
+
+    @property
+    def marks(self) -> list[Any]:
+        """All its marks, the last first: most often it is the one that the device has not passed."""
+        return self.entered[::-1] + self.fetched
+
+    def measured(self, clock: Clock) -> dict[str, Any]:
+        """Return its times as a dict; call after the device has passed its end."""
+        seconds = clock.seconds(self.entered[0], self.entered[-1])
+        waits = [clock.seconds(*both) for both in zip(self.entered[:-1], self.fetched, strict=False)]
+        steps = [clock.seconds(*both) for both in zip(self.entered[:-1], self.entered[1:], strict=True)]
+        bodies = [step - wait for step, wait in zip(steps, waits, strict=True)] if waits else steps
+        clock.give_back(self.marks)
+        row = {name: getattr(self, name) for name in ("kind", "pair", "first_step", "steps", "samples")}
+        steady_s = self.steady_s(seconds, clock.cuda) if self.kind == END else seconds
+        paused = max(bodies) > max(PAUSE * median(bodies), PAUSE_S)
+        return row | {"seconds": seconds, "steady_s": steady_s, "wait_s": sum(waits), "paused": paused}
+
+    def steady_s(self, seconds: float, ahead: bool) -> float:
+        """Return the time that its steps take when neither queue, of batches or of work, gets shorter.
+
+        A burst fills the loader's queue, and the host asks for its steps faster than a GPU makes them. Both
+        feed the stretch after it for a while. So the batches that came out of the loader's queue are left
+        out, and where the host runs ahead of the device, its own time counts if it is the longer one.
+        """
+        made = self.steps / (self.steps - min(self.drained, self.steps // 2))
+        if not ahead:
+            return seconds * made
+        # the median: a step in which the loop waits for the device takes as long as all that it had to do
+        body_s = min(sum(self.body_s), self.steps * median(self.body_s))
+        return max(seconds, (self.fetch_s + body_s) * made)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Steps of a burst (0: none), of an end-to-end stretch, and those left out.
+
+    first, epoch: left out in the first epoch, and at the start of another. settle, longest: left out after
+    a burst, at least, and as long as the device has work from it. until_wait: and until a fetch has waited.
+    why: why there is no burst.
+    """
+
+    burst: int
+    stretch: int
+    first: int
+    epoch: int
+    settle: int
+    longest: int
+    until_wait: bool = False
+    why: str | None = None
+
+
+def sizes(
+    burst: int, accumulate: int, length: int | None, fit: int, queue: Queue, seen: bool, ranks: int
+) -> Sizes:
+    """Return the sizes of all stretches.
+
+    length: steps of an epoch. fit: batches that may be held. queue: the loader's workers and the batches that
+    they make ahead; None if unknown. seen: whether the length of its queue can be read. Ranks that see the
+    same numbers get the same sizes.
+    """
+    workers, ahead = queue or (0, 0)
+
+    def up(steps: int, unit: int = accumulate) -> int:
+        return math.ceil(steps / unit) * unit
+
+    first = up(CHECKED if length is None else max(1, min(CHECKED, length // 4)))
+    epoch = up(max(2, workers) if length is None else max(1, min(max(2, workers), length // 4)))
+
+    def power(most: int) -> int:
+        """Return the accumulation times a power of two: ranks whose batches differ a little agree on it."""
+        steps = accumulate
+        while steps * 2 <= most:
+            steps *= 2
+        return steps
+
+    third = math.inf if length is None else (length - first) // 3
+    held = power(min(burst, fit, third))
+    least = max(SHORTEST, 2 * accumulate)
+    why = None
+    if burst < 1:
+        why = "no batch may be held (burst=0)"
+    elif fit < least:
+        why = f"only {fit} batches fit into the memory that batches may be held in"
+    elif held < least:
+        why = f"burst={burst} is too short" if third >= burst else f"epochs of {length} steps are too short"
+    alike = power(min(WITHOUT_BURSTS, third)) if why else held
+    whole = up(max(alike, ahead), math.lcm(accumulate, max(1, workers)))
+    if length is not None and whole > (length - epoch) // 2:
+        whole = max(accumulate, min(alike, (length - epoch) // 2 // accumulate * accumulate))
+    # one process watches its queues; several take fixed numbers of steps, alike on all ranks
+    until_wait = ranks == 1 and not seen and workers + (queue is None) > 0
+    settle = up(workers if ranks == 1 else SETTLE if queue is None else ahead)
+    longest = max(settle, up(LONGEST_SETTLE if until_wait else held)) if ranks == 1 else settle
+    if length is not None:
+        longest = min(longest, up(max(0, length - epoch - whole) // 2))
+    return Sizes(0 if why else held, whole, first, epoch, settle, longest, until_wait, why)
+
+
+class Stretches:
+    """The measurement of one training in this process: told of each fetch, it plans and times stretches."""
+
+    def __init__(self, accumulate: int, burst: int, device: torch.device | None):
+        self.accumulate, self.burst = accumulate, burst
+        self.asked = device
+        self.clock: Clock | None = None
+        self.sizes: Sizes | None = None
+        self.between: str | None = None  # why compute-only is the time between batches, if it is
+        self.pid, self.turn = os.getpid(), 0
+        self.rank, self.ranks = group()
+        self.steps = self.epochs = self.at = 0
+        self.position = 0  # in ORDER, repeated
+        self.open: Stretch | None = None
+        self.unread: list[Stretch] = []
+        self.done: list[dict[str, Any]] = []
+        self.epoch_start_seconds: list[float] = []
+        self.held = {"batches": 0, "host_bytes": 0, "device_bytes": 0, "cloned": False}
+        self.batch_samples: int | None = None
+        self.plan: Iterator[tuple[str, float]] | None = None
+        self.phase, self.until = "lead", 0.0
+        self.stocked = 0  # batches held for the burst that runs or comes
+        self.seen_length: int | None = None  # of the last whole epoch
+        self.step_s = 0.0  # of a step of the last bursts
+        self.left_at = 0.0
+        self.earliest, self.probe = 0, None  # the end of a settle phase, and a mark in it
+
+    @property
+    def device(self) -> torch.device:
+        """The device that trains, as asked for, else the current GPU once CUDA is in use, else the CPU."""
+        found = self.asked
+        if found is None:
+            found = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")
+        if found.type == "cuda" and found.index is None:
+            found = torch.device("cuda", torch.cuda.current_device())
+        return found
+
+    @property
+    def checks(self) -> bool:
+        """Whether random states are compared at this fetch; the first of an epoch may draw a seed."""
+        return self.between is None and self.at > 0 and self.phase in ("first", "stock")
+
+    @property
+    def kind(self) -> str:
+        return END if self.between else ORDER[self.position % len(ORDER)]
+
+    def begin_epoch(self) -> int:
+        """Start a pass over the loader; return its turn: an earlier pass that goes on is not measured."""
+        self.drop()
+        self.rank, self.ranks = group()  # it may be gone when the process ends
+        self.turn += 1
+        self.epochs += 1
+        self.at, self.plan, self.phase, self.until = 0, None, "first", 1.0
+        return self.turn
+
+    def enter(self, length: int | None, ready: Callable[[], int | None]) -> bool:
+        """Note that the next batch is asked for; return whether those of a burst are to be held now.
+
+        ready: returns how many lie in the loader's queue.
+        """
+        if self.clock is None and self.at:
+            self.clock = Clock(self.device)  # from the second step on: now the training has used its device
+        if self.open is not None:
+            self.open.entered.append(self.clock.mark())
+            self.open.body_s.append(time.perf_counter() - self.left_at)
+        if self.at < self.until:
+            return False
+        if self.open is not None:
+            self._close(ready)
+        if self.plan is None:
+            self.plan = self._phases(length)
+        self.phase, steps = next(self.plan)
+        self.until = self.at + steps
+        if self.phase in (END, ALONE):
+            self.open = Stretch(self.phase, self.position // 2, self.steps, ready())
+        return self.phase == "stock"
+
+    def started(self) -> None:
+        """Put the first mark of a stretch, after all that its beginning has cost, or one while it settles."""
+        if self.phase == "settle" and self.ranks == 1:
+            self.probe = self.clock.mark()
+        if self.open is not None and not self.open.entered:
+            self.open.entered.append(self.clock.mark())
+
+    def leave(self, samples: int | None, fetch_s: float) -> None:
+        """Note that a batch has come."""
+        if not self.steps:
+            self.batch_samples = samples
+        if self.open is not None:
+            self.open.steps += 1
+            self.open.samples += samples or 1
+            self.open.fetch_s += fetch_s
+            if self.open.kind == END:
+                self.open.fetched.append(self.clock.mark())
+        elif self.phase == "settle" and self.settled(fetch_s):
+            self.until = math.ceil((self.at + 1) / self.accumulate) * self.accumulate
+        self.at += 1
+        self.steps += 1
+        self.left_at = time.perf_counter()
+
+    def settled(self, fetch_s: float) -> bool:
+        """Whether what a burst has left in the queues, of batches and of work, is used up."""
+        if self.probe is None:
+            return False
+        idle = self.clock.passed([self.probe], wait=False)  # all that was asked for is done
+        self.clock.give_back([self.probe])
+        self.probe = None
+        waited = not self.sizes.until_wait or fetch_s > WAITS * self.step_s
+        return idle and waited and self.at + 1 >= self.earliest
+
+    def _phases(self, length: int | None) -> Iterator[tuple[str, float]]:
+        """Yield the phases of an epoch and their steps, from its second step on."""
+        end = math.inf if length is None else length - 1  # the last step: some loops ask for no more then
+        begins = not self.done and not self.unread
+        lead = self.sizes.first if begins else self.sizes.epoch
+        if lead > self.at:
+            yield ("first" if begins else "lead"), lead - self.at
+        while True:
+            if self.kind == END:
+                if self.at + self.sizes.stretch > end:
+                    break
+                yield END, self.sizes.stretch
+                continue
+            if self.at + self.sizes.burst > end:
+                break
+            yield "stock", self.accumulate  # these steps fill the device's queue of work
+            rest = self.stocked // self.accumulate * self.accumulate - self.accumulate
+            if self.between is None and rest > 0:
+                yield ALONE, rest
+                if self.kind == END and self.sizes.longest:
+                    self.earliest = self.at + self.sizes.settle
+                    yield "settle", self.sizes.longest
+        yield "rest", math.inf
+
+    def stop_bursts(self, why: str) -> None:
+        """Hold no batch from now on."""
+        self.between = self.between or why
+
+    def _close(self, ready: Callable[[], int | None]) -> None:
+        stretch, self.open = self.open, None
+        if stretch.kind == ALONE:
+            self.step_s = max(self.step_s, median(stretch.body_s))
+        if stretch.ready is not None:
+            stretch.drained = max(0, stretch.ready - (ready() or 0))
+        self.position += 1
+        self.unread.append(stretch)
+        self.read(wait=False)
+
+    def drop(self) -> None:
+        """Leave out the stretch that runs now."""
+        if self.open is not None:
+            self.clock.give_back(self.open.marks)
+            self.open = None
+
+    def read(self, wait: bool) -> None:
+        """Read the times of the stretches whose end the device has passed. wait: until it has passed all."""
+        while self.unread and self.clock.passed(self.unread[0].marks, wait):
+            self.done.append(self.unread.pop(0).measured(self.clock))
+            if self.done[-1]["kind"] == ALONE:
+                self.step_s = self.done[-1]["seconds"] / self.done[-1]["steps"]
+        del self.done[:-MOST]

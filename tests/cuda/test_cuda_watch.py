@@ -1,0 +1,248 @@
+"""What only a GPU can show of gpufeed.watch: equal losses, planted utilization, no waiting, forks."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+import watch_fixtures as fixtures
+from data_fixtures import REPOSITORY
+from torch.utils.data import DataLoader
+
+import gpufeed
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU, and torch finds none"),
+]
+STEPS = 300
+
+
+def watch(loader, **options):
+    return gpufeed.watch(loader, **{"out": None, "quiet": True, **options})
+
+
+def seeded(run):
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    return run()
+
+
+def bursts(watched) -> int:
+    """How many bursts there were, those with a pause too: the machine may be busy."""
+    watched.result()
+    return sum(one["kind"] == "compute_only" for one in watched.record.done)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_losses_of_a_plain_loop_are_equal_bit_by_bit(workers, pinned):
+    def trained(loader):
+        return fixtures.train(loader, 3, accumulate=4, device="cuda", scaled=True)
+
+    def made():
+        return fixtures.loader_of(100, workers=workers, pin_memory=pinned)
+
+    unwatched, again = trained(made()), trained(made())
+    assert unwatched == again
+    watched = watch(made(), accumulate=4)
+    assert trained(watched) == unwatched
+    assert len(unwatched) == STEPS
+    assert bursts(watched) >= 2
+    assert watched.result()["held"]["cloned"] == (not pinned)
+
+
+def test_losses_of_lightning_are_equal_bit_by_bit(tmp_path):
+    pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
+    import test_watch_losses
+
+    def made():
+        return fixtures.loader_of(test_watch_losses.STEPS, workers=2, pin_memory=True)
+
+    unwatched = test_watch_losses.lightning_losses(made(), tmp_path, "gpu")
+    watched = watch(made(), accumulate=2)
+    assert test_watch_losses.lightning_losses(watched, tmp_path, "gpu") == unwatched
+    assert len(unwatched) == STEPS
+    assert bursts(watched) >= 2
+
+
+def test_where_a_fetch_draws_on_the_gpu_nothing_is_held():
+    def loader():
+        for _ in range(150):
+            yield torch.rand(4, 8, device="cuda")
+
+    def run(batches):
+        return [(batch.sum() + torch.rand((), device="cuda")).item() for batch in batches]
+
+    torch.rand((), device="cuda")
+    watched = watch(loader(), device="cuda")
+    assert seeded(lambda: run(watched)) == seeded(lambda: run(loader()))
+    found = watched.result()
+    assert found["method"] == "between_batches"
+    assert found["held"]["batches"] == 0
+    assert "moves the GPU's random state" in found["verdict"]
+
+
+@pytest.fixture(scope="module")
+def cycles_a_second() -> float:
+    """How fast torch.cuda._sleep counts, on a GPU that is warm."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for cycles in (10**9, 10**9):
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+    return 1e3 * 10**9 / start.elapsed_time(end)
+
+
+def workers(seconds: float) -> DataLoader:
+    data = fixtures.Sleeping(STEPS, 2 * seconds)
+    return DataLoader(data, 1, num_workers=2, pin_memory=True)
+
+
+def alone(seconds: float) -> DataLoader:
+    return DataLoader(fixtures.Sleeping(STEPS, seconds), 1)
+
+
+# loader, seconds that it needs a batch, seconds that the GPU needs a step, batches held at most
+PLANTED = {
+    "half": (workers, 0.020, 0.010, 32),
+    "nearly fed": (workers, 0.020, 0.017, 32),
+    "fed": (workers, 0.005, 0.030, 32),
+    "in this process, while the GPU works": (alone, 0.005, 0.020, 32),
+    "in this process, slower": (alone, 0.020, 0.010, 32),
+    "nothing held": (alone, 0.020, 0.010, 0),
+    "nothing held, fed": (alone, 0.005, 0.020, 0),
+}
+# after how many steps the loop waits for the device: after each, as for a loss, at times, or never
+WAITS = {"half": (1, 40, 1000), "nearly fed": (1, 40, 1000), "fed": (1, 40, 1000)}
+
+
+def period(loader: DataLoader) -> float:
+    """Seconds a batch of this loader where nothing else is done; its queue is empty then."""
+    epoch = iter(loader)
+    for _ in range(10):
+        next(epoch)
+    began = time.perf_counter()
+    for _ in range(100):
+        next(epoch)
+    return (time.perf_counter() - began) / 100
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("name", "every"), [(name, one) for name in PLANTED for one in WAITS.get(name, (1000,))]
+)
+def test_utilization_of_a_planted_sleep_is_within_three_points(cycles_a_second, name, every):
+    make, batch_s, step_s, burst = PLANTED[name]
+    truth = min(1.0, step_s / period(make(batch_s)))
+    watched = watch(make(batch_s), burst=burst)
+    torch.zeros(1, device="cuda")
+    for step, batch in enumerate(watched, 1):
+        batch.to("cuda", non_blocking=True)
+        torch.cuda._sleep(int(step_s * cycles_a_second))
+        if step % every == 0:
+            torch.cuda.synchronize()
+    found = watched.result()
+    print(name, every, truth, json.dumps({key: found[key] for key in ("au", "end_to_end", "compute_only")}))
+    assert found["au"]["n"] >= 3
+    assert found["au"]["value"] == pytest.approx(truth, abs=0.03)
+    assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.05)
+    assert found["compute_only"]["samples_per_second"] == pytest.approx(1 / step_s, rel=0.05)
+    assert found["device"] == torch.cuda.get_device_name()
+
+
+@pytest.mark.alone
+def test_nothing_waits_for_the_device(cycles_a_second):
+    """All steps of the loop are asked for before the GPU has done half of them."""
+    step_s, batches = 0.01, [torch.full((4, 8), float(number), device="cuda") for number in range(330)]
+    watched = watch(batches, device="cuda")
+    seen = []
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for batch in watched:
+            torch.cuda._sleep(int(step_s * cycles_a_second))
+            seen.append(batch.sum())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert time.perf_counter() - began < len(batches) / 2 * step_s
+    assert torch.stack(seen).tolist() == [32.0 * number for number in range(330)]
+    found = watched.result()
+    assert found["held"]["device_bytes"] == 32 * 4 * 8 * 4
+    assert found["au"]["n"] >= 2
+    assert found["au"]["value"] == pytest.approx(1.0, abs=0.03)
+
+
+def test_device_batches_are_bounded_by_bytes():
+    watched = watch([torch.zeros(256, device="cuda") for _ in range(200)], held_device_bytes=9 * 1024)
+    for batch in watched:
+        batch.add_(1)
+    assert watched.result()["held"]["batches"] == 8
+
+
+FORKS = """
+import gc, os, sys
+sys.path[:0] = ["tests/fixtures"]
+import torch, watch_fixtures as fixtures, gpufeed
+from torch.utils.data import DataLoader
+
+class Collecting(fixtures.Sleeping):
+    def __getitem__(self, index):
+        if index % 10 == 0:
+            gc.collect()
+        return super().__getitem__(index)
+
+def train(out):
+    watched = gpufeed.watch(DataLoader(Collecting(300), 1, num_workers=2), out=out, device="cuda")
+    for _ in range(2):
+        for batch in watched:
+            batch.to("cuda").sum()
+    watched.cycle = [watched]  # garbage that only the collector finds, perhaps in a worker
+    watched.loader.watched = watched
+
+train(sys.argv[1])
+for _ in range(3):
+    assert sum(1 for _ in DataLoader(Collecting(100), 1, num_workers=2)) == 100
+train(sys.argv[1])
+if os.fork() == 0:
+    gc.collect()
+    gpufeed.watch([1, 2, 3], out=None, quiet=True)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_workers_forked_after_a_finished_watch_leave_its_events_alone(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(tmp_path / "watch.json")],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "terminate called" not in done.stderr
+    assert json.loads((tmp_path / "watch.json").read_text())["au"]["n"] >= 4
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_ranks_train_as_unwatched_and_measure_the_same_steps(tmp_path, monkeypatch):
+    from gpufeed.training.distributed.launch_ranks import spread
+    from gpufeed.training.distributed.rank_files import Call
+
+    monkeypatch.chdir(tmp_path)
+    watched, unwatched = (
+        spread(Call("test_watch_measures:losses_of_a_rank", {"watched": one, "device": "cuda"}, 2, "cuda", 1))
+        for one in (True, False)
+    )
+    assert [one[0] for one in watched] == [one[0] for one in unwatched]
+    assert watched[0][1] == watched[1][1]
+    assert {kind for kind, _, _ in watched[0][1]} == {"end_to_end", "compute_only"}

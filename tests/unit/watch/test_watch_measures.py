@@ -1,0 +1,269 @@
+"""What a watched loop is said to be: utilization near the planted truth, stretches, the file, ranks."""
+
+import json
+import math
+import re
+import time
+from inspect import signature
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import watch_fixtures as fixtures
+from data_fixtures import REPOSITORY
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+import gpufeed
+from gpufeed.training.distributed.launch_ranks import spread
+from gpufeed.training.distributed.rank_files import Call
+from gpufeed.watch.result import pairs, utilization
+from gpufeed.watch.stretches import ALONE, END, ORDER, Sizes, Stretch, sizes
+
+
+def watch(loader, **options):
+    return gpufeed.watch(loader, **{"out": None, "quiet": True, **options})
+
+
+def threaded(count: int, seconds: float, ahead: int):
+    """A loader of our own kind, whose queue nobody can look into."""
+    import queue
+    import threading
+
+    def work():
+        for number in range(count):
+            time.sleep(seconds)
+            batches.put(torch.full((4, 1), float(number)))
+        batches.put(None)
+
+    batches = queue.Queue(ahead)
+    threading.Thread(target=work, daemon=True).start()
+    while (batch := batches.get()) is not None:
+        yield batch
+
+
+def workers(count: int, seconds: float) -> DataLoader:
+    """A loader whose workers together need so many seconds a batch."""
+    return DataLoader(fixtures.Sleeping(STEPS, count * seconds), 1, num_workers=count)
+
+
+STEPS = 300
+# how a loader is made that needs so many seconds a batch; how long a batch and a step take; the truth
+PLANTED = {
+    "in this process": (lambda s: DataLoader(fixtures.Sleeping(STEPS, s), 1), 0.01, 0.02, 2 / 3),
+    "two workers": (lambda s: workers(2, s), 0.04, 0.02, 0.5),
+    "nearly fed": (lambda s: workers(2, s), 0.04, 0.034, 0.85),
+    "fed": (lambda s: workers(2, s), 0.01, 0.04, 1.0),
+    "a thread": (lambda s: threaded(STEPS, s, 8), 0.04, 0.02, 0.5),
+    "nothing held": (lambda s: DataLoader(fixtures.Sleeping(STEPS, s), 1), 0.01, 0.02, 2 / 3),
+}
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANTED)
+def test_utilization_is_near_the_truth(name):
+    make, batch_s, step_s, truth = PLANTED[name]
+    watched = watch(make(batch_s), burst=0 if name == "nothing held" else 16)
+    for _ in watched:
+        time.sleep(step_s)
+    found = watched.result()
+    assert found["method"] == ("between_batches" if name == "nothing held" else "stock_and_burst")
+    assert found["au"]["n"] >= 4
+    assert found["au"]["value"] == pytest.approx(truth, abs=0.07)
+    assert found["data_stall_share"] == pytest.approx(1 - truth, abs=0.07)
+    samples = found["batch_samples"]
+    assert found["compute_only"]["samples_per_second"] == pytest.approx(samples / step_s, rel=0.12)
+    assert found["end_to_end"]["samples_per_second"] == pytest.approx(truth * samples / step_s, rel=0.12)
+
+
+def test_stretches_follow_in_abba_order_and_lie_within_epochs():
+    watched = watch(fixtures.loader_of(150), accumulate=3)
+    for _ in range(4):
+        for _ in watched:
+            pass
+    watched.result()
+    found = watched.record.done  # those with a pause too: the machine may be busy
+    assert tuple(one["kind"] for one in found[:8]) == 2 * ORDER
+    for one, later in pairwise(found):
+        assert one["first_step"] + one["steps"] <= later["first_step"]
+    for one in found:
+        first, last = one["first_step"], one["first_step"] + one["steps"] - 1
+        assert first // 150 == last // 150
+        assert first % 150 % 3 == one["steps"] % 3 == 0
+
+
+def test_the_file_holds_the_result_and_a_fork_or_a_full_disk_stops_nothing(tmp_path, caplog):
+    loader, path = fixtures.loader_of(100), tmp_path / "watch.json"
+    for _ in range(2):
+        for _ in gpufeed.watch(loader, out=path, quiet=True):  # wrapped anew for each epoch
+            pass
+        written = json.loads(path.read_text())
+    assert written["schema"] == 1
+    assert (written["epochs"], written["steps"], written["ranks"]) == (2, 200, 1)
+    assert written["batch_samples"] == 8
+    assert len(written["epoch_start_seconds"]) == 2
+    assert written["au"]["n"] == written["end_to_end"]["n"] == written["compute_only"]["n"] >= 2
+    assert written["copy_seconds"] is None
+    assert written["versions"]["torch"] == torch.__version__.split("+")[0] or written["versions"]["torch"]
+    lost = gpufeed.watch(fixtures.loader_of(40), out=tmp_path / "no folder" / "watch.json", quiet=True)
+    assert sum(1 for _ in lost) == 40
+    assert "was not written" in caplog.text
+
+
+def test_a_step_with_an_evaluation_in_it_is_left_out():
+    watched = watch(fixtures.loader_of(200))
+    for step, _ in enumerate(watched):
+        time.sleep(0.3 if step == 20 else 0.001)
+    found = watched.result()
+    assert any("stretches with a pause in a step" in sentence for sentence in found["not_measured"])
+    assert all(not one["first_step"] <= 20 < one["first_step"] + one["steps"] for one in found["stretches"])
+
+
+def test_the_table_has_about_ten_lines():
+    watched = watch(fixtures.loader_of(200))
+    for _ in watched:
+        pass
+    table = watched.table()
+    assert 9 <= len(table.splitlines()) <= 11
+    assert "accelerator utilization" in table
+    assert watched.result()["verdict"] in table
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("queue", [None, (0, 0), (3, 6), (16, 32)])
+@pytest.mark.parametrize("length", [None, 1, 7, 60, 1000])
+@pytest.mark.parametrize("accumulate", [1, 4, 6])
+def test_sizes_are_multiples_of_the_accumulation_and_fit_an_epoch(ranks, queue, length, accumulate):
+    found = sizes(32, accumulate, length, 1000, queue, queue is not None, ranks)
+    assert all(one % accumulate == 0 for one in (found.burst, found.stretch, found.first, found.longest))
+    assert found.stretch > 0
+    assert (found.burst == 0) == (found.why is not None)
+    if found.burst:
+        assert found.burst >= 2 * accumulate
+        if length is not None:
+            assert found.first + found.burst < length
+            assert found.epoch + found.stretch < length
+    if length in (None, 1000):
+        assert found.burst == {1: 32, 4: 32, 6: 24}[accumulate]
+        assert found.stretch % math.lcm(accumulate, queue[0] or 1 if queue else 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("burst", "fit", "length", "why"),
+    [
+        (0, 100, 1000, r"burst=0"),
+        (3, 100, 1000, r"burst=3 is too short"),
+        (32, 3, 1000, r"only 3 batches fit"),
+        (32, 100, 12, r"epochs of 12 steps are too short"),
+    ],
+)
+def test_without_bursts_a_sentence_says_why_and_stretches_stay_long(burst, fit, length, why):
+    found = sizes(burst, 1, length, fit, (0, 0), False, 1)
+    assert why in found.why
+    assert found.burst == 0
+    assert found.stretch == (32 if length == 1000 else 2)
+
+
+def test_ranks_whose_batches_differ_a_little_hold_as_many():
+    found = {sizes(32, 1, 1000, fit, (4, 8), True, 2) for fit in range(16, 32)}
+    assert len(found) == 1
+    assert found.pop() == Sizes(burst=16, stretch=16, first=16, epoch=4, settle=8, longest=8)
+
+
+def test_the_page_says_the_defaults_and_its_code_is_python():
+    page = (REPOSITORY / "docs/watch.md").read_text()
+    for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        compile(code, "docs/watch.md", "exec")
+    options = signature(gpufeed.watch.watch).parameters
+    for name in options:
+        assert name == "loader" or f"`{name}`" in page
+    assert f"batches held at most, {options['burst'].default} by default" in page
+    host, device = (options[f"held_{one}_bytes"].default // 2**30 for one in ("host", "device"))
+    assert f"{host} GiB of the host's and {device} GiB of the GPU's" in page
+
+
+def stretch(kind: str, pair: int, seconds: float, **more) -> dict:
+    row = {"kind": kind, "pair": pair, "first_step": 0, "steps": 10, "samples": 40, "seconds": seconds}
+    return {**row, "steady_s": seconds, "wait_s": 0.0, "paused": False, **more}
+
+
+def ten_steps(drained: int, fetch_s: float, body_s: float) -> Stretch:
+    return Stretch(END, 0, 0, drained=drained, steps=10, fetch_s=fetch_s, body_s=[body_s] * 10)
+
+
+def test_batches_that_a_full_queue_gave_away_do_not_count():
+    """Two of ten steps were fed by a queue that got shorter: eight batches were made in that time."""
+    assert ten_steps(2, 4.0, 0.4).steady_s(8.0, ahead=False) == pytest.approx(10.0)
+    assert ten_steps(0, 4.0, 0.4).steady_s(8.0, ahead=False) == pytest.approx(8.0)
+
+
+def test_work_that_the_device_still_had_does_not_count():
+    """The device did ten steps in 5 s, out of work asked for before; the host needed 8 s to fetch them."""
+    assert ten_steps(0, 7.0, 0.1).steady_s(5.0, ahead=True) == pytest.approx(8.0)
+    assert ten_steps(2, 7.0, 0.1).steady_s(5.0, ahead=True) == pytest.approx(10.0)
+    assert ten_steps(5, 1.0, 0.1).steady_s(5.0, ahead=True) == pytest.approx(
+        5.0
+    )  # it is the device that limits
+    waits = Stretch(END, 0, 0, steps=10, fetch_s=1.0, body_s=[0.1] * 9 + [9.0])  # for the device, once
+    assert waits.steady_s(5.0, ahead=True) == pytest.approx(5.0)
+
+
+def test_pairs_without_a_partner_or_with_a_pause_do_not_count():
+    done = [
+        stretch(END, 0, 10.0),
+        stretch(ALONE, 0, 8.0),
+        stretch(ALONE, 1, 8.0),
+        stretch(END, 1, 10.0, paused=True),
+        stretch(END, 2, 10.0),
+    ]
+    assert pairs(done, between=False) == [(4.0, 5.0)]
+    found = utilization(pairs(done, between=False))
+    assert found == {"value": pytest.approx(0.8), "low": None, "high": None, "n": 1}
+    six = utilization([(4.0 + number / 10, 5.0) for number in range(6)])
+    assert (six["low"], six["high"]) == (pytest.approx(0.8), pytest.approx(0.9))
+
+
+def test_the_time_between_batches_is_compute_only():
+    done = [stretch(END, 0, 10.0, wait_s=4.0), stretch(ALONE, 0, 5.0)]
+    assert pairs(done, between=True) == [(4.0, pytest.approx(40 / 6))]
+
+
+def losses_of_a_rank(watched: bool, device: str = "cpu") -> list:
+    """Losses and stretches of both ranks, gathered on each."""
+    rank = distributed.get_rank()
+    data = fixtures.samples(2 * 8 * 150)
+    loader = DataLoader(data, 8, sampler=DistributedSampler(data, seed=3), num_workers=1)
+    seen = gpufeed.watch(loader, accumulate=2, out="watch.json", quiet=True) if watched else loader
+
+    def slow_rank(step: int) -> None:
+        time.sleep(0.001 * rank)
+
+    net = DistributedDataParallel(fixtures.model().to(device))
+    losses = fixtures.train(seen, 2, 2, device, each=slow_rank, net=net)
+    rows = (seen.result() and seen.record.done) if watched else []
+    own = (
+        losses,
+        [(one["kind"], one["first_step"], one["steps"]) for one in rows],
+        Path("watch.json").exists(),
+    )
+    both: list = [None, None]
+    distributed.all_gather_object(both, own)
+    return both
+
+
+@pytest.mark.slow
+def test_two_ranks_train_as_unwatched_and_measure_the_same_steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    watched, unwatched = (
+        spread(Call("test_watch_measures:losses_of_a_rank", {"watched": is_watched}, 2, "cpu", 1))
+        for is_watched in (True, False)
+    )
+    for one, other in zip(watched, unwatched, strict=True):
+        assert one[0] == other[0]
+        assert len(one[0]) == 300
+    assert watched[0][1] == watched[1][1]
+    assert {kind for kind, _, _ in watched[0][1]} == {END, ALONE}
+    assert json.loads((tmp_path / "watch.json").read_text())["ranks"] == 2

@@ -3,9 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
@@ -45,7 +43,6 @@ from gpufeed.report.sections import (
     timeline,
 )
 
-TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("board.js", "wide.js")
 # 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
 POLICY = (
@@ -80,19 +77,13 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
     everything = pd.concat([part for part in (table, limits) if len(part)] or [table])
     # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
     alone = found.ceilings_alone
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
+    environment = style.templates()
     environment.filters["breakable"] = breakable
     return environment.get_template("report.html.j2").render(
         policy=POLICY,
-        css=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        css=style.part("report.css"),
         library=Markup(interactive.library()),
-        scripts=[Markup((TEMPLATES / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+        scripts=[style.part(name) for name in SCRIPTS],
         reference=found.reference,
         machines=provenance.machine_rows(everything),
         counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},

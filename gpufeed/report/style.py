@@ -4,7 +4,9 @@ import io
 import re
 import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 
+import jinja2
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -14,6 +16,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+TEMPLATES = Path(__file__).parent / "templates"
 # Okabe and Ito, "Color Universal Design" (2008): distinct under the common colour blindnesses.
 BLUE, ORANGE, SKY, GREEN, VERMILION, GREY = "#0072B2", "#E69F00", "#56B4E9", "#009E73", "#D55E00", "#6B6B6B"
 LINE_COLOURS = (BLUE, VERMILION, GREEN, ORANGE, SKY, GREY)
@@ -35,6 +38,22 @@ SETTINGS = {
     "hatch.linewidth": 0.8,
     "legend.frameon": False,
 }
+
+
+def templates() -> jinja2.Environment:
+    """The templates of pages: what they are given is escaped, and a name that nobody gave is an error."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+
+
+def part(name: str) -> Markup:
+    """A style sheet or a script of TEMPLATES, to stand in a page as it is."""
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
 
 
 def look():

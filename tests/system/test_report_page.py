@@ -15,9 +15,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import record_fixtures as made
+import watch_page_fixtures as watched
 
 from gpufeed.core.config import ROOT
 from gpufeed.report import publish
+from gpufeed.watch import watch_page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
@@ -312,7 +314,7 @@ setTimeout(() => {
     figures: Math.max(...[...document.querySelectorAll("figure")].map(one => one.offsetHeight)),
     controls: [...document.querySelectorAll("input, select, nav, summary, [download]")]
       .filter(one => one.checkVisibility() && !one.matches("[open] > summary")).length,
-    paper: document.querySelector(".paper").checkVisibility(),
+    paper: document.querySelector(".paper")?.checkVisibility() ?? false,
     captions: [...document.querySelectorAll(".scroll caption")].filter(one => one.checkVisibility()
       && one.getBoundingClientRect().right > innerWidth + 1).length,
   }), "*");
@@ -351,6 +353,18 @@ def test_it_fits_the_window_and_says_where_more_is_on_the_right(which, width, re
     assert seen["captions"] == 0
     assert seen["right"]
     assert seen["told"] == seen["wide"] > 0
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_a_page_about_watched_trainings_fits_the_window(tmp_path, width):
+    runs = {"a/long/name/" * 9: watched.watched(60), "few": watched.watched(3, verdict="word" * 40)}
+    page = tmp_path / "watch.html"
+    page.write_text(watch_page.page(runs), encoding="utf-8")
+    seen = measured(page, width)
+    assert seen["window"] == width
+    assert seen["page"] <= width
+    assert seen["out"] == []
+    assert seen["right"]
 
 
 MM = 96 / 25.4  # pixels

@@ -37,7 +37,10 @@ LAYERS = {
     "job": 12,
 }
 WITH_SNAKEMAKE = ("workflow", "job")
-ALONE = {"workflow": {"core"}, "watch": {"system", "training", "report", "advice"}}  # what a room may import
+ALONE = {
+    "workflow": {"core"},
+    "watch": {"core", "system", "training", "report", "advice"},
+}  # what a room may import
 
 
 def modules(root: Path) -> dict[str, Path]:

@@ -1,0 +1,41 @@
+"""python -m gpufeed.watch watch.json ... -o watch.html: a page about trainings that gpufeed.watch watched."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpufeed.core.errors import GpufeedError, one_line
+from gpufeed.core.file_writes import write_whole
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    found = argparse.ArgumentParser(
+        prog="python -m gpufeed.watch",
+        description="Writes a page about one or several trainings that gpufeed.watch watched: how far each "
+        "is from its limit. It opens without a network.",
+    )
+    found.add_argument("files", metavar="watch.json", nargs="+", help="what gpufeed.watch wrote")
+    found.add_argument(
+        "-o", "--output", type=Path, default=Path("watch.html"), help="the page (default: watch.html)"
+    )
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns 0, or 2 where there is no page, with the reason on standard error."""
+    asked = parser().parse_args(arguments)
+    try:
+        from gpufeed.watch import watch_page  # matplotlib and pandas, for which --help need not wait
+
+        write_whole(asked.output, watch_page.page({file: watch_page.read(file) for file in asked.files}))
+    except (GpufeedError, OSError) as error:  # the latter: a folder that may not be written to
+        print(one_line(error), file=sys.stderr)
+        return 2
+    print(f"wrote {asked.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""A page about one or several watched trainings (watch.json), which opens without a network."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+
+from gpufeed.core.document import finite_number, validator
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.run_time_estimate import gib
+from gpufeed.report import style, wording
+
+SCHEMA = 1
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+AGAIN = "name a watch.json that gpufeed.watch wrote, or watch the training again with this version"
+WIDTH_IN = 6.0  # narrow, so that letters can be read on a phone
+FOLDED = 12  # stretches: a longer table is folded
+LETTERS = 34  # of a name in a figure
+MOST = 400  # stretches of a table, and of a kind in a figure
+END, ALONE = "end_to_end", "compute_only"
+KINDS = {END: ("end to end", style.BLUE, "o"), ALONE: ("compute only", style.VERMILION, "^")}
+METHODS = {
+    "stock_and_burst": "The next batches were held, and the same training steps ran over them at full speed.",
+    "between_batches": "No batch was held: compute-only time is that between two requests for a batch.",
+}
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Return a watch.json; raise GpufeedError where there is none, or one of another schema."""
+    expected = f"the JSON of a watched training, schema {SCHEMA}"
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=finite_number)
+    except FileNotFoundError:
+        raise GpufeedError(
+            f"no file {path}", expected, "correct the path, or finish the training first"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise GpufeedError(f"{path} that cannot be read ({error})", expected, AGAIN) from error
+    if not isinstance(found, dict) or not {"schema", "au"} <= found.keys():
+        raise GpufeedError(f"other JSON in {path}", expected, AGAIN)
+    if found["schema"] != SCHEMA:
+        raise GpufeedError(f"{path} of schema {found['schema']!r}", expected, AGAIN)
+    for fault in validator("watch").iter_errors(found):
+        raise GpufeedError(f"{path}: {fault.json_path}: {fault.message}", expected, AGAIN)
+    return found
+
+
+def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the page as HTML. runs: what the reader calls each training -> its watch.json, as read."""
+    return (
+        style.templates()
+        .get_template("watch.html.j2")
+        .render(
+            policy=POLICY,
+            css=style.part("report.css"),
+            script=style.part("wide.js"),
+            plural=wording.plural,
+            utilization=utilization(runs),
+            runs=[run(name, found, number) for number, (name, found) in enumerate(runs.items())],
+        )
+    )
+
+
+def run(name: str, found: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return all that the page says of one training."""
+    unit, size = ("samples", found["batch_samples"]) if found["batch_samples"] else ("batches", 1)
+    return {
+        "name": name,
+        "found": found,
+        "method": METHODS[found["method"]],
+        "unit": unit,
+        "numbers": numbers(found, unit),
+        "rates": rates(found, unit, size, f"rates-{number}"),
+        "stretches": [stretch(one, size) for one in found["stretches"][:MOST]],
+        "folded": len(found["stretches"]) > FOLDED,
+        "held": memory(found["held"]["host_bytes"] + found["held"]["device_bytes"]),
+    }
+
+
+def numbers(found: Mapping[str, Any], unit: str) -> list[tuple[str, str, str]]:
+    """Return rows of name, value and spread; what was not measured has a dash."""
+    au, stall, copied = (found[name] for name in ("au", "data_stall_share", "copy_seconds"))
+    starts = found["epoch_start_seconds"]
+    rows = [("accelerator utilization (AU)", *valued(au["value"], au, wording.tenths))]
+    for side, word in ((ALONE, "compute only, the limit"), (END, "end to end")):
+        rate = found[side]
+        rows.append((f"{unit} a second, {word}", *valued(rate["samples_per_second"], rate, wording.count)))
+    first, _ = valued(median(starts) if starts else None, {}, time)
+    spread = f"at most {time(max(starts))}, n = {len(starts)}" if starts else "-"
+    return [
+        *rows,
+        ("data stall, of the time of a step", *valued(stall, {}, wording.tenths)),
+        ("first batch of an epoch, median", first, spread),
+        ("copy of a batch to the device", *valued(copied, {}, time)),
+    ]
+
+
+def valued(value: float | None, of: Mapping[str, Any], say) -> tuple[str, str]:
+    """Return a value in words, and its interval with n."""
+    if value is None:
+        return "not measured", "-"
+    if "n" not in of:
+        return say(value), "-"
+    if of["low"] is None:
+        return say(value), f"n = {of['n']}, too few for an interval"
+    return say(value), f"{say(of['low'])} to {say(of['high'])}, n = {of['n']}"
+
+
+def time(seconds: float) -> str:
+    """Return seconds in three figures, below one as milliseconds."""
+    small = seconds < 1
+    return f"{wording.three_figures(seconds * 1e3 if small else seconds)} {'ms' if small else 's'}"
+
+
+def stretch(one: Mapping[str, Any], size: int) -> dict[str, str]:
+    """Return a row of the table of stretches."""
+    rate = one["steps"] * size / one["seconds"] if one["seconds"] > 0 else None
+    return {
+        "kind": KINDS.get(one["kind"], (one["kind"].replace("_", " "),))[0],
+        "first": f"{one['first_step']:,}",
+        "steps": f"{one['steps']:,}",
+        "seconds": wording.three_figures(one["seconds"]),
+        "rate": wording.count(rate),
+    }
+
+
+def memory(size: int) -> str:
+    """Return bytes as `12.3 GiB`, `4.5 MiB` or `6 KiB`."""
+    return gib(size) if size > 2**19 else f"{size / 2**10:.0f} KiB"
+
+
+def utilization(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return the figure of AU with its interval beside the limit, a bar a training."""
+    with style.look(), style.mpl.rc_context({"font.size": 11}):
+        figure = style.Figure(figsize=(WIDTH_IN, 0.85 + 0.75 * len(runs)), layout="constrained")
+        axis = figure.subplots()
+        for place, (name, found) in enumerate(runs.items()):
+            au = found["au"]
+            value, low, high = (au[key] for key in ("value", "low", "high"))
+            axis.barh(place, value or 0, height=0.4, color=style.BLUE, zorder=2)
+            if low is not None:
+                axis.plot([low, high], [place] * 2, color="black", lw=2.5, marker="|", ms=11, mew=2, zorder=4)
+            known = f"{'…' * (len(name) > LETTERS)}{name[-LETTERS:]}: " if len(runs) > 1 else ""
+            axis.text(0, place - 0.3, known + brief(au), va="bottom", parse_math=False, in_layout=False)
+        axis.axvline(1, color=style.VERMILION, ls="--", lw=2, zorder=3)
+        axis.set_xlim(0, max(1.05, axis.get_xlim()[1]))
+        axis.set_ylim(len(runs) - 0.6, -0.75)
+        axis.set_yticks([])
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axis.set_xlabel("accelerator utilization (AU); dashed: the limit")
+        axis.spines["left"].set_visible(False)
+    caption = (
+        "Accelerator utilization (AU): the time of a training step with its batch at hand, over that of a "
+        "step with the loader. The whisker is its 95 % interval. The dashed line is the limit: a loader that "
+        "never lets a step wait."
+    )
+    return shown(figure, "utilization", caption)
+
+
+def brief(au: Mapping[str, Any]) -> str:
+    """Return AU with its interval and n, to stand in a figure."""
+    if au["value"] is None:
+        return "not measured"
+    interval = "" if au["low"] is None else f" ({wording.ends(au['low'], au['high'])})"
+    return f"{wording.tenths(au['value'])}{interval}, n = {au['n']}"
+
+
+def rates(found: Mapping[str, Any], unit: str, size: int, prefix: str) -> dict[str, str] | None:
+    """Return the figure of the rate of each stretch over the steps; None where no stretch was measured."""
+    timed = [one for one in found["stretches"] if one["seconds"] > 0 and one["steps"]]
+    if not timed:
+        return None
+    with style.look(), style.mpl.rc_context({"font.size": 11}):
+        figure = style.Figure(figsize=(WIDTH_IN, 3.4), layout="constrained")
+        axis = figure.subplots()
+        for kind in dict.fromkeys(one["kind"] for one in timed):
+            of_kind = [one for one in timed if one["kind"] == kind]
+            draw_kind(axis, kind, of_kind[:: -(-len(of_kind) // MOST)], size)
+        for side in (ALONE, END):
+            if (value := found[side]["samples_per_second"]) is not None:
+                axis.axhline(value, color=KINDS[side][1], lw=1, ls="--", zorder=1)
+        axis.set_ylim(bottom=0)
+        axis.yaxis.set_major_formatter(lambda value, _: style.short(round(value, 3)))
+        axis.set(xlabel="step", ylabel=f"{unit} a second")
+        axis.grid(axis="y", color="#80808040")
+        figure.legend(loc="outside upper left", ncols=3)
+    caption = (
+        f"{unit.capitalize()} a second of each stretch, at the steps in which it was measured; the dashed "
+        "lines are the rates of the table. What end to end lacks to compute only is lost to the input."
+    )
+    return shown(figure, prefix, caption)
+
+
+def draw_kind(axis: Axes, kind: str, stretches: Sequence[Mapping[str, Any]], size: int) -> None:
+    """Draws the stretches of a kind: a line as long as its steps, and a marker in its middle."""
+    word, colour, marker = KINDS.get(kind, (kind.replace("_", " "), style.GREY, "s"))
+    y = [one["steps"] * size / one["seconds"] for one in stretches]
+    begin, middle, end = (
+        [one["first_step"] + part * one["steps"] for one in stretches] for part in (0, 0.5, 1)
+    )
+    axis.hlines(y, begin, end, colors=colour, lw=2.5, zorder=2)
+    look = {"color": colour, "marker": marker, "ms": 5, "ls": "none", "zorder": 3}
+    axis.plot(middle, y, label=word.replace("$", r"\$"), **look)
+
+
+def shown(figure, prefix: str, caption: str) -> dict[str, str]:
+    """Return a figure without a background, whose black is the ink of the page: it follows a dark mode."""
+    for patch in (figure.patch, *(axis.patch for axis in figure.axes)):
+        patch.set_visible(False)
+    drawn = style.picture(figure, prefix, caption)
+    return {**drawn, "svg": Markup(str(drawn["svg"]).replace("#000000", "currentColor"))}

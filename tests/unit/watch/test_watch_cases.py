@@ -1,0 +1,74 @@
+"""Planted slowdowns: the utilization that each leaves, and what gpufeed.watch says of the cheapest."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import watch_cases as planted
+
+import gpufeed
+
+TOLERANCE = 0.06  # of AU: fetching a batch, and what a framework does between steps, are planted by nobody
+BY_NAME = {case.name: case for case in planted.KINDS}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_the_truth_follows_from_what_is_planted(monkeypatch):
+    monkeypatch.setattr(planted, "cores_allowed", lambda: 2)
+    found = {name: round(case.truth(), 3) for name, case in BY_NAME.items()}
+    assert found == {
+        "compute-bound": 1.0,
+        "slow read": 0.333,
+        "slow decode": 0.5,
+        "slow transform": 0.5,
+        "slow collate": 0.5,
+        "too few workers": 0.5,
+        "more workers than cores": 0.5,
+        "workers anew each epoch": 1.0,
+        "one slow sample in a thousand": 0.845,
+        "growth": 0.472,
+        "Python-bound step": 1.0,
+    }
+    assert round(BY_NAME["workers anew each epoch"].with_starts(), 3) == 0.8
+    assert round(replace(BY_NAME["too few workers"], workers=4).truth(), 3) == 1.0
+    assert len({(case.name, case.framework) for case in planted.CASES}) == 44
+
+
+def test_every_sample_comes_once_and_in_order():
+    case = replace(BY_NAME["too few workers"], batches=5, read_s=0.0, workers=2)
+    labels = [label for _, labels in planted.made_loader(case) for label in labels.tolist()]
+    assert labels == list(range(20))
+
+
+# Of those that wait, and slower: late by a millisecond, as a busy machine is, they are still near the truth.
+SLOWER = {"slow read": 3, "too few workers": 3, "compute-bound": 1}
+CHEAP = (
+    ("slow read", "plain"),
+    ("too few workers", "plain"),
+    ("compute-bound", "plain"),
+    ("slow read", "lightning"),
+    ("too few workers", "fastai"),
+)
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "framework"), CHEAP)
+def test_watch_finds_the_planted_utilization(name, framework):
+    case, times = BY_NAME[name], SLOWER[name]
+    longer = {"read_s": times * case.read_s, "step_s": times * case.step_s, "batches": 60}
+    case = replace(case, framework=framework, **longer)
+    watched = gpufeed.watch(planted.made_loader(case), out=None, quiet=True, burst=4)
+    planted.train(case, watched)
+    found = watched.result()
+    assert found["steps"] == case.batches
+    assert found["method"] == "stock_and_burst"
+    assert found["au"]["n"] >= 4
+    assert found["au"]["value"] == pytest.approx(case.truth(), abs=TOLERANCE)

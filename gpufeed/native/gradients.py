@@ -18,6 +18,7 @@ def register() -> None:
     torch.library.register_fake("gpufeed::linear_bias_gelu", fake_linear_bias_gelu)
     torch.library.register_fake("gpufeed::column_sum", fake_column_sum)
     torch.library.register_fake("gpufeed::decode_jpegs", fake_decode_jpegs)
+    torch.library.register_fake("gpufeed::decode_jpeg_files", fake_decode_jpeg_files)
     torch.library.register_autograd("gpufeed::bias_gelu", bias_gelu, setup_context=keep_x_and_bias)
     torch.library.register_autograd("gpufeed::linear_bias_gelu", linear_bias_gelu, setup_context=keep_linear)
     torch.library.register_autograd("gpufeed::column_sum", column_sum, setup_context=keep_shape)
@@ -46,6 +47,11 @@ def fake_decode_jpegs(
 ):
     count = starts.shape[0]
     return data.new_empty((count, height, width, 3)), data.new_empty((count,))
+
+
+def fake_decode_jpeg_files(data, files, offsets, fancy):
+    count, size = offsets.shape[0] - 1, torch.library.get_ctx().new_dynamic_size()
+    return data.new_empty((size,)), data.new_empty((count,)), offsets.new_empty((3, count))
 
 
 def keep_x_and_bias(ctx, inputs, output):

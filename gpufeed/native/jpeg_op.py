@@ -1,4 +1,7 @@
-"""decode_jpegs: many baseline JPEGs of one size and one set of tables, from their coded bytes to RGB."""
+"""decode_jpegs: baseline JPEGs of one size and one set of tables, from their coded bytes to RGB.
+
+decode_files: any mixture of whole files.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,6 +27,9 @@ FAULTS = (
     "coded bytes are left over",
     "a block's mean is out of range",
     "its coefficients are out of range",
+    "its header is not that of a baseline file of one scan, grayscale or YCbCr",
+    "its restart markers are too few, too many or not in order",
+    "threads that began inside of it did not agree on its codes",
 )
 
 
@@ -76,6 +82,19 @@ def decode_between(
         coding.tables.record_stream(torch.cuda.current_stream(data.device))
     shape = (coding.height, coding.width, coding.components, coding.horizontal, coding.vertical)
     return torch.ops.gpufeed.decode_jpegs(data, starts, ends, coding.tables, *shape, fancy, longest)
+
+
+def decode_files(
+    data: torch.Tensor, files: torch.Tensor, offsets: torch.Tensor, fancy: bool = True
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(pixels uint8 (bytes,), faults uint8 (N,), places int64 (3, N)) of N whole files of any kinds.
+
+    files: uint8 (bytes,) on the host; data: the same bytes on the device that decodes, the results' too;
+    offsets: int64 (N + 1,) on the host. places: where each image begins in pixels, its height and its width,
+    on the host; an image lies there as (H, W, 3). As `decode_between`, an image with a fault is 0
+    everywhere, and nothing is waited for. A file whose header is refused has height and width 0.
+    """
+    return torch.ops.gpufeed.decode_jpeg_files(data, files, offsets, fancy)
 
 
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:

@@ -40,6 +40,10 @@ enum Fault : uint8_t {
   LEFT_OVER = 6,   // whole bytes are left at its end
   BAD_DC = 7,      // a mean that no 8-bit samples have
   BAD_RANGE = 8,   // coefficients that no 8-bit samples have
+  // of whole files alone
+  NOT_TAKEN = 9,          // its header is cut off, or is not that of a baseline file as jpeg_header.h has it
+  BAD_RESTART = 10,       // its restart markers are too few, too many or not in order
+  NOT_SYNCHRONISED = 11,  // threads that began inside of it did not agree within MOST_ROUNDS
 };
 
 // Whether an image's coded bytes, at most `longest`, lie in a buffer of so many

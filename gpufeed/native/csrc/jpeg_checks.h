@@ -2,13 +2,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checks.h"
-#include "jpeg.h"
+#include "jpeg_header.h"
 
 namespace gpufeed {
 
@@ -48,6 +50,31 @@ inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& 
                     std::to_string(width), "; expected: sides from 1 to ", std::to_string(jpeg::MOST_SIDE),
                     " and at most ", std::to_string(jpeg::MOST_BLOCKS), " blocks; what to do: use another decoder");
   return {int(height), int(width), int(components), int(h), int(v)};
+}
+
+// data uint8 (bytes) on the op's device, files the same bytes and offsets int64 (N + 1) on the host
+inline void check_decode_jpeg_files(const at::Tensor& data, const at::Tensor& files, const at::Tensor& offsets) {
+  check_vector(data, "data", at::kByte, data);
+  check_vector(files, "files", at::kByte, files);
+  check_vector(offsets, "offsets", at::kLong, files);
+  TORCH_CHECK_VALUE(files.is_cpu() && files.numel() == data.numel(), "found: files of ", std::to_string(files.numel()),
+                    " bytes on ", files.device(), " and data of ", std::to_string(data.numel()),
+                    "; expected: the same bytes on the CPU; what to do: pass what data was copied from");
+  TORCH_CHECK_VALUE(offsets.numel() > 0, "found: no offsets; expected: one more than files; what to do: pass (0,) ",
+                    "for no files");
+}
+
+// int64 (3, N): where each image begins in the output, its height and its width
+inline at::Tensor places_of(const std::vector<jpeg::Image>& images) {
+  at::Tensor places = at::empty({3, int64_t(images.size())}, at::TensorOptions().dtype(at::kLong));
+  int64_t* const to = places.mutable_data_ptr<int64_t>();
+  const size_t count = images.size();
+  for (size_t i = 0; i < count; ++i) {
+    to[i] = images[i].pixels;
+    to[count + i] = images[i].shape.height;
+    to[2 * count + i] = images[i].shape.width;
+  }
+  return places;
 }
 
 }  // namespace gpufeed

@@ -1,4 +1,4 @@
-// decode_jpegs on the CPU: the same bytes as on CUDA, for tests and as the reference; no rival of libjpeg-turbo.
+// decode_jpegs and decode_jpeg_files on the CPU: the same bytes as on CUDA, for tests and as the reference; no rival of libjpeg-turbo.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <torch/library.h>
@@ -41,8 +41,31 @@ std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at
   return {images, faults};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tensor& data, const at::Tensor& files,
+                                                                 const at::Tensor& offsets, bool fancy) {
+  check_decode_jpeg_files(data, files, offsets);
+  const uint8_t* const from = files.const_data_ptr<uint8_t>();
+  int64_t size = 0;
+  const std::vector<jpeg::Image> images =
+      jpeg::read_headers(from, files.numel(), offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size);
+  at::Tensor pixels = at::empty({size}, data.options());
+  at::Tensor faults = at::empty({offsets.numel() - 1}, data.options());
+  uint8_t* const to = pixels.mutable_data_ptr<uint8_t>();
+  uint8_t* const fault = faults.mutable_data_ptr<uint8_t>();
+  at::parallel_for(0, int64_t(images.size()), 1, [&](int64_t begin, int64_t end) {
+    jpeg::Scratch scratch;
+    for (int64_t i = begin; i < end; ++i) {
+      fault[i] = jpeg::decode_file(from, images[i], fancy, to + images[i].pixels, scratch);
+    }
+  });
+  return {pixels, faults, places_of(images)};
+}
+
 }  // namespace
 
-TORCH_LIBRARY_IMPL(gpufeed, CPU, library) { library.impl("decode_jpegs", decode_jpegs); }
+TORCH_LIBRARY_IMPL(gpufeed, CPU, library) {
+  library.impl("decode_jpegs", decode_jpegs);
+  library.impl("decode_jpeg_files", decode_jpeg_files);
+}
 
 }  // namespace gpufeed

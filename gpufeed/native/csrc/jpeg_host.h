@@ -1,11 +1,11 @@
-// One JPEG on the CPU, by the functions that the CUDA kernels use. Without torch.
+// One JPEG on the CPU, from its coded bytes or its file, by the functions that the CUDA kernels use. Without torch.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "jpeg.h"
+#include "jpeg_header.h"
 
 namespace gpufeed::jpeg {
 
@@ -20,6 +20,8 @@ struct Scratch {
   std::vector<uint32_t> words;
   std::vector<int16_t> coefficients;
   std::vector<uint8_t> planes;
+  std::vector<uint32_t> intervals;
+  Tables tables;
 };
 
 // The coded bytes as whole words without their stuffing; `length` becomes the bytes that are left.
@@ -61,17 +63,10 @@ inline bool block_to_samples(const int16_t* coefficients, const uint16_t* quanti
   return !large;
 }
 
-// Decodes one image into uint8 (height, width, 3), or fills that with 0 and says what is wrong.
-inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* from, int64_t bytes, bool fancy,
-                            uint8_t* to, Scratch& scratch) {
-  uint32_t length = uint32_t(bytes);
+// From an image's coefficients in `scratch` to uint8 (height, width, 3); that is filled with 0 if there is a fault.
+inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool fancy, uint8_t* to, Scratch& scratch) {
   const int blocks = shape.blocks();
-  scratch.coefficients.assign(size_t(blocks) * BLOCK, 0);
   scratch.planes.resize(size_t(blocks) * BLOCK);
-  uint8_t fault = unstuff(from, length, scratch.words);
-  if (fault == NO_FAULT) {
-    fault = decode_entropy(tables.huffman, shape, scratch.words.data(), length, scratch.coefficients.data());
-  }
   for (int block = 0; block < blocks && fault == NO_FAULT; ++block) {
     const Place place = place_of(shape, block);
     if (!block_to_samples(scratch.coefficients.data() + size_t(block) * BLOCK, tables.quantisation[place.component],
@@ -94,6 +89,84 @@ inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* fr
     }
   });
   return NO_FAULT;
+}
+
+// Decodes one image into uint8 (height, width, 3), or fills that with 0 and says what is wrong.
+inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* from, int64_t bytes, bool fancy,
+                            uint8_t* to, Scratch& scratch) {
+  uint32_t length = uint32_t(bytes);
+  scratch.coefficients.assign(size_t(shape.blocks()) * BLOCK, 0);
+  uint8_t fault = unstuff(from, length, scratch.words);
+  if (fault == NO_FAULT) {
+    fault = decode_entropy(tables.huffman, shape, scratch.words.data(), length, scratch.coefficients.data());
+  }
+  return to_pixels(tables, shape, fault, fancy, to, scratch);
+}
+
+// One table of a file: its counts and symbols
+inline void expand_huffman(const uint8_t* from, bool dc, Huffman& to) {
+  Codes codes;
+  find_codes(from, codes);
+  uint8_t symbols[256] = {};
+  std::memcpy(symbols, from + LONGEST, codes.before[LONGEST] + codes.end[LONGEST] - codes.first[LONGEST]);
+  for (uint32_t i = 0; i < 1 << LOOKUP_BITS; ++i) to.lookup[i] = lookup_entry(codes, symbols, i, dc);
+  for (uint32_t i = 0; i < 256; ++i) to.symbols[i] = symbol_entry(codes, symbols, i, dc);
+  fill_limits(codes, to);
+}
+
+inline void read_tables(const uint8_t* data, const Image& image, Tables& to) {
+  for (int i = 0; i < (image.shape.components == 3 ? 4 : 2); ++i) {
+    expand_huffman(data + image.huffman[i], i % 2 == 0, to.huffman[i]);
+  }
+  for (int i = 0; i < image.shape.components; ++i) {
+    for (int k = 0; k < BLOCK; ++k) to.quantisation[i][k] = data[image.quantisation[i] + k];
+  }
+}
+
+// A scan's bytes as whole words without stuffing and restart markers, padding behind them. intervals: the byte where
+// each begins, and the end of the last.
+inline uint8_t unstuff_scan(const uint8_t* from, const Image& image, std::vector<uint32_t>& words,
+                            std::vector<uint32_t>& intervals) {
+  words.assign((image.bytes + 3) / 4 + PADDING_WORDS, 0);
+  intervals.assign(1, 0);
+  uint8_t* const to = reinterpret_cast<uint8_t*>(words.data());
+  uint32_t written = 0;
+  bool marker = false, order = true;
+  for (uint32_t i = 0; i < image.bytes; ++i) {
+    const uint8_t before = i > 0 ? from[i - 1] : 0, behind = i + 1 < image.bytes ? from[i + 1] : 0;
+    marker |= is_wrong_marker(before, from[i]);
+    if (before == 0xff && is_restart(from[i])) {
+      order &= (from[i] & 7) == ((intervals.size() - 1) & 7);
+      intervals.push_back(written);
+    }
+    if (is_data(before, from[i], behind)) to[written++] = from[i];
+  }
+  intervals.push_back(written);
+  if (marker || (image.bytes > 0 && from[image.bytes - 1] == 0xff)) return BAD_MARKER;
+  return order && intervals.size() == image.interval_count + 1 ? NO_FAULT : BAD_RESTART;
+}
+
+// The coefficients of an image in `scratch`, each interval by one thread from its beginning on
+inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scratch) {
+  const Shape& shape = image.shape;
+  const uint32_t each = shape.mcu_blocks(), blocks = shape.blocks();
+  scratch.coefficients.assign(size_t(blocks) * BLOCK, 0);
+  uint8_t fault = unstuff_scan(data + image.coded, image, scratch.words, scratch.intervals);
+  const Scan scan{scratch.tables.huffman, scratch.words.data(), shape.luma_blocks(), int(each)};
+  for (uint32_t i = 0; i < image.interval_count && fault == NO_FAULT; ++i) {
+    const uint32_t first = i * image.restart * each, end = scratch.intervals[i + 1] * 8;
+    fault = write_span(scan, 0, scratch.intervals[i] * 8, end, end, Sums{}, scratch.coefficients.data() + size_t(first) * BLOCK,
+                       std::min(image.restart * each, blocks - first));
+  }
+  return fault;
+}
+
+// Decodes one file, whose header was read, as decode_image does.
+inline uint8_t decode_file(const uint8_t* data, const Image& image, bool fancy, uint8_t* to, Scratch& scratch) {
+  if (image.fault != NO_FAULT) return image.fault;
+  read_tables(data, image, scratch.tables);
+  const uint8_t fault = decode_scan(data, image, scratch);
+  return to_pixels(scratch.tables, image.shape, fault, fancy, to, scratch);
 }
 
 }  // namespace gpufeed::jpeg

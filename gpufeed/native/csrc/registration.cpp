@@ -10,4 +10,7 @@ TORCH_LIBRARY(gpufeed, library) {
   library.def(
       "decode_jpegs(Tensor data, Tensor starts, Tensor ends, Tensor tables, int height, int width, int components, "
       "int horizontal, int vertical, bool fancy, int? longest=None) -> (Tensor images, Tensor faults)");
+  library.def(
+      "decode_jpeg_files(Tensor data, Tensor files, Tensor offsets, bool fancy) -> "
+      "(Tensor pixels, Tensor faults, Tensor places)");
 }

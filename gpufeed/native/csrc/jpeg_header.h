@@ -1,0 +1,195 @@
+// What the header of a baseline JPEG says, for the decoders of whole files. Without torch.
+//
+// Source: ITU-T T.81, annex B for the markers, table B.5 for the limits of Huffman tables. Strict on purpose: what is not
+// plain baseline of 8 bits in one scan, grayscale or YCbCr, is not taken, as in gpufeed/decoders/jpeg_parser.py.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "jpeg_scan.h"
+
+namespace gpufeed::jpeg {
+
+// One file of a call. Places in bytes of the files' buffer, if nothing else is said.
+struct Image {
+  int64_t coded;            // the scan's bytes
+  int64_t huffman[4];       // counts and symbols: DC and AC of the first component, DC and AC of the others
+  int64_t quantisation[3];  // of each component, 64 bytes in zigzag order
+  int64_t pixels;           // in the output
+  int64_t words, spans, intervals;  // in the workspace: its first word, subsequence and interval
+  int64_t blocks;           // its first block in the workspace of its chunk
+  Shape shape;              // 0 everywhere in a file that is not taken
+  uint32_t bytes;           // of the scan
+  uint32_t restart;         // MCUs of an interval
+  uint32_t interval_count;
+  uint32_t dct_tiles, colour_tiles;  // the first of them in its chunk
+  uint8_t fault;            // NO_FAULT, BAD_PLACE or NOT_TAKEN
+};
+
+constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words
+
+inline int64_t pixel_bytes(const Shape& shape) { return int64_t(shape.height) * shape.width * 3; }
+
+inline uint32_t big_endian_16(const uint8_t* from) { return uint32_t(from[0]) << 8 | from[1]; }
+
+// What the segments before the scan have said so far; places are 0 where nothing was said.
+struct Segments {
+  int64_t quantisation[4] = {}, huffman[2][2] = {};  // [DC or AC][number]
+  int64_t frame = 0, frame_bytes = 0;
+  uint32_t restart = 0;
+  bool jfif = false;
+  int adobe = -1;  // its colour transform
+};
+
+inline bool read_quantisation(const uint8_t* data, int64_t at, int64_t end, Segments& to) {
+  if ((end - at) % 65 != 0) return false;  // tables of 16 bits are not baseline
+  for (; at < end; at += 65) {
+    if (data[at] > 3 || std::memchr(data + at + 1, 0, 64) != nullptr) return false;
+    to.quantisation[data[at]] = at + 1;
+  }
+  return true;
+}
+
+inline bool read_huffman(const uint8_t* data, int64_t at, int64_t end, Segments& to) {
+  while (at < end) {
+    if (end - at < 1 + LONGEST || (data[at] & 0xee) != 0) return false;
+    const int kind = data[at] >> 4, number = data[at] & 15;
+    uint32_t code = 0, symbols = 0;
+    for (int length = 1; length <= LONGEST; ++length) {
+      const uint32_t count = data[at + length];
+      code += count;
+      symbols += count;
+      if (count > 0 && code >= uint32_t(1) << length) return false;  // the code of all ones is reserved
+      code <<= 1;
+    }
+    const int64_t table = at + 1;
+    at = table + LONGEST + symbols;
+    if (symbols > 256 || at > end) return false;
+    for (int64_t i = table + LONGEST; kind == 0 && i < at; ++i) {
+      if (data[i] > MOST_DC_SIZE) return false;
+    }
+    to.huffman[kind][number] = table;
+  }
+  return true;
+}
+
+// false for a segment that a file which is taken does not have
+inline bool read_segment(const uint8_t* data, int marker, int64_t at, int64_t end, Segments& to) {
+  const int64_t bytes = end - at;
+  if (marker == 0xdb) return read_quantisation(data, at, end, to);
+  if (marker == 0xc4) return read_huffman(data, at, end, to);
+  if (marker == 0xdd) {
+    if (bytes != 2) return false;
+    to.restart = big_endian_16(data + at);
+  } else if (marker == 0xc0) {
+    if (to.frame != 0) return false;
+    to.frame = at, to.frame_bytes = bytes;
+  } else if (marker == 0xe0) {
+    to.jfif |= bytes >= 14 && std::memcmp(data + at, "JFIF", 5) == 0;
+  } else if (marker == 0xee) {
+    if (bytes >= 12 && std::memcmp(data + at, "Adobe", 5) == 0) to.adobe = data[at + 11];
+  } else if ((marker & 0xf0) != 0xe0 && marker != 0xfe) {
+    return false;
+  }
+  return true;
+}
+
+// Whether the markers say grayscale or YCbCr. Decoders differ where they contradict each other, and in what they guess
+// without any.
+inline bool is_ycbcr(const Segments& segments, const uint8_t* ids) {
+  if (ids[0] == ids[3] || ids[0] == ids[6] || ids[3] == ids[6]) return false;
+  if (segments.adobe >= 0) return segments.adobe == 1;
+  return segments.jfif || (ids[0] == 1 && ids[3] == 2 && ids[6] == 3);
+}
+
+// The frame and the scan's own header, which lies from `at` to `end`
+inline bool describe(const uint8_t* data, int64_t at, int64_t end, const Segments& segments, Image& image) {
+  const uint8_t* const frame = data + segments.frame;
+  if (segments.frame == 0 || segments.frame_bytes < 6 || frame[0] != 8) return false;
+  const int components = frame[5];
+  if ((components != 1 && components != 3) || segments.frame_bytes != 6 + 3 * components) return false;
+  const uint8_t *const parts = frame + 6, *const scan = data + at;
+  if (end - at != 2 * components + 4 || scan[0] != components) return false;
+  const uint8_t* const behind = scan + 1 + 2 * components;
+  if (behind[0] != 0 || behind[1] != 63 || behind[2] != 0) return false;
+  for (int i = 0; i < components; ++i) {
+    const uint8_t *const part = parts + 3 * i, *const tables = scan + 1 + 2 * i;
+    if (tables[0] != part[0] || part[2] > 3 || (tables[1] & 0xee) != 0) return false;
+    if (i > 0 && part[1] != 0x11) return false;
+    if (i == 2 && tables[1] != tables[-1]) return false;  // both colours by the same tables, as everybody writes them
+    image.quantisation[i] = segments.quantisation[part[2]];
+    if (image.quantisation[i] == 0) return false;
+    for (int kind = 0; kind < 2 && i < 2; ++kind) {
+      const int number = kind == 0 ? tables[1] >> 4 : tables[1] & 15;
+      image.huffman[2 * i + kind] = segments.huffman[kind][number];
+      if (image.huffman[2 * i + kind] == 0) return false;
+    }
+  }
+  const int h = parts[1] >> 4, v = parts[1] & 15;
+  const bool sampled = (h == 1 && v == 1) || (components == 3 && ((h == 2 && (v == 1 || v == 2)) ||
+                                                                  (h == 1 && v == 2) || (h == 4 && v == 1)));
+  if (!sampled || (components == 3 && !is_ycbcr(segments, parts))) return false;
+  image.shape = {int(big_endian_16(frame + 1)), int(big_endian_16(frame + 3)), components, h, v};
+  return true;
+}
+
+// Whether a file is taken; `image` becomes what its header says. data: the file, places as in it. Restarts are counted
+// as of one interval where there are none.
+inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
+  // the last two bytes must end the image: markers before them are found when the scan is decoded
+  if (bytes < 4 || data[0] != 0xff || data[1] != 0xd8 || data[bytes - 2] != 0xff || data[bytes - 1] != 0xd9) return false;
+  Segments segments;
+  int64_t at = 2;
+  while (true) {
+    if (bytes - at < 4 || data[at] != 0xff) return false;
+    const int marker = data[at + 1];
+    const int64_t start = at + 4, end = at + 2 + big_endian_16(data + at + 2);  // a length counts its own two bytes
+    if (end < start || end > bytes) return false;
+    at = end;
+    if (marker == 0xda) {
+      if (!describe(data, start, end, segments, image)) return false;
+      break;
+    }
+    if (!read_segment(data, marker, start, end, segments)) return false;
+  }
+  const Shape& shape = image.shape;
+  if (shape.height == 0 || shape.width == 0 || at > bytes - 2 || bytes - 2 - at > MOST_BYTES) return false;
+  const int64_t mcus = int64_t(shape.mcus_across()) * shape.mcus_down(), blocks = mcus * shape.mcu_blocks();
+  // a block takes two codes at least, of a bit or more each
+  if (blocks > MOST_BLOCKS || 4 * (bytes - 2 - at) < blocks) return false;
+  image.coded = at;
+  image.bytes = uint32_t(bytes - 2 - at);
+  image.restart = segments.restart > 0 && segments.restart < mcus ? segments.restart : uint32_t(mcus);
+  image.interval_count = uint32_t((mcus + image.restart - 1) / image.restart);
+  return true;
+}
+
+// All files of a call: images with their places in the output, which end at `pixels`, and nothing in the workspace yet.
+// offsets (count + 1): where each file begins and the last ends in a buffer of so many bytes.
+inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count,
+                                       int64_t& pixels) {
+  std::vector<Image> images(count);
+  pixels = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    Image& image = images[i];
+    const int64_t start = offsets[i], end = offsets[i + 1];
+    image = {};
+    if (start < 0 || start > end || end > bytes) {
+      image.fault = BAD_PLACE;
+    } else if (!read_header(data + start, end - start, image)) {
+      image = {};
+      image.fault = NOT_TAKEN;
+    } else {
+      image.coded += start;
+      for (int k = 0; k < 4; ++k) image.huffman[k] += start;
+      for (int k = 0; k < 3; ++k) image.quantisation[k] += start;
+    }
+    image.pixels = pixels;
+    pixels += (pixel_bytes(image.shape) + PIXEL_ALIGNMENT - 1) / PIXEL_ALIGNMENT * PIXEL_ALIGNMENT;
+  }
+  return images;
+}
+
+}  // namespace gpufeed::jpeg

@@ -1,0 +1,244 @@
+// Entropy decoding of one scan from any place in it, for threads that work side by side on one image.
+//
+// After S. T. Klein and Y. Wiseman, Parallel Huffman decoding with applications to JPEG files, The Computer Journal 46(5),
+// 2003: a decoder that starts at a wrong bit soon falls into step with the right one. The bits of an interval (a scan, or
+// what lies between two restart markers) are cut into subsequences. Each is decoded from a guessed state, then again from
+// the end state of the one before it until no state changes. The first starts right, so that by induction all are right
+// then. Sums of their blocks and of their DC differences tell where each of them writes.
+#pragma once
+
+#include "jpeg.h"
+
+namespace gpufeed::jpeg {
+
+constexpr uint32_t SUBSEQUENCE = 2048;  // bits
+constexpr uint32_t MOST_ROUNDS = 64;    // in which subsequences may still change
+constexpr uint32_t MOST_DC_SIZE = 11, MOST_AC_SIZE = 10;  // bits of a value of 8-bit samples (T.81, table F.2)
+constexpr uint32_t HUFFMAN_BYTES = LONGEST + 256;         // of a table in a file: counts by length, then the symbols
+constexpr uint32_t PADDING_WORDS = 4;   // of zeros behind an image's words, since the reader is ahead of the bits
+
+// Which of a table's codes have which length (T.81, annex C); place 0 is not used.
+struct Codes {
+  uint32_t first[LONGEST + 1], end[LONGEST + 1];  // the first code of a length, and the one behind its last
+  uint32_t before[LONGEST + 1];                   // symbols of shorter codes
+};
+
+GPUFEED_BOTH void find_codes(const uint8_t* counts, Codes& to) {
+  uint32_t code = 0, before = 0;
+  to.first[0] = to.end[0] = to.before[0] = 0;
+  for (int length = 1; length <= LONGEST; ++length) {
+    to.first[length] = code;
+    to.before[length] = before;
+    to.end[length] = code + counts[length - 1];
+    before += counts[length - 1];
+    code = to.end[length] << 1;
+  }
+}
+
+// As Huffman's entries; 0 for a symbol that 8-bit samples do not have
+GPUFEED_BOTH uint16_t entry_of(uint8_t symbol, uint32_t length, bool dc) {
+  const uint32_t run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
+  return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | run << 5 | size << 9);
+}
+
+// Entry `place` of Huffman::lookup
+GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
+  for (uint32_t length = 1; length <= LOOKUP_BITS; ++length) {
+    const uint32_t code = place >> (LOOKUP_BITS - length);
+    if (code < codes.end[length]) {
+      return entry_of(symbols[(codes.before[length] + code - codes.first[length]) & 255], length, dc);
+    }
+  }
+  return 0;
+}
+
+// Entry `place` of Huffman::symbols; 0 behind the last symbol
+GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
+  for (uint32_t length = 1; length <= LONGEST; ++length) {
+    if (place < codes.before[length] + codes.end[length] - codes.first[length]) {
+      return entry_of(symbols[place], length, dc);
+    }
+  }
+  return 0;
+}
+
+// Huffman's limit and offset, of codes longer than LOOKUP_BITS
+GPUFEED_BOTH void fill_limits(const Codes& codes, Huffman& to) {
+  for (int i = 0; i < 8; ++i) to.limit[i] = to.offset[i] = 0;
+  to.limit[FIRST_LONGER] = uint16_t(codes.end[LOOKUP_BITS] << FIRST_LONGER);
+  for (uint32_t length = LOOKUP_BITS + 1; length <= LONGEST; ++length) {
+    to.limit[length - LOOKUP_BITS - 1] = uint16_t(codes.end[length] << (LONGEST - length));
+    to.offset[length - LOOKUP_BITS - 1] = uint16_t(codes.before[length] - codes.first[length]);
+  }
+}
+
+// Which bytes of a scan are data: not the 0 that follows 0xff, and not a restart marker. before and behind: the bytes
+// on either side, 0 outside of the scan.
+GPUFEED_BOTH bool is_restart(uint32_t byte) { return (byte & 0xf8) == 0xd0; }
+GPUFEED_BOTH bool is_data(uint32_t before, uint32_t byte, uint32_t behind) {
+  return before != 0xff && !(byte == 0xff && is_restart(behind));
+}
+GPUFEED_BOTH bool is_wrong_marker(uint32_t before, uint32_t byte) {
+  return before == 0xff && byte != 0 && !is_restart(byte);
+}
+
+// Where a decoder stands in an interval: the next bit of the image, the next coefficient of its block, and its block of
+// the MCU
+struct Position {
+  uint32_t bit, k, block;
+};
+
+// A position behind a subsequence in one word: bits beyond its end (less than 32), k and block. 0 is the guess, too: the
+// first bit, at a block's and an MCU's beginning. It stands for a subsequence that cannot be decoded to its end, since a
+// fault in the right state is found when coefficients are written.
+GPUFEED_BOTH uint32_t packed(Position at, uint32_t end) {
+  return at.bit < end ? 0 : (at.bit - end) | at.k << 5 | at.block << 11;
+}
+GPUFEED_BOTH Position unpacked(uint32_t state, uint32_t begin) {
+  return {begin + (state & 31), state >> 5 & 63, state >> 11};
+}
+
+// What an image's threads must know of its scan. words: its bytes without stuffing and markers, as they are in memory.
+struct Scan {
+  const Huffman* tables;  // as Tables has them
+  const uint32_t* words;
+  int luma, each;         // blocks of brightness, and all blocks, of an MCU
+};
+
+// Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
+// all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well.
+// One code a turn, whatever it is: threads of a warp stay together though their blocks differ in length.
+template <class Sink>
+GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, uint32_t limit, Sink& sink) {
+  uint32_t word = at.bit / 32, shift = at.bit % 32, bit = at.bit, k = at.k;
+  int block = int(at.block);
+  uint32_t high = big_endian(scan.words[word]), low = big_endian(scan.words[word + 1]);
+  uint32_t ahead = scan.words[word + 2];
+  const Huffman* own = scan.tables + (block < scan.luma ? 0 : 2);
+  uint8_t fault = NO_FAULT;
+  while (bit < end) {
+    const Huffman& table = own[k != 0];
+    uint32_t bits = window(high, low, shift);
+    uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
+    if (entry == 0) entry = longer_code(table, bits);
+    if (entry == 0) {
+      fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
+      break;
+    }
+    const uint32_t length = entry & 31, run = entry >> 5 & 15, size = entry >> 9 & 15;
+    bits <<= length;
+    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative
+    const int value = int(bits >> 1 >> (31 - size)) - (int32_t(bits) < 0 ? 0 : (1 << size) - 1);
+    bit += length + size;
+    if (bit > limit) {
+      fault = CUT_OFF;
+      break;
+    }
+    shift += length + size;
+    if (shift >= 32) {
+      shift -= 32;
+      high = low;
+      low = big_endian(ahead);
+      ahead = scan.words[++word + 2];
+    }
+    if (k == 0) {
+      if (!sink.dc(block < scan.luma ? 0 : block - scan.luma + 1, value)) {
+        fault = BAD_DC;
+        break;
+      }
+      k = 1;
+    } else if (size == 0) {
+      k = run == 15 ? k + 16 : BLOCK;  // sixteen zeros, or the end of the block
+    } else {
+      k += run;
+      if (k < BLOCK) sink.ac(k, value);
+      k = k < BLOCK ? k + 1 : BLOCK + 1;
+    }
+    if (k >= BLOCK) {
+      if (k > BLOCK) {
+        fault = BAD_RUN;
+        break;
+      }
+      k = 0;
+      if (++block == scan.each) block = 0;
+      own = scan.tables + (block < scan.luma ? 0 : 2);
+      if (sink.block()) break;
+    }
+  }
+  at = {fault == NO_FAULT ? bit : 0, k, uint32_t(block)};
+  return fault;
+}
+
+// Blocks that a subsequence completes, and its sums of DC differences by component
+struct Sums {
+  uint32_t blocks, dc[3];  // unsigned, so that sums of what is a fault anyway wrap around
+
+  GPUFEED_BOTH void add(const Sums& other) {
+    blocks += other.blocks;
+    for (int i = 0; i < 3; ++i) dc[i] += other.dc[i];
+  }
+};
+
+struct CountingSink {
+  Sums sums{};
+
+  GPUFEED_BOTH bool dc(int component, int value) {
+    if (component == 0) sums.dc[0] += uint32_t(value);
+    if (component == 1) sums.dc[1] += uint32_t(value);
+    if (component == 2) sums.dc[2] += uint32_t(value);
+    return true;
+  }
+  GPUFEED_BOTH void ac(uint32_t, int) {}
+  GPUFEED_BOTH bool block() {
+    ++sums.blocks;
+    return false;
+  }
+};
+
+// The state behind a subsequence that begins in `state`; `sums` becomes what it holds.
+GPUFEED_BOTH uint32_t pass_over(const Scan& scan, uint32_t state, uint32_t begin, uint32_t end, uint32_t limit, Sums& sums) {
+  CountingSink sink;
+  Position at = unpacked(state, begin);
+  decode_span(scan, at, end, limit, sink);
+  sums = sink.sums;
+  return packed(at, end);
+}
+
+// Writes coefficients, in zigzag order, of which only those that are not 0 are written.
+struct WritingSink {
+  int16_t* to;    // of the present block
+  int16_t* last;  // behind the last block of the interval
+  uint32_t means[3];
+
+  GPUFEED_BOTH bool dc(int component, int difference) {
+    uint32_t sum = uint32_t(difference) + (component == 0 ? means[0] : component == 1 ? means[1] : means[2]);
+    if (component == 0) means[0] = sum;
+    if (component == 1) means[1] = sum;
+    if (component == 2) means[2] = sum;
+    const int value = int(sum);
+    if (value > MOST_DC || value < -MOST_DC - 1) return false;
+    to[0] = int16_t(value);
+    return true;
+  }
+  GPUFEED_BOTH void ac(uint32_t k, int value) { to[k] = int16_t(value); }
+  GPUFEED_BOTH bool block() {
+    to += BLOCK;
+    return to == last;
+  }
+};
+
+// Writes what a subsequence holds. before: the sums of those before it in its interval; coefficients: of the interval,
+// which has `blocks` blocks. Returns what is wrong with it, which counts only if nothing is before it.
+GPUFEED_BOTH uint8_t write_span(const Scan& scan, uint32_t state, uint32_t begin, uint32_t end, uint32_t limit,
+                                const Sums& before, int16_t* coefficients, uint32_t blocks) {
+  if (before.blocks >= blocks) return NO_FAULT;  // padding
+  WritingSink sink{coefficients + int64_t(before.blocks) * BLOCK, coefficients + int64_t(blocks) * BLOCK,
+                   {before.dc[0], before.dc[1], before.dc[2]}};
+  Position at = unpacked(state, begin);
+  const uint8_t fault = decode_span(scan, at, end, limit, sink);
+  if (fault != NO_FAULT) return fault;
+  if (sink.to == sink.last) return limit - at.bit >= 8 ? LEFT_OVER : NO_FAULT;
+  return end == limit ? CUT_OFF : NO_FAULT;
+}
+
+}  // namespace gpufeed::jpeg

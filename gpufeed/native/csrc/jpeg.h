@@ -77,6 +77,7 @@ struct Shape {
   GPUFEED_BOTH int luma_blocks() const { return h * v; }  // of an MCU
   GPUFEED_BOTH int mcu_blocks() const { return components == 1 ? 1 : h * v + 2; }
   GPUFEED_BOTH int blocks() const { return mcus_across() * mcus_down() * mcu_blocks(); }
+  GPUFEED_BOTH int spans() const { return (width + 7) / 8 * height; }  // of eight pixels of a row
   GPUFEED_BOTH int colour_width() const { return (width + h - 1) / h; }  // samples that the image has
 };
 
@@ -249,7 +250,7 @@ inline auto by_sampling(Shape shape, Work work) {
 
 // Whether colours are smoothed: of all that is fancy only what libjpeg-turbo smooths, which is 4:2:2 and 4:2:0 of more
 // than two samples a row, and 4:4:0.
-inline bool smooths(Shape shape, bool fancy) {
+GPUFEED_BOTH bool smooths(Shape shape, bool fancy) {
   return fancy && (shape.h == 2 ? shape.colour_width() > 2 : shape.h == 1 && shape.v == 2);
 }
 

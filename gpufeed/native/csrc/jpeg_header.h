@@ -24,7 +24,8 @@ struct Image {
   uint32_t bytes;           // of the scan
   uint32_t restart;         // MCUs of an interval
   uint32_t interval_count;
-  uint32_t dct_tiles, colour_tiles;  // the first of them in its chunk
+  uint32_t dct_tile, colour_tile;  // its first in its chunk
+  uint32_t index;           // of the file in the call
   uint8_t fault;            // NO_FAULT, BAD_PLACE or NOT_TAKEN
 };
 
@@ -170,26 +171,72 @@ inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
 // offsets (count + 1): where each file begins and the last ends in a buffer of so many bytes.
 inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count,
                                        int64_t& pixels) {
-  std::vector<Image> images(count);
+  std::vector<Image> images(count);  // 0 everywhere
   pixels = 0;
   for (int64_t i = 0; i < count; ++i) {
     Image& image = images[i];
     const int64_t start = offsets[i], end = offsets[i + 1];
-    image = {};
     if (start < 0 || start > end || end > bytes) {
       image.fault = BAD_PLACE;
     } else if (!read_header(data + start, end - start, image)) {
-      image = {};
+      image = {};  // of what it was, nothing is left
       image.fault = NOT_TAKEN;
     } else {
       image.coded += start;
       for (int k = 0; k < 4; ++k) image.huffman[k] += start;
       for (int k = 0; k < 3; ++k) image.quantisation[k] += start;
     }
+    image.index = uint32_t(i);
     image.pixels = pixels;
     pixels += (pixel_bytes(image.shape) + PIXEL_ALIGNMENT - 1) / PIXEL_ALIGNMENT * PIXEL_ALIGNMENT;
   }
   return images;
+}
+
+// Images that are decoded at a time, and what they take of the workspace
+struct Chunk {
+  int64_t first = 0, count = 0;  // images
+  int64_t words = 0, spans = 0, intervals = 0, blocks = 0;
+  uint32_t dct_tiles = 0, colour_tiles = 0;
+};
+
+constexpr uint32_t DCT_TILE = 256;      // blocks of a thread block
+constexpr uint32_t COLOUR_TILE = 2048;  // spans of eight pixels of a thread block
+
+GPUFEED_BOTH uint32_t tiles_of(uint32_t work, uint32_t each) { return (work + each - 1) / each; }
+
+// Cuts a call into chunks of at most so many blocks, or of one image, and gives images their places in the workspace.
+// Inside a chunk they are sorted, the longest scan first, so that no thread block begins a long one last.
+inline std::vector<Chunk> cut_into_chunks(std::vector<Image>& images, int64_t most_blocks) {
+  std::vector<Chunk> chunks;
+  for (size_t i = 0; i < images.size();) {
+    Chunk chunk;
+    chunk.first = int64_t(i);
+    for (; i < images.size(); ++i, ++chunk.count) {
+      const int64_t blocks = images[i].fault == NO_FAULT ? images[i].shape.blocks() : 0;
+      if (chunk.count > 0 && chunk.blocks + blocks > most_blocks) break;
+      chunk.blocks += blocks;
+    }
+    Image* const first = images.data() + chunk.first;
+    std::sort(first, first + chunk.count, [](const Image& a, const Image& b) {
+      return a.bytes != b.bytes ? a.bytes > b.bytes : a.index < b.index;
+    });
+    chunk.blocks = 0;
+    for (Image* image = first; image != first + chunk.count; ++image) {
+      image->words = chunk.words, image->spans = chunk.spans, image->intervals = chunk.intervals;
+      image->blocks = chunk.blocks;
+      image->dct_tile = chunk.dct_tiles, image->colour_tile = chunk.colour_tiles;
+      if (image->fault != NO_FAULT) continue;
+      chunk.words += (image->bytes + 3) / 4 + PADDING_WORDS;
+      chunk.spans += int64_t(spans_of(image->bytes, SUBSEQUENCE)) + image->interval_count;
+      chunk.intervals += image->interval_count + 1;
+      chunk.blocks += image->shape.blocks();
+      chunk.dct_tiles += tiles_of(image->shape.blocks(), DCT_TILE);
+      chunk.colour_tiles += tiles_of(image->shape.spans(), COLOUR_TILE);
+    }
+    chunks.push_back(chunk);
+  }
+  return chunks;
 }
 
 }  // namespace gpufeed::jpeg

@@ -155,7 +155,8 @@ inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scr
   const Scan scan{scratch.tables.huffman, scratch.words.data(), shape.luma_blocks(), int(each)};
   for (uint32_t i = 0; i < image.interval_count && fault == NO_FAULT; ++i) {
     const uint32_t first = i * image.restart * each, end = scratch.intervals[i + 1] * 8;
-    fault = write_span(scan, 0, scratch.intervals[i] * 8, end, end, Sums{}, scratch.coefficients.data() + size_t(first) * BLOCK,
+    const Span whole{scratch.intervals[i] * 8, end, end, i, i};
+    fault = write_span(scan, whole, 0, Sums{}, scratch.coefficients.data() + size_t(first) * BLOCK,
                        std::min(image.restart * each, blocks - first));
   }
   return fault;

@@ -98,6 +98,35 @@ GPUFEED_BOTH Position unpacked(uint32_t state, uint32_t begin) {
   return {begin + (state & 31), state >> 5 & 63, state >> 11};
 }
 
+// How an image's intervals are cut into subsequences of `size` bits
+struct Cuts {
+  const uint32_t* intervals;    // (interval_count + 1) bytes where they begin, and where the last ends
+  const uint32_t* first_spans;  // (interval_count) of each, its first subsequence
+  const uint32_t* interval_of;  // of each subsequence; not read where there is one interval
+  uint32_t interval_count, size;
+};
+
+GPUFEED_BOTH uint32_t spans_of(uint32_t bytes, uint32_t size) {
+  return bytes == 0 ? 1 : uint32_t((uint64_t(bytes) * 8 + size - 1) / size);
+}
+
+// One subsequence: its bits, its interval's end, its interval and the first subsequence of that
+struct Span {
+  uint32_t begin, end, limit, interval, first;
+};
+
+GPUFEED_BOTH Span span_of(const Cuts& cuts, uint32_t number) {
+  Span span{};
+  if (cuts.interval_count > 1) {
+    span.interval = cuts.interval_of[number];
+    span.first = cuts.first_spans[span.interval];
+  }
+  span.limit = cuts.intervals[span.interval + 1] * 8;
+  span.begin = cuts.intervals[span.interval] * 8 + (number - span.first) * cuts.size;
+  span.end = span.limit - span.begin < cuts.size ? span.limit : span.begin + cuts.size;
+  return span;
+}
+
 // What an image's threads must know of its scan. words: its bytes without stuffing and markers, as they are in memory.
 struct Scan {
   const Huffman* tables;  // as Tables has them
@@ -177,6 +206,9 @@ struct Sums {
     blocks += other.blocks;
     for (int i = 0; i < 3; ++i) dc[i] += other.dc[i];
   }
+  GPUFEED_BOTH Sums minus(const Sums& other) const {
+    return {blocks - other.blocks, {dc[0] - other.dc[0], dc[1] - other.dc[1], dc[2] - other.dc[2]}};
+  }
 };
 
 struct CountingSink {
@@ -196,12 +228,12 @@ struct CountingSink {
 };
 
 // The state behind a subsequence that begins in `state`; `sums` becomes what it holds.
-GPUFEED_BOTH uint32_t pass_over(const Scan& scan, uint32_t state, uint32_t begin, uint32_t end, uint32_t limit, Sums& sums) {
+GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t state, Sums& sums) {
   CountingSink sink;
-  Position at = unpacked(state, begin);
-  decode_span(scan, at, end, limit, sink);
+  Position at = unpacked(state, span.begin);
+  decode_span(scan, at, span.end, span.limit, sink);
   sums = sink.sums;
-  return packed(at, end);
+  return packed(at, span.end);
 }
 
 // Writes coefficients, in zigzag order, of which only those that are not 0 are written.
@@ -229,16 +261,16 @@ struct WritingSink {
 
 // Writes what a subsequence holds. before: the sums of those before it in its interval; coefficients: of the interval,
 // which has `blocks` blocks. Returns what is wrong with it, which counts only if nothing is before it.
-GPUFEED_BOTH uint8_t write_span(const Scan& scan, uint32_t state, uint32_t begin, uint32_t end, uint32_t limit,
-                                const Sums& before, int16_t* coefficients, uint32_t blocks) {
+GPUFEED_BOTH uint8_t write_span(const Scan& scan, const Span& span, uint32_t state, const Sums& before,
+                                int16_t* coefficients, uint32_t blocks) {
   if (before.blocks >= blocks) return NO_FAULT;  // padding
   WritingSink sink{coefficients + int64_t(before.blocks) * BLOCK, coefficients + int64_t(blocks) * BLOCK,
                    {before.dc[0], before.dc[1], before.dc[2]}};
-  Position at = unpacked(state, begin);
-  const uint8_t fault = decode_span(scan, at, end, limit, sink);
+  Position at = unpacked(state, span.begin);
+  const uint8_t fault = decode_span(scan, at, span.end, span.limit, sink);
   if (fault != NO_FAULT) return fault;
-  if (sink.to == sink.last) return limit - at.bit >= 8 ? LEFT_OVER : NO_FAULT;
-  return end == limit ? CUT_OFF : NO_FAULT;
+  if (sink.to == sink.last) return span.limit - at.bit >= 8 ? LEFT_OVER : NO_FAULT;
+  return span.end == span.limit ? CUT_OFF : NO_FAULT;
 }
 
 }  // namespace gpufeed::jpeg

@@ -1,6 +1,7 @@
 // Baseline JPEGs in four kernels: stuffing out (a warp an image), entropy decoding (a thread an image), inverse DCT (eight
 // threads a block of 8 x 8), upsampling and colour (a thread eight pixels). Images of a call share their tables.
 
+#include "jpeg_dct.cuh"
 #include "jpeg_launch.h"
 
 namespace gpufeed::jpeg {
@@ -77,12 +78,7 @@ __global__ void __launch_bounds__(WARP)
                                  coefficients + place * shape.blocks() * BLOCK);
 }
 
-__constant__ const uint8_t ZIGZAG[BLOCK] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
-                                            12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
-                                            35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
-                                            58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-
-constexpr int DCT_BLOCKS = 32, LINES = 8, PITCH = 9;  // rows of nine words: columns and rows each in banks of their own
+constexpr int DCT_BLOCKS = 32;
 
 __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
     dct_kernel(const Tables* __restrict__ tables, Shape shape, const int16_t* __restrict__ coefficients,
@@ -92,47 +88,20 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES)
   __shared__ uint8_t natural[BLOCK];  // in `work`, of each coefficient of the zigzag order
   const int component = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
   if (component < 3) divisors[component][k] = tables->quantisation[component][k];
-  if (component == 0) natural[k] = ZIGZAG[k] / 8 * PITCH + ZIGZAG[k] % 8;
+  if (component == 0) natural[k] = natural_place(k);
   __syncthreads();
   const int blocks = shape.blocks(), own = threadIdx.x / LINES, line = threadIdx.x % LINES;
   const int block = blockIdx.x * DCT_BLOCKS + own;
   const bool inside = block < blocks;  // all threads stay, since warps are synchronised
   const int64_t start = (int64_t(blockIdx.y) * blocks + (inside ? block : 0)) * BLOCK;
   const Place place = place_of(shape, inside ? block : 0);
-  int32_t* const mine = work[own];
   bool large = false;
-  union {
-    uint4 word;
-    int16_t value[8];
-  } loaded;
-  loaded.word = *reinterpret_cast<const uint4*>(coefficients + start + line * 8);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const int32_t value = int32_t(loaded.value[i]) * divisors[place.component][line * 8 + i];
-    large |= too_large(value);
-    mine[natural[line * 8 + i]] = value;
-  }
-  __syncwarp();
-  int32_t x[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = mine[i * PITCH + line];
-  inverse_dct<COLUMN_SHIFT>(x);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    large |= too_large(x[i]);
-    mine[i * PITCH + line] = x[i];
-  }
+  const uint2 samples =
+      dct_line(coefficients + start, divisors[place.component], natural, work[own], line, large);
   // another fault is the one to be told: its coefficients are a part of the image's
   if (large && faults[blockIdx.y] == NO_FAULT) faults[blockIdx.y] = BAD_RANGE;
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x[i] = mine[line * PITCH + i];
-  inverse_dct<ROW_SHIFT>(x);
-  uint32_t half[2] = {0, 0};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) half[i / 4] |= uint32_t(clamped(x[i] + 128)) << (8 * (i % 4));
   uint8_t* const to = planes + int64_t(blockIdx.y) * blocks * BLOCK + place.start + line * place.pitch;
-  if (inside) *reinterpret_cast<uint2*>(to) = make_uint2(half[0], half[1]);
+  if (inside) *reinterpret_cast<uint2*>(to) = samples;
 }
 
 constexpr int COLOUR_THREADS = 256, PAIRS = SPAN_WORDS / 2;  // of words, as they are written

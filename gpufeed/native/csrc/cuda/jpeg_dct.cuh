@@ -1,0 +1,54 @@
+// The inverse DCT of blocks of 8 x 8 by eight threads each, for all kernels of JPEGs.
+#pragma once
+
+#include "../jpeg.h"
+
+namespace gpufeed::jpeg {
+
+constexpr int LINES = 8, PITCH = 9;  // rows of nine words: columns and rows each in banks of their own
+
+// Where coefficient k of the zigzag order stands in a block, row by row (T.81, figure A.6)
+static __constant__ const uint8_t ZIGZAG[BLOCK] = {
+    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
+    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
+    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
+
+// The same in rows of PITCH words
+__device__ __forceinline__ uint8_t natural_place(int k) { return ZIGZAG[k] / 8 * PITCH + ZIGZAG[k] % 8; }
+
+// Line `line` of a block: eight samples. All threads of a warp call it together, eight of them for each block.
+// natural: natural_place of all k; work: LINES * PITCH words of the block; large: set if it has values that are too large.
+__device__ __forceinline__ uint2 dct_line(const int16_t* coefficients, const uint16_t* divisors, const uint8_t* natural,
+                                          int32_t* work, int line, bool& large) {
+  union {
+    uint4 word;
+    int16_t value[8];
+  } loaded;
+  loaded.word = *reinterpret_cast<const uint4*>(coefficients + line * 8);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t value = int32_t(loaded.value[i]) * divisors[line * 8 + i];
+    large |= too_large(value);
+    work[natural[line * 8 + i]] = value;
+  }
+  __syncwarp();
+  int32_t x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = work[i * PITCH + line];
+  inverse_dct<COLUMN_SHIFT>(x);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    large |= too_large(x[i]);
+    work[i * PITCH + line] = x[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = work[line * PITCH + i];
+  inverse_dct<ROW_SHIFT>(x);
+  uint32_t half[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) half[i / 4] |= uint32_t(clamped(x[i] + 128)) << (8 * (i % 4));
+  return make_uint2(half[0], half[1]);
+}
+
+}  // namespace gpufeed::jpeg

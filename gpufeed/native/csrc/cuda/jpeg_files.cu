@@ -1,0 +1,362 @@
+// Whole baseline JPEGs of any mixture in three kernels: entropy decoding (a thread block an image, a thread a subsequence of
+// its bits, as jpeg_scan.h has it), inverse DCT, and upsampling and colour (each a thread block a tile of an image).
+
+#include "jpeg_dct.cuh"
+#include "jpeg_files.h"
+
+namespace gpufeed::jpeg {
+namespace {
+
+constexpr uint32_t WARP = 32;
+constexpr unsigned ALL = 0xffffffffu;
+constexpr uint32_t SCAN_THREADS = 512, SCAN_WARPS = SCAN_THREADS / WARP;
+constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
+
+// What the threads of an image share beside global memory
+struct Shared {
+  alignas(16) Huffman huffman[4];
+  Codes codes[4];
+  uint8_t tables[4][HUFFMAN_BYTES];
+  uint32_t totals[SCAN_WARPS];
+  uint32_t count;  // of subsequences to be decoded again
+  uint32_t wrong;  // the first subsequence with a fault and that fault, or a fault alone
+};
+
+// The sum of `value` over all threads before this one; `total` becomes that of all. The whole thread block calls it.
+__device__ uint32_t sum_before(uint32_t value, uint32_t* totals, uint32_t& total) {
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  uint32_t sum = value;
+#pragma unroll
+  for (uint32_t step = 1; step < WARP; step *= 2) {
+    const uint32_t other = __shfl_up_sync(ALL, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();  // the call before has been read
+  if (lane == WARP - 1) totals[warp] = sum;
+  __syncthreads();
+  uint32_t before = 0;
+  total = 0;
+#pragma unroll
+  for (uint32_t i = 0; i < SCAN_WARPS; ++i) {
+    const uint32_t other = totals[i];
+    if (i < warp) before += other;
+    total += other;
+  }
+  return before + sum - value;
+}
+
+// The Huffman tables of an image into shared memory. Whatever the bytes are, nothing else is written.
+__device__ void expand_tables(const Files& files, const Image& image, Shared& shared) {
+  const uint32_t tables = image.shape.components == 3 ? 4 : 2;
+  for (uint32_t i = threadIdx.x; i < tables * HUFFMAN_BYTES; i += SCAN_THREADS) {
+    const uint32_t table = i / HUFFMAN_BYTES, place = i % HUFFMAN_BYTES;
+    const int64_t from = image.huffman[table] + place;
+    shared.tables[table][place] = from < files.bytes ? files.data[from] : 0;
+  }
+  __syncthreads();
+  if (threadIdx.x % WARP == 0 && threadIdx.x / WARP < tables) {
+    const uint32_t table = threadIdx.x / WARP;
+    find_codes(shared.tables[table], shared.codes[table]);
+    fill_limits(shared.codes[table], shared.huffman[table]);
+  }
+  __syncthreads();
+  for (uint32_t table = 0; table < tables; ++table) {
+    const uint8_t* const symbols = shared.tables[table] + LONGEST;
+    const bool dc = table % 2 == 0;
+    for (uint32_t i = threadIdx.x; i < 1 << LOOKUP_BITS; i += SCAN_THREADS) {
+      shared.huffman[table].lookup[i] = lookup_entry(shared.codes[table], symbols, i, dc);
+    }
+    if (threadIdx.x < 256) {
+      shared.huffman[table].symbols[threadIdx.x] = symbol_entry(shared.codes[table], symbols, threadIdx.x, dc);
+    }
+  }
+}
+
+// Bytes place to place + LOADED of a scan; 0 behind its end
+__device__ void load_bytes(const uint8_t* from, uint32_t bytes, uint32_t place, uint8_t (&to)[LOADED]) {
+  if (place + LOADED <= bytes && reinterpret_cast<uintptr_t>(from + place) % LOADED == 0) {
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from + place);
+    return;
+  }
+#pragma unroll
+  for (uint32_t i = 0; i < LOADED; ++i) to[i] = place + i < bytes ? from[place + i] : 0;
+}
+
+// The bytes of a scan without stuffing and restart markers, and where its intervals begin; its fault. As unstuff_scan.
+__device__ uint8_t unstuff(const uint8_t* from, const Image& image, uint32_t* words, uint32_t* intervals, Shared& shared) {
+  uint8_t* const to = reinterpret_cast<uint8_t*>(words);
+  const uint32_t bytes = image.bytes;
+  // thread blocks begin where addresses are multiples of LOADED; what lies before the scan wraps around
+  const uint32_t lead = reinterpret_cast<uintptr_t>(from) % LOADED;
+  uint32_t written = 0, markers = 0;
+  bool marker = false, order = true;
+  for (uint32_t base = 0; base < bytes + lead; base += SCAN_THREADS * LOADED) {
+    const uint32_t shifted = base + threadIdx.x * LOADED;
+    const uint32_t start = shifted < lead ? 0 : shifted - lead;
+    const uint32_t end = min(bytes, max(shifted + LOADED, lead) - lead), count = end > start ? end - start : 0;
+    alignas(16) uint8_t byte[LOADED];
+    load_bytes(from, end, start, byte);
+    const uint32_t left = count > 0 && start > 0 ? from[start - 1] : 0;
+    const uint32_t right = count > 0 && end < bytes ? from[end] : 0;
+    uint32_t kept = 0, found = 0;  // a bit a byte
+#pragma unroll
+    for (uint32_t i = 0; i < LOADED; ++i) {
+      const uint32_t before = i == 0 ? left : byte[i > 0 ? i - 1 : 0];
+      const uint32_t behind = i + 1 >= count ? right : byte[i + 1 < LOADED ? i + 1 : i];
+      if (i < count) {
+        marker |= is_wrong_marker(before, byte[i]);
+        if (is_data(before, byte[i], behind)) kept |= 1u << i;
+        if (before == 0xff && is_restart(byte[i])) found |= 1u << i;
+      }
+    }
+    uint32_t total;
+    const uint32_t sum = sum_before(__popc(kept) | __popc(found) << 16, shared.totals, total);
+    const uint32_t place = written + (sum & 0xffff);
+#pragma unroll
+    for (uint32_t i = 0; i < LOADED; ++i) {
+      if (kept >> i & 1) to[place + __popc(kept & ((1u << i) - 1))] = byte[i];
+    }
+    for (uint32_t left_over = found, number = markers + (sum >> 16); left_over != 0; left_over &= left_over - 1, ++number) {
+      const uint32_t i = __ffs(left_over) - 1;
+      order &= (from[start + i] & 7) == (number & 7);
+      if (number + 1 < image.interval_count) intervals[number + 1] = place + __popc(kept & ((1u << i) - 1));
+    }
+    written += total & 0xffff;
+    markers += total >> 16;
+  }
+  if (threadIdx.x == 0) {
+    intervals[0] = 0;
+    intervals[image.interval_count] = written;
+    marker |= bytes > 0 && from[bytes - 1] == 0xff;
+  }
+  const uint32_t filled = ((written + 3) / 4 + PADDING_WORDS) * 4;
+  for (uint32_t i = written + threadIdx.x; i < filled; i += SCAN_THREADS) to[i] = 0;
+  const bool wrong_marker = __syncthreads_or(marker), wrong_order = __syncthreads_or(!order);
+  if (wrong_marker) return BAD_MARKER;
+  return wrong_order || markers + 1 != image.interval_count ? BAD_RESTART : NO_FAULT;
+}
+
+// Numbers the subsequences of all intervals; returns how many there are.
+__device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint32_t* interval_of, Shared& shared) {
+  if (cuts.interval_count == 1) return spans_of(cuts.intervals[1], cuts.size);
+  uint32_t spans = 0;
+  for (uint32_t base = 0; base < cuts.interval_count; base += SCAN_THREADS) {
+    const uint32_t interval = base + threadIdx.x;
+    const bool inside = interval < cuts.interval_count;
+    const uint32_t count = inside ? spans_of(cuts.intervals[interval + 1] - cuts.intervals[interval], cuts.size) : 0;
+    uint32_t total;
+    const uint32_t first = spans + sum_before(count, shared.totals, total);
+    if (inside) first_spans[interval] = first;
+    for (uint32_t i = 0; i < count; ++i) interval_of[first + i] = interval;
+    spans += total;
+  }
+  __syncthreads();
+  return spans;
+}
+
+// Decodes all subsequences until each begins where the one before it ends; false if that took too many rounds.
+// Every round reads what the round before has left, so that the count of rounds is always the same.
+__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t spans, uint32_t* starts, uint32_t* ends,
+                            uint32_t* changed, Sums* sums, Shared& shared) {
+  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    starts[i] = 0;
+    Sums own;
+    ends[i] = pass_over(scan, span_of(cuts, i), 0, own);
+    sums[i] = own;
+  }
+  for (uint32_t round = 0;; ++round) {
+    if (threadIdx.x == 0) shared.count = 0;
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+      if (i == span_of(cuts, i).first || starts[i] == ends[i - 1]) continue;
+      starts[i] = ends[i - 1];
+      changed[atomicAdd(&shared.count, 1u)] = i;  // in any order: each is decoded by itself
+    }
+    __syncthreads();
+    const uint32_t count = shared.count;
+    if (count == 0) return true;
+    if (round == MOST_ROUNDS) return false;
+    for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
+      const uint32_t i = changed[place];
+      Sums own;
+      ends[i] = pass_over(scan, span_of(cuts, i), starts[i], own);
+      sums[i] = own;
+    }
+    __syncthreads();
+  }
+}
+
+// Each subsequence's sums become those of all before it in the image.
+__device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
+  Sums carried{};
+  for (uint32_t base = 0; base < spans; base += SCAN_THREADS) {
+    const uint32_t i = base + threadIdx.x;
+    const Sums own = i < spans ? sums[i] : Sums{};
+    Sums before, total;
+    before.blocks = sum_before(own.blocks, shared.totals, total.blocks);
+#pragma unroll
+    for (int k = 0; k < 3; ++k) before.dc[k] = sum_before(own.dc[k], shared.totals, total.dc[k]);
+    before.add(carried);
+    if (i < spans) sums[i] = before;
+    carried.add(total);
+  }
+  __syncthreads();
+}
+
+// Writes the coefficients of all subsequences; the fault of the first that has one.
+__device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const Image& image, uint32_t spans,
+                                      const uint32_t* starts, const Sums* sums, int16_t* coefficients, Shared& shared) {
+  if (threadIdx.x == 0) shared.wrong = ALL;
+  __syncthreads();
+  const uint32_t blocks = image.shape.blocks(), each = image.restart * scan.each;  // of an interval
+  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    const Span span = span_of(cuts, i);
+    const uint32_t first = span.interval * each;
+    const uint8_t fault = write_span(scan, span, starts[i], sums[i].minus(sums[span.first]),
+                                     coefficients + int64_t(first) * BLOCK, min(each, blocks - first));
+    if (fault != NO_FAULT) atomicMin(&shared.wrong, i << 8 | fault);
+  }
+  __syncthreads();
+  return shared.wrong == ALL ? NO_FAULT : uint8_t(shared.wrong & 255);
+}
+
+__global__ void __launch_bounds__(SCAN_THREADS, 2) entropy_kernel(Files files, int64_t first, FilesWorkspace work) {
+  __shared__ Shared shared;
+  const Image& image = files.images[first + blockIdx.x];
+  if (image.fault != NO_FAULT) {
+    if (threadIdx.x == 0) files.faults[image.index] = image.fault;
+    return;
+  }
+  const uint32_t dct_tiles = tiles_of(image.shape.blocks(), DCT_TILE);
+  const uint32_t colour_tiles = tiles_of(image.shape.spans(), COLOUR_TILE);
+  for (uint32_t i = threadIdx.x; i < dct_tiles; i += SCAN_THREADS) work.dct_images[image.dct_tile + i] = blockIdx.x;
+  for (uint32_t i = threadIdx.x; i < colour_tiles; i += SCAN_THREADS) {
+    work.colour_images[image.colour_tile + i] = blockIdx.x;
+  }
+  uint32_t *const words = work.words + image.words, *const intervals = work.intervals + image.intervals;
+  uint32_t *const first_spans = work.first_spans + image.intervals, *const interval_of = work.interval_of + image.spans;
+  uint32_t *const starts = work.starts + image.spans, *const ends = work.ends + image.spans;
+  Sums* const sums = work.sums + image.spans;
+  expand_tables(files, image, shared);
+  uint8_t fault = unstuff(files.data + image.coded, image, words, intervals, shared);
+  if (fault == NO_FAULT) {
+    const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
+    const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
+    const uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
+    if (synchronise(scan, cuts, spans, starts, ends, work.changed + image.spans, sums, shared)) {
+      add_up(spans, sums, shared);
+      fault = write_coefficients(scan, cuts, image, spans, starts, sums, work.coefficients + image.blocks * BLOCK, shared);
+    } else {
+      fault = NOT_SYNCHRONISED;
+    }
+  }
+  if (threadIdx.x == 0) files.faults[image.index] = fault;
+}
+
+constexpr uint32_t DCT_BLOCKS = 32;  // at a time
+
+__global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int64_t first, FilesWorkspace work) {
+  __shared__ int32_t turned[DCT_BLOCKS][LINES * PITCH];
+  __shared__ uint16_t divisors[3][BLOCK];
+  __shared__ uint8_t natural[BLOCK];
+  __shared__ uint8_t known;  // its fault: other thread blocks may write one meanwhile
+  const Image& image = files.images[first + work.dct_images[blockIdx.x]];
+  const Shape shape = image.shape;
+  const uint32_t component = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
+  if (int(component) < shape.components) divisors[component][k] = files.data[image.quantisation[component] + k];
+  if (component == 3) natural[k] = natural_place(k);
+  if (threadIdx.x == 0) known = files.faults[image.index];
+  __syncthreads();
+  if (known != NO_FAULT) return;
+  const uint32_t own = threadIdx.x / LINES, line = threadIdx.x % LINES, tile = blockIdx.x - image.dct_tile;
+  const uint32_t end = min(uint32_t(shape.blocks()), (tile + 1) * DCT_TILE);
+  bool large = false;
+  for (uint32_t base = tile * DCT_TILE; base < end; base += DCT_BLOCKS) {
+    const bool inside = base + own < end;  // all threads stay, since warps are synchronised
+    const uint32_t block = inside ? base + own : base;
+    const Place place = place_of(shape, int(block));
+    const int64_t start = (image.blocks + block) * BLOCK;
+    const uint2 samples = dct_line(work.coefficients + start, divisors[place.component], natural, turned[own], line, large);
+    uint8_t* const to = work.planes + image.blocks * BLOCK + place.start + line * place.pitch;
+    if (inside) *reinterpret_cast<uint2*>(to) = samples;
+    __syncwarp();
+  }
+  if (large) files.faults[image.index] = BAD_RANGE;
+}
+
+constexpr uint32_t COLOUR_THREADS = 256, VECTOR = 16;
+
+// The span at (x, y), whatever the sampling is
+__device__ __forceinline__ void any_span_at(Shape shape, const uint8_t* planes, int x, int y, bool smooth,
+                                            uint32_t (&words)[SPAN_WORDS]) {
+  if (shape.h == 4) return span_at<Sampling<4, 1>>(shape, planes, x, y, smooth, words);
+  if (shape.h == 2 && shape.v == 2) return span_at<Sampling<2, 2>>(shape, planes, x, y, smooth, words);
+  if (shape.h == 2) return span_at<Sampling<2, 1>>(shape, planes, x, y, smooth, words);
+  if (shape.v == 2) return span_at<Sampling<1, 2>>(shape, planes, x, y, smooth, words);
+  return span_at<Sampling<1, 1>>(shape, planes, x, y, smooth, words);
+}
+
+// A thread makes a span; then all write theirs together, since the spans of a tile are one piece of memory without gaps.
+__global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int64_t first, FilesWorkspace work) {
+  __shared__ alignas(VECTOR) uint8_t piece[COLOUR_THREADS * SPAN * 3 + VECTOR];
+  const Image& image = files.images[first + work.colour_images[blockIdx.x]];
+  const Shape shape = image.shape;
+  const bool sound = files.faults[image.index] == NO_FAULT, smooth = smooths(shape, files.fancy);
+  const uint8_t* const planes = work.planes + image.blocks * BLOCK;
+  const uint32_t across = (shape.width + SPAN - 1) / SPAN, tile = blockIdx.x - image.colour_tile;
+  const uint32_t end = min(across * shape.height, (tile + 1) * COLOUR_TILE);
+  for (uint32_t base = tile * COLOUR_TILE; base < end; base += COLOUR_THREADS) {
+    const uint32_t next = min(base + COLOUR_THREADS, end), span = base + threadIdx.x;
+    const uint32_t y = span / across, x = (span - y * across) * SPAN;
+    // in bytes of the image, which begins at a multiple of VECTOR; the first, and the one behind the last
+    const uint32_t from = (base / across * shape.width + base % across * SPAN) * 3;
+    const uint32_t to = next % across == 0 ? next / across * shape.width * 3
+                                           : (next / across * shape.width + next % across * SPAN) * 3;
+    const uint32_t lead = from % VECTOR;
+    if (span < next) {
+      uint32_t words[SPAN_WORDS] = {};
+      if (sound) any_span_at(shape, planes, x, y, smooth, words);
+      uint8_t* const own = piece + lead + (y * shape.width + x) * 3 - from;
+      const uint32_t bytes = min(SPAN, shape.width - int(x)) * 3;
+#pragma unroll
+      for (uint32_t i = 0; i < SPAN_WORDS; ++i) {
+        if (shape.width % 4 == 0) {
+          if (4 * i < bytes) reinterpret_cast<uint32_t*>(own)[i] = words[i];
+          continue;
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < 4; ++k) {
+          if (4 * i + k < bytes) own[4 * i + k] = uint8_t(words[i] >> (8 * k));
+        }
+      }
+    }
+    __syncthreads();
+    uint8_t* const pixels = files.pixels + image.pixels + (from - lead);
+    const uint32_t behind = lead + to - from;
+    for (uint32_t i = threadIdx.x * VECTOR; i < behind; i += COLOUR_THREADS * VECTOR) {
+      if (i >= lead && i + VECTOR <= behind) {
+        *reinterpret_cast<uint4*>(pixels + i) = *reinterpret_cast<const uint4*>(piece + i);
+      } else {
+        for (uint32_t k = max(i, lead); k < min(i + VECTOR, behind); ++k) pixels[k] = piece[k];
+      }
+    }
+    __syncthreads();
+  }
+}
+
+}  // namespace
+
+cudaError_t decode_chunk(const Files& files, const Chunk& chunk, const FilesWorkspace& work, cudaStream_t stream) {
+  if (chunk.count == 0) return cudaSuccess;
+  const cudaError_t cleared =
+      cudaMemsetAsync(work.coefficients, 0, size_t(chunk.blocks) * BLOCK * sizeof(int16_t), stream);
+  if (cleared != cudaSuccess) return cleared;
+  entropy_kernel<<<unsigned(chunk.count), SCAN_THREADS, 0, stream>>>(files, chunk.first, work);
+  if (chunk.dct_tiles > 0) {
+    dct_kernel<<<chunk.dct_tiles, DCT_BLOCKS * LINES, 0, stream>>>(files, chunk.first, work);
+    colour_kernel<<<chunk.colour_tiles, COLOUR_THREADS, 0, stream>>>(files, chunk.first, work);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace gpufeed::jpeg

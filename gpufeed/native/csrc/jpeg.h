@@ -11,8 +11,10 @@
 
 #ifdef __CUDACC__
 #define GPUFEED_BOTH __host__ __device__ __forceinline__
+#define GPUFEED_TABLE static __constant__ const
 #else
 #define GPUFEED_BOTH inline
+#define GPUFEED_TABLE constexpr
 #endif
 
 namespace gpufeed::jpeg {
@@ -28,6 +30,12 @@ constexpr int MOST_VALUE = 16383;
 constexpr int64_t MOST_BYTES = 1 << 28;      // of one image, so that its bits are counted in 32 bits
 constexpr int64_t MOST_BLOCKS = 1 << 20;     // of one image
 constexpr int64_t MOST_SIDE = 65535;
+
+// Where coefficient k of the zigzag order stands in a block, row by row (T.81, figure A.6)
+GPUFEED_TABLE uint8_t ZIGZAG[BLOCK] = {0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,
+                                   12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
+                                   35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
+                                   58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
 // What is wrong with an image; its pixels are 0 then.
 enum Fault : uint8_t {

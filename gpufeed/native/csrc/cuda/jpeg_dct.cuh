@@ -7,13 +7,7 @@ namespace gpufeed::jpeg {
 
 constexpr int LINES = 8, PITCH = 9;  // rows of nine words: columns and rows each in banks of their own
 
-// Where coefficient k of the zigzag order stands in a block, row by row (T.81, figure A.6)
-static __constant__ const uint8_t ZIGZAG[BLOCK] = {
-    0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
-    41, 34, 27, 20, 13, 6,  7,  14, 21, 28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23,
-    30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
-
-// The same in rows of PITCH words
+// Where coefficient k of the zigzag order stands in a block, in rows of PITCH words
 __device__ __forceinline__ uint8_t natural_place(int k) { return ZIGZAG[k] / 8 * PITCH + ZIGZAG[k] % 8; }
 
 // Line `line` of a block: eight samples. All threads of a warp call it together, eight of them for each block.

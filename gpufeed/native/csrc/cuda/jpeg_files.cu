@@ -86,7 +86,7 @@ __device__ void load_bytes(const uint8_t* from, uint32_t bytes, uint32_t place, 
 __device__ uint8_t unstuff(const uint8_t* from, const Image& image, uint32_t* words, uint32_t* intervals, Shared& shared) {
   uint8_t* const to = reinterpret_cast<uint8_t*>(words);
   const uint32_t bytes = image.bytes;
-  // thread blocks begin where addresses are multiples of LOADED; what lies before the scan wraps around
+  // threads begin where addresses are multiples of LOADED, the first at the scan itself
   const uint32_t lead = reinterpret_cast<uintptr_t>(from) % LOADED;
   uint32_t written = 0, markers = 0;
   bool marker = false, order = true;

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <type_traits>
+
 #include "../jpeg_header.h"
 
 namespace gpufeed::jpeg {
@@ -31,7 +33,26 @@ struct FilesWorkspace {
   uint32_t* colour_images; // (colour_tiles)
   int16_t* coefficients;   // (blocks * 64), at a multiple of 16
   uint8_t* planes;         // (blocks * 64), at a multiple of 16
+  int64_t bytes;           // of all of it
 };
+
+// The workspace of a chunk in one piece of memory, each part at a multiple of 256
+inline FilesWorkspace workspace_in(uint8_t* memory, const Chunk& chunk) {
+  FilesWorkspace work{};
+  const auto take = [&](auto*& part, int64_t count) {
+    part = reinterpret_cast<std::remove_reference_t<decltype(part)>>(reinterpret_cast<uintptr_t>(memory) + work.bytes);
+    work.bytes += (count * int64_t(sizeof(*part)) + 255) / 256 * 256;
+  };
+  take(work.words, chunk.words);
+  take(work.sums, chunk.spans);
+  for (uint32_t** part : {&work.starts, &work.ends, &work.changed, &work.interval_of}) take(*part, chunk.spans);
+  for (uint32_t** part : {&work.intervals, &work.first_spans}) take(*part, chunk.intervals);
+  take(work.dct_images, chunk.dct_tiles);
+  take(work.colour_images, chunk.colour_tiles);
+  take(work.coefficients, chunk.blocks * BLOCK);
+  take(work.planes, chunk.blocks * BLOCK);
+  return work;
+}
 
 // The stream is of the current device.
 cudaError_t decode_chunk(const Files& files, const Chunk& chunk, const FilesWorkspace& work, cudaStream_t stream);

@@ -18,39 +18,8 @@
 namespace gpufeed {
 namespace {
 
-constexpr int64_t WORKSPACE = int64_t(1) << 30;           // bytes of a chunk's coefficients and planes
+constexpr int64_t MOST_WORKSPACE = int64_t(1) << 30;      // bytes of a chunk's coefficients and planes
 constexpr int64_t BLOCK_BYTES = 3 * int64_t(jpeg::BLOCK);  // of a block there
-
-// One piece of device memory, cut into the parts that a chunk needs
-class Room {
- public:
-  explicit Room(uint8_t* start) : start_(start) {}
-  template <class T>
-  T* take(int64_t count) {
-    T* const part = reinterpret_cast<T*>(start_ + bytes);
-    bytes += (count * int64_t(sizeof(T)) + 255) / 256 * 256;
-    return part;
-  }
-  int64_t bytes = 0;
-
- private:
-  uint8_t* start_;
-};
-
-jpeg::FilesWorkspace workspace_in(Room& room, const jpeg::Chunk& chunk) {
-  jpeg::FilesWorkspace work{};
-  work.words = room.take<uint32_t>(chunk.words);
-  work.sums = room.take<jpeg::Sums>(chunk.spans);
-  for (uint32_t** part : {&work.starts, &work.ends, &work.changed, &work.interval_of}) {
-    *part = room.take<uint32_t>(chunk.spans);
-  }
-  for (uint32_t** part : {&work.intervals, &work.first_spans}) *part = room.take<uint32_t>(chunk.intervals);
-  work.dct_images = room.take<uint32_t>(chunk.dct_tiles);
-  work.colour_images = room.take<uint32_t>(chunk.colour_tiles);
-  work.coefficients = room.take<int16_t>(chunk.blocks * jpeg::BLOCK);
-  work.planes = room.take<uint8_t>(chunk.blocks * jpeg::BLOCK);
-  return work;
-}
 
 // The images in device memory, copied from page-locked memory, which torch keeps until that is done
 at::Tensor sent(const std::vector<jpeg::Image>& images, const at::Tensor& data) {
@@ -71,12 +40,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tenso
   at::Tensor pixels = at::empty({size}, data.options());
   at::Tensor faults = at::empty({offsets.numel() - 1}, data.options());
   if (images.empty()) return {pixels, faults, places};
-  const std::vector<jpeg::Chunk> chunks = jpeg::cut_into_chunks(images, WORKSPACE / BLOCK_BYTES);
+  const std::vector<jpeg::Chunk> chunks = jpeg::cut_into_chunks(images, MOST_WORKSPACE / BLOCK_BYTES);
   int64_t most = 0;
   for (const jpeg::Chunk& chunk : chunks) {
-    Room room(nullptr);
-    workspace_in(room, chunk);
-    most = std::max(most, room.bytes);
+    most = std::max(most, jpeg::workspace_in(nullptr, chunk).bytes);
   }
   const at::Tensor memory = at::empty({most}, data.options());
   const at::Tensor table = sent(images, data);
@@ -84,8 +51,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tenso
                        reinterpret_cast<const jpeg::Image*>(table.const_data_ptr<uint8_t>()), fancy,
                        pixels.mutable_data_ptr<uint8_t>(), faults.mutable_data_ptr<uint8_t>()};
   for (const jpeg::Chunk& chunk : chunks) {
-    Room room(memory.mutable_data_ptr<uint8_t>());
-    C10_CUDA_CHECK(jpeg::decode_chunk(in, chunk, workspace_in(room, chunk), at::cuda::getCurrentCUDAStream()));
+    const jpeg::FilesWorkspace work = jpeg::workspace_in(memory.mutable_data_ptr<uint8_t>(), chunk);
+    C10_CUDA_CHECK(jpeg::decode_chunk(in, chunk, work, at::cuda::getCurrentCUDAStream()));
   }
   return {pixels, faults, places};
 }

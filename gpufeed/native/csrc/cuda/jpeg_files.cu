@@ -9,7 +9,9 @@ namespace {
 
 constexpr uint32_t WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
-constexpr uint32_t SCAN_THREADS = 512, SCAN_WARPS = SCAN_THREADS / WARP;
+constexpr uint32_t SCAN_THREADS = 512;
+constexpr uint32_t SCAN_WARPS = SCAN_THREADS / WARP;
+static_assert(SCAN_WARPS >= 4, "a warp a table");
 constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
 
 // What the threads of an image share beside global memory
@@ -66,8 +68,8 @@ __device__ void expand_tables(const Files& files, const Image& image, Shared& sh
     for (uint32_t i = threadIdx.x; i < 1 << LOOKUP_BITS; i += SCAN_THREADS) {
       shared.huffman[table].lookup[i] = lookup_entry(shared.codes[table], symbols, i, dc);
     }
-    if (threadIdx.x < 256) {
-      shared.huffman[table].symbols[threadIdx.x] = symbol_entry(shared.codes[table], symbols, threadIdx.x, dc);
+    for (uint32_t i = threadIdx.x; i < 256; i += SCAN_THREADS) {
+      shared.huffman[table].symbols[i] = symbol_entry(shared.codes[table], symbols, i, dc);
     }
   }
 }

@@ -1,0 +1,287 @@
+"""Whole JPEGs of any mixture: the serial CPU form against libjpeg-turbo.
+
+The kernels, run on the CPU, against that form.
+"""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from hostile_fixtures import hostile_files, saved
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jpeg_batch_fixtures import kernels_on_cpu
+from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
+from PIL import Image
+
+from gpufeed import native
+from gpufeed.decoders.jpeg_batch import BatchDecoder
+from gpufeed.decoders.pillow import rgb
+from gpufeed.native.jpeg_op import FAULTS, decode_files
+
+NOT_TAKEN, BAD_RESTART, NOT_SYNCHRONISED = 9, 10, 11
+SMALL = {"SUBSEQUENCE": 64, "MOST_ROUNDS": 10**9, "DCT_TILE": 64, "COLOUR_TILE": 512, "SCAN_THREADS": 128}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def extension():
+    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
+    found = native.load()
+    if found.sentence:
+        pytest.skip(found.sentence)
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """The kernels as they are."""
+    return kernels_on_cpu(tmp_path_factory.mktemp("kernels"), {})
+
+
+@pytest.fixture(scope="module")
+def cut_small(tmp_path_factory):
+    """The kernels with short subsequences and small tiles, so that small images have many."""
+    return kernels_on_cpu(tmp_path_factory.mktemp("small"), SMALL)
+
+
+def by_batch(files: list[bytes], fancy: bool = True) -> tuple[list[np.ndarray], list[int]]:
+    if fancy:
+        images, faults = BatchDecoder(torch.device("cpu")).decode(files)
+        return [image.numpy() for image in images.views()], faults.tolist()
+    data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
+    pixels, faults, (starts, heights, widths) = decode_files(data, data, offsets, fancy)
+    sizes = zip(starts.tolist(), heights.tolist(), widths.tolist(), strict=True)
+    return [pixels[a : a + 3 * h * w].view(h, w, 3).numpy() for a, h, w in sizes], faults.tolist()
+
+
+def with_restarts(image: np.ndarray, **options) -> bytes:
+    """A JPEG with restart markers, as options restart_marker_rows or restart_marker_blocks say."""
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+def mixture() -> list[bytes]:
+    """Files of every sampling, of many sizes, with tables of their own, with restarts, and some not taken."""
+    sizes = ((1, 1), (8, 8), (33, 51), (64, 64), (17, 200), (130, 90))
+    files = [
+        encoded(sampling, picture(*size, noise, noise), quality)
+        for sampling in SAMPLINGS
+        for size in sizes
+        for noise, quality in ((0, 75), (40, 95), (200, 30))
+    ]
+    for number, size in enumerate(sizes):
+        image = picture(*size, 60, number)
+        files.append(saved("JPEG", image, optimize=True, quality=90, subsampling=number % 3))
+        files.append(with_restarts(image, restart_marker_rows=1, subsampling=number % 3))
+        files.append(with_restarts(image, restart_marker_blocks=1 + number, optimize=True))
+        files.append(with_restarts(image[..., 0], restart_marker_blocks=3))
+    files += [file.data for file in hostile_files().values() if file.data]
+    order = np.random.default_rng(0).permutation(len(files))
+    return [files[place] for place in order]
+
+
+def chessboard(side: int) -> bytes:
+    """A file of fields of one pixel, whose codes repeat so that a decoder in the wrong state stays there."""
+    y, x = np.mgrid[:side, :side]
+    return encoded("4:2:0", np.repeat(255 * ((x + y) % 2)[..., None], 3, 2).astype(np.uint8), quality=90)
+
+
+@settings(max_examples=150)
+@given(
+    sampling=st.sampled_from(sorted(SAMPLINGS)),
+    height=st.integers(1, 70),
+    width=st.integers(1, 70),
+    noise=st.sampled_from([0, 20, 255]),
+    quality=st.sampled_from([1, 30, 75, 95, 100]),
+    fancy=st.booleans(),
+)
+def test_every_size_sampling_and_quality_is_bit_exact(sampling, height, width, noise, quality, fancy):
+    files = [encoded(sampling, picture(height, width, noise, seed), quality) for seed in range(2)]
+    images, faults = by_batch(files, fancy)
+    assert faults == [0, 0]
+    for image, file in zip(images, files, strict=True):
+        assert np.array_equal(image, turbo(file, fancy))
+
+
+def test_a_mixture_is_pillows_or_a_fault():
+    files = mixture()
+    images, faults = by_batch(files)
+    assert faults.count(0) > 130
+    for file, image, fault in zip(files, images, faults, strict=True):
+        if fault == 0:
+            assert np.array_equal(image, rgb(file))
+        else:
+            assert not image.any()
+            assert FAULTS[fault]
+
+
+def test_photographs_made_on_the_spot(photographs):
+    files = [path.read_bytes() for path in sorted(photographs.rglob("*")) if path.is_file()]
+    images, faults = by_batch(files)
+    assert not any(faults)
+    assert len(files) == 60
+    for file, image in zip(files, images, strict=True):
+        assert np.array_equal(image, rgb(file))
+
+
+@pytest.mark.realdata
+def test_800_photographs_are_pillows(real_data):
+    with zipfile.ZipFile(real_data / "imagenet-800.zip") as archive:
+        files = [archive.read(name) for name in archive.namelist() if not name.endswith("/")]
+    assert len(files) == 800
+    for start in range(0, len(files), 100):
+        part = files[start : start + 100]
+        images, faults = by_batch(part)
+        assert not any(faults)
+        for file, image in zip(part, images, strict=True):
+            assert np.array_equal(image, rgb(file))
+
+
+def test_what_is_taken_and_what_is_not():
+    hostile = hostile_files()
+    names = [name for name, file in hostile.items() if file.data]
+    images, faults = by_batch([hostile[name].data for name in names])
+    taken = {name for name, fault in zip(names, faults, strict=True) if not fault}
+    assert {"gray JPEG", "4:4:4 JPEG of odd sides", "4:2:0 JPEG of odd sides", "1x1 JPEG"} <= taken
+    assert {"JPEG with restart markers", "EXIF-rotated JPEG"} <= taken
+    refused = {name for name, fault in zip(names, faults, strict=True) if fault == NOT_TAKEN}
+    assert {"progressive JPEG", "CMYK JPEG", "RGB JPEG", "text", "JPEG with a tail", "GIF"} <= refused
+    for name, image in zip(names, images, strict=True):
+        assert image.size == 0 or name not in refused
+
+
+@settings(max_examples=300)
+@given(
+    sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
+    changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),
+    cut=st.integers(0, 400),
+    restart=st.sampled_from([0, 1, 7]),
+)
+def test_a_damaged_file_is_a_fault_or_libjpegs_pixels_and_harms_no_neighbour(
+    cut_small, sampling, changes, cut, restart
+):
+    image = picture(40, 56, 60)
+    right = (
+        with_restarts(image, restart_marker_blocks=restart, quality=90)
+        if restart
+        else encoded(sampling, image)
+    )
+    wrong = damaged(right, changes, cut)
+    images, faults = by_batch([right, wrong, right])
+    assert faults[0] == faults[2] == 0
+    assert np.array_equal(images[0], turbo(right, True))
+    assert np.array_equal(images[2], images[0])
+    if faults[1]:
+        assert not images[1].any()
+    else:
+        assert np.array_equal(images[1], turbo(wrong, True))
+    assert cut_small([right, wrong, right]) == (0, faults)
+
+
+def test_a_damaged_header_is_a_fault_or_a_file(cut_small):
+    right, random = encoded("4:2:0", picture(24, 40, 60)), np.random.default_rng(1)
+    start = right.index(b"\xff\xda") + 14
+    files = []
+    for _ in range(300):
+        file = bytearray(right)
+        for place in random.integers(2, start, 2):
+            file[place] = random.integers(256)
+        files.append(bytes(file))
+    images, faults = by_batch(files)
+    assert {0, NOT_TAKEN} < set(faults)
+    assert cut_small(files) == (0, faults)
+    for file, image, fault in zip(files, images, faults, strict=True):
+        if not fault and (expected := turbo(file, True)) is not None:
+            assert np.array_equal(image, expected)
+
+
+def test_every_cut_is_a_fault(cut_small):
+    image = picture(32, 32, 60)
+    for file in (encoded("4:2:0", image), with_restarts(image, restart_marker_blocks=2)):
+        start = file.index(b"\xff\xda") + 14
+        files = [file[:end] + b"\xff\xd9" for end in range(start, len(file) - 2)]
+        images, faults = by_batch(files)
+        assert all(faults)
+        assert not any(image.any() for image in images)
+        assert cut_small(files) == (0, faults)
+        assert by_batch([file[:-1], file[:-2], file[:start], file[:3], b""])[1] == [NOT_TAKEN] * 5
+
+
+def test_restart_markers_that_are_not_in_order():
+    file = with_restarts(picture(64, 64, 60), restart_marker_blocks=2)
+    first, second = file.index(b"\xff\xd0"), file.index(b"\xff\xd1")
+    swapped = file[: first + 1] + b"\xd1" + file[first + 2 : second + 1] + b"\xd0" + file[second + 2 :]
+    dropped = file[:first] + file[second:]
+    plain = encoded("4:2:0", picture(64, 64, 60))
+    added = plain[:-2] + b"\xff\xd0" + plain[-2:]
+    images, faults = by_batch([file, swapped, dropped, added])
+    assert faults == [0, BAD_RESTART, BAD_RESTART, BAD_RESTART]
+    assert not any(image.any() for image in images[1:])
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("fancy", [True, False])
+def test_kernels_equal_the_serial_form(kernels, cut_small, fancy, seed):
+    files, (_, serial) = mixture(), by_batch(mixture())
+    for run in (kernels, cut_small):
+        different, faults = run(files, fancy=fancy, seed=seed)
+        assert different == 0
+        assert faults == serial
+
+
+@pytest.mark.parametrize("most_blocks", [1, 300])
+def test_chunks_end_anywhere(cut_small, most_blocks):
+    assert cut_small(mixture()[:80], most_blocks=most_blocks)[0] == 0
+
+
+@pytest.mark.realdata
+@pytest.mark.slow
+def test_kernels_on_photographs(kernels, real_data):
+    with zipfile.ZipFile(real_data / "imagenet-800.zip") as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        different, faults = kernels([archive.read(name) for name in names[::10]])
+    assert different == 0
+    assert not any(faults)
+
+
+def test_what_does_not_synchronise_is_given_up(kernels, cut_small):
+    right, wrong = encoded("4:2:0", picture(64, 64, 60)), chessboard(300)
+    different, faults = kernels([right, wrong, right])
+    assert different == 0
+    assert faults == [0, NOT_SYNCHRONISED, 0]
+    assert cut_small([chessboard(96)]) == (0, [0])  # which may take as many rounds as it needs
+    assert by_batch([wrong])[1] == [0]
+
+
+def test_no_files_and_files_outside_of_the_buffer():
+    images, faults = BatchDecoder(torch.device("cpu")).decode([])
+    assert (len(images), images.flat.numel(), faults.numel()) == (0, 0, 0)
+    file = encoded("4:2:0", picture(16, 16, 9))
+    data = torch.frombuffer(bytearray(file), dtype=torch.uint8)
+    for offsets in ([-4, 10], [0, 10**12], [10, 4], [2**62, 2**63 - 1]):
+        _, faults, places = decode_files(data, data, torch.tensor(offsets))
+        assert faults.tolist() == [1]
+        assert places.tolist() == [[0], [0], [0]]
+
+
+def test_what_the_op_does_not_take_is_told():
+    data, offsets = torch.zeros(9, dtype=torch.uint8), torch.tensor([0, 9])
+    with pytest.raises(TypeError, match="found: offsets of Int; expected: Long"):
+        decode_files(data, data, offsets.int())
+    with pytest.raises(ValueError, match="found: files of 8 bytes on cpu and data of 9"):
+        decode_files(data, data[:8], offsets)
+    with pytest.raises(ValueError, match="found: no offsets"):
+        decode_files(data, data, offsets[:0])
+
+
+def test_torch_finds_nothing_wrong_with_the_op():
+    file = encoded("4:2:0", picture(16, 32, 9))
+    data = torch.frombuffer(bytearray(file), dtype=torch.uint8)
+    torch.library.opcheck(
+        torch.ops.gpufeed.decode_jpeg_files.default,
+        (data, data.clone(), torch.tensor([0, len(file)]), True),
+        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+    )

@@ -3,18 +3,16 @@
 The kernels, run on the CPU, against that form.
 """
 
-import io
 import zipfile
 
 import numpy as np
 import pytest
 import torch
-from hostile_fixtures import hostile_files, saved
+from hostile_fixtures import hostile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_batch_fixtures import kernels_on_cpu
+from jpeg_batch_fixtures import chessboard, kernels_on_cpu, mixture, with_restarts
 from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
-from PIL import Image
 
 from gpufeed import native
 from gpufeed.decoders.jpeg_batch import BatchDecoder
@@ -54,39 +52,6 @@ def by_batch(files: list[bytes], fancy: bool = True) -> tuple[list[np.ndarray], 
     pixels, faults, (starts, heights, widths) = decode_files(data, data, offsets, fancy)
     sizes = zip(starts.tolist(), heights.tolist(), widths.tolist(), strict=True)
     return [pixels[a : a + 3 * h * w].view(h, w, 3).numpy() for a, h, w in sizes], faults.tolist()
-
-
-def with_restarts(image: np.ndarray, **options) -> bytes:
-    """A JPEG with restart markers, as options restart_marker_rows or restart_marker_blocks say."""
-    buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", **options)
-    return buffer.getvalue()
-
-
-def mixture() -> list[bytes]:
-    """Files of every sampling, of many sizes, with tables of their own, with restarts, and some not taken."""
-    sizes = ((1, 1), (8, 8), (33, 51), (64, 64), (17, 200), (130, 90))
-    files = [
-        encoded(sampling, picture(*size, noise, noise), quality)
-        for sampling in SAMPLINGS
-        for size in sizes
-        for noise, quality in ((0, 75), (40, 95), (200, 30))
-    ]
-    for number, size in enumerate(sizes):
-        image = picture(*size, 60, number)
-        files.append(saved("JPEG", image, optimize=True, quality=90, subsampling=number % 3))
-        files.append(with_restarts(image, restart_marker_rows=1, subsampling=number % 3))
-        files.append(with_restarts(image, restart_marker_blocks=1 + number, optimize=True))
-        files.append(with_restarts(image[..., 0], restart_marker_blocks=3))
-    files += [file.data for file in hostile_files().values() if file.data]
-    order = np.random.default_rng(0).permutation(len(files))
-    return [files[place] for place in order]
-
-
-def chessboard(side: int) -> bytes:
-    """A file of fields of one pixel, whose codes repeat so that a decoder in the wrong state stays there."""
-    y, x = np.mgrid[:side, :side]
-    return encoded("4:2:0", np.repeat(255 * ((x + y) % 2)[..., None], 3, 2).astype(np.uint8), quality=90)
 
 
 @settings(max_examples=150)

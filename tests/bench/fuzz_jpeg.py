@@ -1,6 +1,8 @@
 """Damaged JPEGs of at most 4 kB through the CPU form under AddressSanitizer.
 
-python tests/bench/fuzz_jpeg.py COUNT [SEED]. Prints how many files had which fault (gpufeed/native/jpeg_op.py, FAULTS), or the first finding.
+python tests/bench/fuzz_jpeg.py COUNT [SEED]
+
+Prints how many files had which fault (gpufeed/native/jpeg_op.py, FAULTS), or the first finding.
 """
 
 import subprocess

@@ -75,6 +75,7 @@ def code_digest() -> str:
         "native/csrc/**/*.[ch]*",
         "native/compile_job.py",
         "native/jpeg_*.py",
+        "decoders/jpeg_batch.py",
         "decoders/jpeg_groups.py",
         "decoders/jpeg_parser.py",
     )

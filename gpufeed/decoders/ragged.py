@@ -43,6 +43,18 @@ class Ragged:
         sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
         return [self._view(*size) for size in sizes]
 
+    def stacked(self) -> torch.Tensor | None:
+        """All images as one view, (N, H, W, 3), if they have one size and lie in order at equal distances.
+
+        Waits for the device if the sizes are there.
+        """
+        heights, widths = set(self.heights.tolist()), set(self.widths.tolist())
+        steps = set(self.offsets.diff().tolist()) or {0}
+        if self.planar or not len(heights) == len(widths) == len(steps) == 1 or min(steps) < 0:
+            return None
+        (height,), (width,), (step,), start = heights, widths, steps, int(self.offsets[0])
+        return self.flat.as_strided((len(self), height, width, 3), (step, 3 * width, 3, 1), start)
+
     def _view(self, offset: int, height: int, width: int) -> torch.Tensor:
         part = self.flat[offset : offset + height * width * 3]
         return part.view(3, height, width).permute(1, 2, 0) if self.planar else part.view(height, width, 3)

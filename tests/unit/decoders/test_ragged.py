@@ -26,3 +26,15 @@ def test_planes_are_seen_as_pixels():
     flat = torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1)).reshape(-1))
     ragged = Ragged(flat, torch.tensor([0]), torch.tensor([4]), torch.tensor([6]), planar=True)
     assert np.array_equal(ragged.views()[0].numpy(), image)
+
+
+def test_images_of_one_size_are_one_view():
+    images = [torch.from_numpy(picture(3, 5, seed)) for seed in range(3)]
+    ragged = Ragged.pack(images)
+    assert torch.equal(ragged.stacked(), torch.stack(images))
+    assert ragged.stacked().data_ptr() == ragged.flat.data_ptr()
+    assert torch.equal(ragged.select(torch.tensor([0, 2])).stacked(), torch.stack(images[::2]))
+    assert torch.equal(ragged.select(torch.tensor([1])).stacked(), images[1][None])
+    for rows in ([2, 0], [0, 2, 1], []):
+        assert ragged.select(torch.tensor(rows, dtype=torch.int64)).stacked() is None
+    assert Ragged.pack([images[0], torch.from_numpy(picture(5, 3, 0))]).stacked() is None

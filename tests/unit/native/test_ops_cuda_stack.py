@@ -28,7 +28,7 @@ import json, sys, torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from gpufeed import native
 native.load(sys.argv[1])
-names = ("bias_gelu", "bias_gelu_backward", "linear_bias_gelu", "column_sum", "decode_jpegs")
+names = ("bias_gelu", "bias_gelu_backward", "linear_bias_gelu", "column_sum", "decode_jpegs", "decode_jpeg_files")
 kernels = [
     [name, key]
     for name in names
@@ -121,7 +121,7 @@ def test_it_compiles_for_the_gpus_of_the_stack(stack, built):
 
 def test_it_loads_beside_torch_with_a_cuda_kernel_for_every_op(stack, built):
     kernels, same, status, fake = json.loads(run(stack, LOAD, built[0]))
-    assert len(kernels) == 10  # of five ops
+    assert len(kernels) == 12  # of six ops
     assert same
     assert "implementation='extension'" in status
     assert fake == [5, 8, "cuda"]

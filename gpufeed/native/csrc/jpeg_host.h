@@ -144,14 +144,14 @@ inline uint8_t unstuff_scan(const uint8_t* from, const Image& image, std::vector
 inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scratch) {
   const Shape& shape = image.shape;
   const uint32_t each = shape.mcu_blocks(), blocks = shape.blocks();
-  scratch.coefficients.assign(size_t(blocks) * BLOCK, 0);
+  scratch.coefficients.resize(size_t(blocks) * BLOCK);
   uint8_t fault = unstuff_scan(data + image.coded, image, scratch.words, scratch.intervals);
   const Scan scan{scratch.tables.huffman, scratch.words.data(), shape.luma_blocks(), int(each)};
   for (uint32_t i = 0; i < image.interval_count && fault == NO_FAULT; ++i) {
     const uint32_t first = i * image.restart * each, end = scratch.intervals[i + 1] * 8;
     const Span whole{scratch.intervals[i] * 8, end, end, i, i};
-    fault = write_span(scan, whole, 0, Sums{}, scratch.coefficients.data() + size_t(first) * BLOCK,
-                       std::min(image.restart * each, blocks - first));
+    const Blocks own{scratch.coefficients.data() + size_t(first) * BLOCK, std::min(image.restart * each, blocks - first)};
+    fault = write_span(scan, whole, 0, Sums{}, own, nullptr);
   }
   return fault;
 }

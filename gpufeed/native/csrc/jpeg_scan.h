@@ -240,11 +240,23 @@ GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t sta
   return packed(at, span.end);
 }
 
-// Writes coefficients, in zigzag order, of which only those that are not 0 are written.
+// A block of coefficients becomes 0.
+GPUFEED_BOTH void clear_block(int16_t* block) {
+#ifdef __CUDA_ARCH__
+#pragma unroll
+  for (int i = 0; i < BLOCK / 8; ++i) reinterpret_cast<uint4*>(block)[i] = make_uint4(0, 0, 0, 0);
+#else
+  std::memset(block, 0, BLOCK * sizeof(*block));
+#endif
+}
+
+// Writes coefficients, in zigzag order. A block that begins is cleared first, but for `open`: that one ends in another
+// subsequence, which may have written to it already.
 struct WritingSink {
   static constexpr bool GUESSES = false;
   int16_t* to;    // of the present block
   int16_t* last;  // behind the last block of the interval
+  int16_t* open;
   uint32_t means[3];
 
   GPUFEED_BOTH bool dc(int component, int difference) {
@@ -254,6 +266,7 @@ struct WritingSink {
     if (component == 2) means[2] = sum;
     const int value = int(sum);
     if (value > MOST_DC || value < -MOST_DC - 1) return false;
+    if (to != open) clear_block(to);
     to[0] = int16_t(value);
     return true;
   }
@@ -264,12 +277,23 @@ struct WritingSink {
   }
 };
 
-// Writes what a subsequence holds. before: the sums of those before it in its interval; coefficients: of the interval,
-// which has `blocks` blocks. Returns what is wrong with it, which counts only if nothing is before it.
+// The coefficients of one interval: those of its first block, and how many blocks it has
+struct Blocks {
+  int16_t* first;
+  uint32_t count;
+
+  // The block in which a subsequence ends in the middle, by its end and the sums behind it; null if there is none
+  GPUFEED_BOTH int16_t* open(uint32_t end_state, const Sums& behind) const {
+    return unpacked(end_state, 0).k > 0 && behind.blocks < count ? first + int64_t(behind.blocks) * BLOCK : nullptr;
+  }
+};
+
+// Writes what a subsequence holds. before: the sums of those before it in its interval; open: what Blocks::open says,
+// cleared. Returns what is wrong with it, which counts only if nothing is before it.
 GPUFEED_BOTH uint8_t write_span(const Scan& scan, const Span& span, uint32_t state, const Sums& before,
-                                int16_t* coefficients, uint32_t blocks) {
-  if (before.blocks >= blocks) return NO_FAULT;  // padding
-  WritingSink sink{coefficients + int64_t(before.blocks) * BLOCK, coefficients + int64_t(blocks) * BLOCK,
+                                const Blocks& blocks, int16_t* open) {
+  if (before.blocks >= blocks.count) return NO_FAULT;  // padding
+  WritingSink sink{blocks.first + int64_t(before.blocks) * BLOCK, blocks.first + int64_t(blocks.count) * BLOCK, open,
                    {before.dc[0], before.dc[1], before.dc[2]}};
   Position at = unpacked(state, span.begin);
   const uint8_t fault = decode_span(scan, at, span.end, span.limit, sink);

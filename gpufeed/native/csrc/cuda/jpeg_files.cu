@@ -205,17 +205,34 @@ __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
   __syncthreads();
 }
 
+// The blocks of an interval
+__device__ Blocks blocks_of(const Image& image, uint32_t interval, int16_t* coefficients) {
+  const uint32_t each = image.restart * image.shape.mcu_blocks(), first = interval * each;
+  return {coefficients + int64_t(first) * BLOCK, min(each, image.shape.blocks() - first)};
+}
+
+// The block in which a subsequence ends in the middle; null if there is none, or if its interval ends with it.
+__device__ int16_t* open_block(const Image& image, const Cuts& cuts, uint32_t i, const Span& span, const uint32_t* ends,
+                               const Sums* sums, int16_t* coefficients) {
+  if (span.end == span.limit) return nullptr;
+  return blocks_of(image, span.interval, coefficients).open(ends[i], sums[i + 1].minus(sums[span.first]));
+}
+
 // Writes the coefficients of all subsequences; the fault of the first that has one.
 __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const Image& image, uint32_t spans,
-                                      const uint32_t* starts, const Sums* sums, int16_t* coefficients, Shared& shared) {
+                                      const uint32_t* starts, const uint32_t* ends, const Sums* sums,
+                                      int16_t* coefficients, Shared& shared) {
   if (threadIdx.x == 0) shared.wrong = ALL;
+  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    int16_t* const open = open_block(image, cuts, i, span_of(cuts, i), ends, sums, coefficients);
+    if (open != nullptr) clear_block(open);
+  }
   __syncthreads();
-  const uint32_t blocks = image.shape.blocks(), each = image.restart * scan.each;  // of an interval
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
     const Span span = span_of(cuts, i);
-    const uint32_t first = span.interval * each;
+    int16_t* const open = open_block(image, cuts, i, span, ends, sums, coefficients);
     const uint8_t fault = write_span(scan, span, starts[i], sums[i].minus(sums[span.first]),
-                                     coefficients + int64_t(first) * BLOCK, min(each, blocks - first));
+                                     blocks_of(image, span.interval, coefficients), open);
     if (fault != NO_FAULT) atomicMin(&shared.wrong, i << 8 | fault);
   }
   __syncthreads();
@@ -247,7 +264,8 @@ __global__ void __launch_bounds__(SCAN_THREADS, 2) entropy_kernel(Files files, i
     const uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
     if (synchronise(scan, cuts, spans, starts, ends, work.changed + image.spans, sums, shared)) {
       add_up(spans, sums, shared);
-      fault = write_coefficients(scan, cuts, image, spans, starts, sums, work.coefficients + image.blocks * BLOCK, shared);
+      fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, work.coefficients + image.blocks * BLOCK,
+                                 shared);
     } else {
       fault = NOT_SYNCHRONISED;
     }
@@ -350,9 +368,6 @@ __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int
 
 cudaError_t decode_chunk(const Files& files, const Chunk& chunk, const FilesWorkspace& work, cudaStream_t stream) {
   if (chunk.count == 0) return cudaSuccess;
-  const cudaError_t cleared =
-      cudaMemsetAsync(work.coefficients, 0, size_t(chunk.blocks) * BLOCK * sizeof(int16_t), stream);
-  if (cleared != cudaSuccess) return cleared;
   entropy_kernel<<<unsigned(chunk.count), SCAN_THREADS, 0, stream>>>(files, chunk.first, work);
   if (chunk.dct_tiles > 0) {
     dct_kernel<<<chunk.dct_tiles, DCT_BLOCKS * LINES, 0, stream>>>(files, chunk.first, work);

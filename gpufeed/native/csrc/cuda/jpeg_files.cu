@@ -10,6 +10,7 @@ namespace {
 constexpr uint32_t WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr uint32_t SCAN_THREADS = 512;
+constexpr uint32_t SCAN_BLOCKS = 2;  // of a multiprocessor, at least
 constexpr uint32_t SCAN_WARPS = SCAN_THREADS / WARP;
 static_assert(SCAN_WARPS >= 4, "a warp a table");
 constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
@@ -239,7 +240,7 @@ __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const 
   return shared.wrong == ALL ? NO_FAULT : uint8_t(shared.wrong & 255);
 }
 
-__global__ void __launch_bounds__(SCAN_THREADS, 2) entropy_kernel(Files files, int64_t first, FilesWorkspace work) {
+__global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(Files files, int64_t first, FilesWorkspace work) {
   __shared__ Shared shared;
   const Image& image = files.images[first + blockIdx.x];
   if (image.fault != NO_FAULT) {

@@ -1,0 +1,99 @@
+"""Each kernel of whole JPEGs by itself, for several choices of its constants.
+
+python tests/bench/jpeg_kernels.py FOLDER [NAME=NUMBER,... ...]
+
+FOLDER: JPEGs, at any depth. Compiles the kernels with nvcc once a choice, and decodes calls of 256 and of
+1,024 files that lie on the device. Prints ms of each kernel, and images/s with calls on three streams.
+All choices must give the pixels of the first; files that only one of them gave up do not count.
+"""
+
+import ctypes
+import itertools
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests/fixtures")]
+
+from jpeg_batch_fixtures import changed_sources  # noqa: E402
+
+from gpufeed.native.toolkit import cuda_toolkit  # noqa: E402
+
+CHOICES = [
+    {},
+    *({"SCAN_THREADS": threads} for threads in (128, 256)),
+    *({"SUBSEQUENCE": bits} for bits in (1024, 4096)),
+    {"SCAN_BLOCKS": 3},
+    {"SCAN_THREADS": 256, "SCAN_BLOCKS": 5},
+    {"SCAN_THREADS": 256, "SCAN_BLOCKS": 6},
+    {"SCAN_THREADS": 256, "SUBSEQUENCE": 1024},
+    {"SCAN_THREADS": 256, "SUBSEQUENCE": 4096},
+    {"SCAN_THREADS": 128, "SUBSEQUENCE": 4096, "SCAN_BLOCKS": 8},
+]
+COUNTS, CALLS, STREAMS = (256, 1024), 30, 3
+NOT_SYNCHRONISED = 11
+
+
+def compiled(choice: dict[str, int], folder: Path) -> ctypes.CDLL:
+    """The kernels with the constants of a choice."""
+    sources = changed_sources(folder, choice)
+    toolkit, sentence = cuda_toolkit()
+    if toolkit is None:
+        sys.exit(sentence)
+    library, source = folder / "kernels.so", ROOT / "tests/bench/jpeg_kernels.cu"
+    command = [toolkit.home / "bin/nvcc", "-O3", "-lineinfo", "-std=c++17", "-arch=native", f"-I{sources}"]
+    command += [f"-I{sources / 'cuda'}", "-shared", "-Xcompiler", "-fPIC", source, "-o", library]
+    subprocess.run(command, check=True)
+    return ctypes.CDLL(str(library))
+
+
+def measured(library: ctypes.CDLL, files: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(times, pixels, faults) of one call."""
+    data = np.frombuffer(b"".join(files), np.uint8)
+    offsets = np.cumsum([0, *map(len, files)], dtype=np.int64)
+    given = [ctypes.c_void_p(data.ctypes.data), ctypes.c_int64(len(data))]
+    given += [ctypes.c_void_p(offsets.ctypes.data), ctypes.c_int64(len(files))]
+    library.output_bytes.restype = ctypes.c_int64
+    pixels, faults = np.zeros(library.output_bytes(*given), np.uint8), np.zeros(len(files), np.uint8)
+    times = np.zeros(4, np.float32)
+    results = (ctypes.c_void_p(array.ctypes.data) for array in (times, pixels, faults))
+    error = library.measure(*given, CALLS, STREAMS, *results)
+    if error:
+        sys.exit(f"CUDA's error {error}")
+    return times, pixels, faults
+
+
+def main(folder: str, *choices: str) -> None:
+    paths = [path for path in sorted(Path(folder).rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg")]
+    files = [path.read_bytes() for path in paths]
+    own = [
+        {name: int(number) for name, number in (part.split("=") for part in choice.split(","))}
+        for choice in choices
+    ]
+    first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    print(f"{len(files)} files; ms: entropy, DCT, colour, sum; images/s on {STREAMS} streams; given up")
+    for choice in own or CHOICES:
+        with tempfile.TemporaryDirectory() as build:
+            library = compiled(choice, Path(build))
+            for count in COUNTS:
+                part = list(itertools.islice(itertools.cycle(files), count))
+                times, pixels, faults = measured(library, part)
+                right, right_faults = first.setdefault(count, (pixels, faults))
+                alone = (faults == NOT_SYNCHRONISED) != (right_faults == NOT_SYNCHRONISED)
+                same = alone.any() or np.array_equal(pixels, right)
+                kernels = "  ".join(f"{ms:.3f}" for ms in (*times[:3], times[:3].sum()))
+                rate = 1000 * count / times[3]
+                given_up = int((faults == NOT_SYNCHRONISED).sum())
+                wrong = "" if same else "  WRONG PIXELS"
+                print(
+                    f"{choice or 'as they are'} {count}: {kernels}  {rate:,.0f}  {given_up}{wrong}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -35,13 +35,18 @@ GPUFEED_BOTH void find_codes(const uint8_t* counts, Codes& to) {
   }
 }
 
-// As Huffman's entries; 0 for a symbol that 8-bit samples do not have
+// An entry of these tables: length | size << 5 | advance << 9, or 0 for bits that are no code and for a symbol that 8-bit
+// samples do not have. advance: by how many coefficients it brings a block on; BLOCK if it ends the block. It stands in
+// Huffman, whose entries are others for decode_entropy.
 GPUFEED_BOTH uint16_t entry_of(uint8_t symbol, uint32_t length, bool dc) {
   const uint32_t run = dc ? 0 : symbol >> 4, size = dc ? symbol : symbol & 15;
-  return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | run << 5 | size << 9);
+  const uint32_t advance = dc || size > 0 || run == 15 ? run + 1 : BLOCK;
+  return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | size << 5 | advance << 9);
 }
 
-// Entry `place` of Huffman::lookup
+constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(BLOCK) << 9;  // for bits that are no code: one bit that ends a block
+
+// Entry `place` of Huffman::lookup, as entry_of has it
 GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
   for (uint32_t length = 1; length <= LOOKUP_BITS; ++length) {
     const uint32_t code = place >> (LOOKUP_BITS - length);
@@ -52,7 +57,7 @@ GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, u
   return 0;
 }
 
-// Entry `place` of Huffman::symbols; 0 behind the last symbol
+// The same of Huffman::symbols; 0 behind the last symbol
 GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
   for (uint32_t length = 1; length <= LONGEST; ++length) {
     if (place < codes.before[length] + codes.end[length] - codes.first[length]) {
@@ -152,12 +157,12 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     uint32_t bits = window(high, low, shift);
     uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
     if (entry == 0) entry = longer_code(table, bits);
-    if (entry == 0) entry = Sink::GUESSES ? 1 : 0;  // as a bit that ends the block
+    if (entry == 0 && Sink::GUESSES) entry = GUESSED_ENTRY;
     if (entry == 0) {
       fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
       break;
     }
-    const uint32_t length = entry & 31, run = entry >> 5 & 15, size = entry >> 9 & 15;
+    const uint32_t length = entry & 31, size = entry >> 5 & 15, advance = entry >> 9;
     bits <<= length;
     // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative
     const int value = int(bits >> 1 >> (31 - size)) - (int32_t(bits) < 0 ? 0 : (1 << size) - 1);
@@ -178,16 +183,12 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
         fault = BAD_DC;
         break;
       }
-      k = 1;
-    } else if (size == 0) {
-      k = run == 15 ? k + 16 : BLOCK;  // sixteen zeros, or the end of the block
-    } else {
-      k += run;
-      if (k < BLOCK) sink.ac(k, value);
-      k = k < BLOCK ? k + 1 : BLOCK + 1;
+    } else if (size > 0 && k + advance <= BLOCK) {
+      sink.ac(k + advance - 1, value);
     }
+    k += advance;
     if (k >= BLOCK) {
-      if (k > BLOCK && !Sink::GUESSES) {
+      if (k > BLOCK && advance < BLOCK && !Sink::GUESSES) {
         fault = BAD_RUN;
         break;
       }

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t WARP = 32;
 constexpr unsigned ALL = 0xffffffffu;
 constexpr uint32_t SCAN_THREADS = 512;
-constexpr uint32_t SCAN_BLOCKS = 2;  // of a multiprocessor, at least
+constexpr uint32_t SCAN_BLOCKS = 3;  // of a multiprocessor, at least
 constexpr uint32_t SCAN_WARPS = SCAN_THREADS / WARP;
 static_assert(SCAN_WARPS >= 4, "a warp a table");
 constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time

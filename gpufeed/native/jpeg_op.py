@@ -91,8 +91,9 @@ def decode_files(
 
     files: uint8 (bytes,) on the host; data: the same bytes on the device that decodes, the results' too;
     offsets: int64 (N + 1,) on the host. places: where each image begins in pixels, its height and its width,
-    on the host; an image lies there as (H, W, 3). As `decode_between`, an image with a fault is 0
-    everywhere, and nothing is waited for. A file whose header is refused has height and width 0.
+    on the host; an image lies there as (H, W, 3), with zeros up to the next. As by `decode_between`, an image
+    with a fault is 0 everywhere, and nothing is waited for. A file whose header is refused has height and
+    width 0.
     """
     return torch.ops.gpufeed.decode_jpeg_files(data, files, offsets, fancy)
 

@@ -124,18 +124,12 @@ def test_random_bytes_behind_a_header():
 def test_runs_are_equal_bit_by_bit():
     """As many as GPUFEED_JPEG_RUNS says."""
     arguments = tensors([*mixture(), chessboard(300)])
-    pixels, faults, places = decode_files(*arguments)
-    starts, heights, widths = places
-    inside = torch.zeros(
-        pixels.numel(), dtype=torch.bool, device=CUDA
-    )  # between images are bytes of any value
-    for start, size in zip(starts.tolist(), (3 * heights * widths).tolist(), strict=True):
-        inside[start : start + size] = True
+    pixels, faults, _ = decode_files(*arguments)
     assert NOT_SYNCHRONISED in faults.tolist()
     for _ in range(RUNS):
         again, again_faults, _ = decode_files(*arguments)
         assert torch.equal(again_faults, faults)
-        assert torch.equal(again[inside], pixels[inside])
+        assert torch.equal(again, pixels)
 
 
 def test_more_than_the_workspace_holds_at_a_time():

@@ -48,7 +48,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tenso
   int64_t size = 0;
   const std::vector<jpeg::Image> images =
       jpeg::read_headers(from, files.numel(), offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size);
-  at::Tensor pixels = at::empty({size}, data.options());
+  at::Tensor pixels = at::zeros({size}, data.options());
   at::Tensor faults = at::empty({offsets.numel() - 1}, data.options());
   uint8_t* const to = pixels.mutable_data_ptr<uint8_t>();
   uint8_t* const fault = faults.mutable_data_ptr<uint8_t>();

@@ -29,7 +29,7 @@ struct Image {
   uint8_t fault;            // NO_FAULT, BAD_PLACE or NOT_TAKEN
 };
 
-constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words
+constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words; zeros between images
 
 inline int64_t pixel_bytes(const Shape& shape) { return int64_t(shape.height) * shape.width * 3; }
 

@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int
   if (large) files.faults[image.index] = BAD_RANGE;
 }
 
-constexpr uint32_t COLOUR_THREADS = 256, VECTOR = 16;
+constexpr uint32_t COLOUR_THREADS = 256, VECTOR = PIXEL_ALIGNMENT;  // bytes of a write
 
 // The span at (x, y), whatever the sampling is
 __device__ __forceinline__ void any_span_at(Shape shape, const uint8_t* planes, int x, int y, bool smooth,
@@ -325,7 +325,7 @@ __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int
   const bool sound = files.faults[image.index] == NO_FAULT, smooth = smooths(shape, files.fancy);
   const uint8_t* const planes = work.planes + image.blocks * BLOCK;
   const uint32_t across = (shape.width + SPAN - 1) / SPAN, tile = blockIdx.x - image.colour_tile;
-  const uint32_t end = min(across * shape.height, (tile + 1) * COLOUR_TILE);
+  const uint32_t spans = across * shape.height, end = min(spans, (tile + 1) * COLOUR_TILE);
   for (uint32_t base = tile * COLOUR_TILE; base < end; base += COLOUR_THREADS) {
     const uint32_t next = min(base + COLOUR_THREADS, end), span = base + threadIdx.x;
     const uint32_t y = span / across, x = (span - y * across) * SPAN;
@@ -334,6 +334,12 @@ __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int
     const uint32_t to = next % across == 0 ? next / across * shape.width * 3
                                            : (next / across * shape.width + next % across * SPAN) * 3;
     const uint32_t lead = from % VECTOR;
+    uint32_t behind = lead + to - from;
+    if (next == spans) {  // zeros up to the next image
+      const uint32_t filled = (behind + VECTOR - 1) / VECTOR * VECTOR;
+      if (threadIdx.x < filled - behind) piece[behind + threadIdx.x] = 0;
+      behind = filled;
+    }
     if (span < next) {
       uint32_t words[SPAN_WORDS] = {};
       if (sound) any_span_at(shape, planes, x, y, smooth, words);
@@ -353,7 +359,6 @@ __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int
     }
     __syncthreads();
     uint8_t* const pixels = files.pixels + image.pixels + (from - lead);
-    const uint32_t behind = lead + to - from;
     for (uint32_t i = threadIdx.x * VECTOR; i < behind; i += COLOUR_THREADS * VECTOR) {
       if (i >= lead && i + VECTOR <= behind) {
         *reinterpret_cast<uint4*>(pixels + i) = *reinterpret_cast<const uint4*>(piece + i);

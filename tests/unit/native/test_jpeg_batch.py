@@ -15,6 +15,7 @@ from jpeg_batch_fixtures import chessboard, kernels_on_cpu, mixture, with_restar
 from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
 
 from gpufeed import native
+from gpufeed.decoders.cuda_jpeg import small_and_alike
 from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.pillow import rgb
 from gpufeed.native.jpeg_op import FAULTS, decode_files
@@ -219,6 +220,26 @@ def test_what_does_not_synchronise_is_given_up(kernels, cut_small):
     assert faults == [0, NOT_SYNCHRONISED, 0]
     assert cut_small([chessboard(96)]) == (0, [0])  # which may take as many rounds as it needs
     assert by_batch([wrong])[1] == [0]
+
+
+def test_files_in_one_buffer():
+    files = mixture()[:30]
+    images, faults = BatchDecoder(torch.device("cpu")).decode(files)
+    data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
+    again, again_faults = BatchDecoder(torch.device("cpu")).decode_buffer(data, offsets)
+    assert torch.equal(again.flat, images.flat)
+    assert torch.equal(again_faults, faults)
+    alike = [encoded("4:2:0", picture(33, 51, 9, seed)) for seed in range(3)]
+    stacked = BatchDecoder(torch.device("cpu")).decode(alike)[0].stacked()
+    assert torch.equal(stacked, torch.from_numpy(np.stack([rgb(file) for file in alike])))
+
+
+def test_which_calls_go_by_a_thread_an_image():
+    colour, gray = (encoded(kind, picture(64, 64, 60)) for kind in ("4:2:0", "grayscale"))
+    assert small_and_alike([colour] * 3).places == [0, 1, 2]
+    for files in ([colour, gray], [colour, b"text"], [b"text"], [encoded("4:2:0", picture(128, 128, 60))]):
+        assert small_and_alike(files) is None
 
 
 def test_no_files_and_files_outside_of_the_buffer():

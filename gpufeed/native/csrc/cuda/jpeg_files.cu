@@ -283,22 +283,27 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int
   __shared__ uint8_t known;  // its fault: other thread blocks may write one meanwhile
   const Image& image = files.images[first + work.dct_images[blockIdx.x]];
   const Shape shape = image.shape;
-  const uint32_t component = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
-  if (int(component) < shape.components) divisors[component][k] = files.data[image.quantisation[component] + k];
-  if (component == 3) natural[k] = natural_place(k);
+  const uint32_t quarter = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
+  if (int(quarter) < shape.components) divisors[quarter][k] = files.data[image.quantisation[quarter] + k];
+  if (quarter == 3) natural[k] = natural_place(k);
   if (threadIdx.x == 0) known = files.faults[image.index];
   __syncthreads();
   if (known != NO_FAULT) return;
   const uint32_t own = threadIdx.x / LINES, line = threadIdx.x % LINES, tile = blockIdx.x - image.dct_tile;
-  const uint32_t end = min(uint32_t(shape.blocks()), (tile + 1) * DCT_TILE);
+  const uint32_t first_block = tile * DCT_TILE, end = min(uint32_t(shape.blocks()), first_block + DCT_TILE);
+  // the eight threads of a block find the places of eight blocks to come, which takes long, at once
+  const Place coming = place_of(shape, int(min(first_block + line * DCT_BLOCKS + own, end - 1)));
+  static_assert(DCT_TILE <= DCT_BLOCKS * LINES, "a thread a place");
   bool large = false;
-  for (uint32_t base = tile * DCT_TILE; base < end; base += DCT_BLOCKS) {
+  for (uint32_t base = first_block, turn = 0; base < end; base += DCT_BLOCKS, ++turn) {
     const bool inside = base + own < end;  // all threads stay, since warps are synchronised
-    const uint32_t block = inside ? base + own : base;
-    const Place place = place_of(shape, int(block));
+    const uint32_t block = inside ? base + own : end - 1;
+    const uint32_t from = threadIdx.x % WARP / LINES * LINES + turn;  // the thread that has its place
+    const int begin = __shfl_sync(ALL, coming.start, from), pitch = __shfl_sync(ALL, coming.pitch, from);
+    const int component = __shfl_sync(ALL, coming.component, from);
     const int64_t start = (image.blocks + block) * BLOCK;
-    const uint2 samples = dct_line(work.coefficients + start, divisors[place.component], natural, turned[own], line, large);
-    uint8_t* const to = work.planes + image.blocks * BLOCK + place.start + line * place.pitch;
+    const uint2 samples = dct_line(work.coefficients + start, divisors[component], natural, turned[own], line, large);
+    uint8_t* const to = work.planes + image.blocks * BLOCK + begin + line * pitch;
     if (inside) *reinterpret_cast<uint2*>(to) = samples;
     __syncwarp();
   }

@@ -198,6 +198,12 @@ def test_kernels_equal_the_serial_form(kernels, cut_small, fancy, seed):
         assert faults == serial
 
 
+def test_more_intervals_than_threads(kernels, cut_small):
+    files = [with_restarts(picture(300, 400, 30), restart_marker_blocks=1, subsampling=0)]
+    for run in (kernels, cut_small):
+        assert run(files) == (0, [0])
+
+
 @pytest.mark.parametrize("most_blocks", [1, 300])
 def test_chunks_end_anywhere(cut_small, most_blocks):
     assert cut_small(mixture()[:80], most_blocks=most_blocks)[0] == 0

@@ -96,11 +96,12 @@ struct Position {
 // A position behind a subsequence in one word: bits beyond its end (less than 32), k and block. 0 is the guess, too: the
 // first bit, at a block's and an MCU's beginning. It stands for the state behind a subsequence that needs more bits than
 // there are, too: faults are found when coefficients are written.
+constexpr uint32_t BLOCK_SHIFT = 11, WITHOUT_BLOCK = (1 << BLOCK_SHIFT) - 1;
 GPUFEED_BOTH uint32_t packed(Position at, uint32_t end) {
-  return at.bit < end ? 0 : (at.bit - end) | at.k << 5 | at.block << 11;
+  return at.bit < end ? 0 : (at.bit - end) | at.k << 5 | at.block << BLOCK_SHIFT;
 }
 GPUFEED_BOTH Position unpacked(uint32_t state, uint32_t begin) {
-  return {begin + (state & 31), state >> 5 & 63, state >> 11};
+  return {begin + (state & 31), state >> 5 & 63, state >> BLOCK_SHIFT};
 }
 
 // How an image's intervals are cut into subsequences of `size` bits

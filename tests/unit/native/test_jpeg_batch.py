@@ -11,7 +11,7 @@ import torch
 from hostile_fixtures import hostile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_batch_fixtures import chessboard, kernels_on_cpu, mixture, with_restarts
+from jpeg_batch_fixtures import chessboard, kernels_on_cpu, mixture, with_restarts, with_shared_tables
 from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
 
 from gpufeed import native
@@ -196,6 +196,16 @@ def test_kernels_equal_the_serial_form(kernels, cut_small, fancy, seed):
         different, faults = run(files, fancy=fancy, seed=seed)
         assert different == 0
         assert faults == serial
+
+
+def test_components_that_share_all_tables_synchronise(kernels):
+    files = [
+        with_shared_tables(encoded(kind, picture(200, 300, 60), 90)) for kind in ("4:4:4", "4:2:0", "4:1:1")
+    ]
+    assert min(map(len, files)) > 64 * 2048 // 8  # more subsequences than rounds
+    for image, file in zip(by_batch(files)[0], files, strict=True):
+        assert np.array_equal(image, rgb(file))
+    assert kernels(files) == (0, [0] * 3)
 
 
 def test_more_intervals_than_threads(kernels, cut_small):

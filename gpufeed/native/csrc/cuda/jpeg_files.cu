@@ -158,13 +158,14 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
 }
 
 // Decodes all subsequences until each begins where the one before it ends; false if that took too many rounds.
-// Every round reads what the round before has left, so that the count of rounds is always the same.
-__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t spans, uint32_t* starts, uint32_t* ends,
-                            uint32_t* changed, Sums* sums, Shared& shared) {
+// Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits of a
+// state that decide how codes are read.
+__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t spans, uint32_t* starts,
+                            uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
     starts[i] = 0;
     Sums own;
-    ends[i] = pass_over(scan, span_of(cuts, i), 0, own);
+    ends[i] = pass_over(scan, span_of(cuts, i), 0, own) & known;
     sums[i] = own;
   }
   for (uint32_t round = 0;; ++round) {
@@ -182,7 +183,7 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t spans, 
     for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
       const uint32_t i = changed[place];
       Sums own;
-      ends[i] = pass_over(scan, span_of(cuts, i), starts[i], own);
+      ends[i] = pass_over(scan, span_of(cuts, i), starts[i], own) & known;
       sums[i] = own;
     }
     __syncthreads();
@@ -202,6 +203,22 @@ __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
     before.add(carried);
     if (i < spans) sums[i] = before;
     carried.add(total);
+  }
+  __syncthreads();
+}
+
+// Where all components share their tables no code tells a block's place in its MCU, but the blocks before it do. Puts it
+// into the states, from sums that were added up, and decodes all once more for the means of each component.
+__device__ void place_blocks(const Scan& scan, const Cuts& cuts, uint32_t spans, uint32_t* starts, uint32_t* ends,
+                             Sums* sums) {
+  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    starts[i] |= (sums[i].blocks - sums[span_of(cuts, i).first].blocks) % scan.each << BLOCK_SHIFT;
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    Sums own;
+    ends[i] = pass_over(scan, span_of(cuts, i), starts[i], own);
+    sums[i] = own;
   }
   __syncthreads();
 }
@@ -263,8 +280,14 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
     const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
     const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
     const uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
-    if (synchronise(scan, cuts, spans, starts, ends, work.changed + image.spans, sums, shared)) {
+    const bool alike = scan.each > 1 && image.huffman[0] == image.huffman[2] && image.huffman[1] == image.huffman[3];
+    const uint32_t known = alike ? WITHOUT_BLOCK : ALL;
+    if (synchronise(scan, cuts, known, spans, starts, ends, work.changed + image.spans, sums, shared)) {
       add_up(spans, sums, shared);
+      if (alike) {
+        place_blocks(scan, cuts, spans, starts, ends, sums);
+        add_up(spans, sums, shared);
+      }
       fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, work.coefficients + image.blocks * BLOCK,
                                  shared);
     } else {

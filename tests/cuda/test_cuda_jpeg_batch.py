@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, hostile_files
-from jpeg_batch_fixtures import chessboard, mixture, with_restarts
+from jpeg_batch_fixtures import chessboard, mixture, with_restarts, with_shared_tables
 from jpeg_fixtures import damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
@@ -88,6 +88,13 @@ def test_restart_markers_of_every_distance():
     ]
     assert not any(both(files))
     assert not any(both([with_restarts(picture(1000, 1500, 30), restart_marker_blocks=1, optimize=True)]))
+
+
+def test_components_that_share_all_tables():
+    files = [
+        with_shared_tables(encoded(kind, picture(200, 300, 60), 90)) for kind in ("4:4:4", "4:2:0", "4:1:1")
+    ]
+    assert not any(both(files))
 
 
 def test_ten_thousand_damaged_files():

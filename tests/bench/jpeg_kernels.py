@@ -15,13 +15,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch  # noqa: F401 - loads CUDA's runtime, for whose symbols the kernels look
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/fixtures")]
 
 from jpeg_batch_fixtures import changed_sources  # noqa: E402
 
-from gpufeed.native.toolkit import cuda_toolkit  # noqa: E402
+from gpufeed.native.toolkit import cuda_toolkit, wheel_includes  # noqa: E402
 
 CHOICES = [
     {},
@@ -46,7 +47,8 @@ def compiled(choice: dict[str, int], folder: Path) -> ctypes.CDLL:
         sys.exit(sentence)
     library, source = folder / "kernels.so", ROOT / "tests/bench/jpeg_kernels.cu"
     command = [toolkit.home / "bin/nvcc", "-O3", "-lineinfo", "-std=c++17", "-arch=native", f"-I{sources}"]
-    command += [f"-I{sources / 'cuda'}", "-shared", "-Xcompiler", "-fPIC", source, "-o", library]
+    command += [f"-I{sources / 'cuda'}", *(f"-isystem={include}" for include in wheel_includes())]
+    command += ["-cudart", "none", "-shared", "-Xcompiler", "-fPIC", source, "-o", library]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(library))
 

@@ -12,6 +12,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,9 +79,13 @@ def main(folder: str, *choices: str) -> None:
     ]
     first: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     print(f"{len(files)} files; ms: entropy, DCT, colour, sum; images/s on {STREAMS} streams; given up")
-    for choice in own or CHOICES:
-        with tempfile.TemporaryDirectory() as build:
-            library = compiled(choice, Path(build))
+    choices_here = own or CHOICES
+    with tempfile.TemporaryDirectory() as build, ThreadPoolExecutor() as pool:
+        folders = [Path(build) / str(number) for number in range(len(choices_here))]
+        for folder_of_one in folders:
+            folder_of_one.mkdir()
+        libraries = list(pool.map(compiled, choices_here, folders))
+        for choice, library in zip(choices_here, libraries, strict=True):
             for count in COUNTS:
                 part = list(itertools.islice(itertools.cycle(files), count))
                 times, pixels, faults = measured(library, part)

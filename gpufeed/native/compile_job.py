@@ -64,9 +64,12 @@ def loaded(name: str) -> str | None:
 
 
 def check_kernels(key: str) -> None:
-    """Raises RuntimeError unless every op of the library has a kernel for the dispatch key."""
+    """Raises RuntimeError unless every op of the library has a kernel for the dispatch key, or for all."""
+    keys = (key, "CompositeExplicitAutograd")
     ops = [op for op in torch._C._dispatch_get_all_op_names() if op.startswith("gpufeed::")]
-    lacking = [op for op in ops if not torch._C._dispatch_has_kernel_for_dispatch_key(op, key)]
+    lacking = [
+        op for op in ops if not any(torch._C._dispatch_has_kernel_for_dispatch_key(op, key) for key in keys)
+    ]
     if lacking or not ops:
         raise RuntimeError(f"the library has no {key} kernel for {', '.join(lacking) or 'any op'}")
 

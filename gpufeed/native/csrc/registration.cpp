@@ -1,4 +1,4 @@
-// The ops of the library, for every device. No op writes into its arguments, and none returns one of them.
+// The ops of the library, for every device. None returns one of its arguments; none but read_files writes into one.
 #include <torch/library.h>
 
 TORCH_LIBRARY(gpufeed, library) {
@@ -13,4 +13,5 @@ TORCH_LIBRARY(gpufeed, library) {
   library.def(
       "decode_jpeg_files(Tensor data, Tensor files, Tensor offsets, bool fancy) -> "
       "(Tensor pixels, Tensor faults, Tensor places)");
+  library.def("read_files(Tensor names, Tensor(a!) data, int threads) -> (Tensor offsets, Tensor codes)");
 }

@@ -1,0 +1,149 @@
+"""FileBuffer and its op read_files: whole files in one buffer, names of any bytes, errors by file."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from gpufeed import native
+from gpufeed.native.file_buffer import FileBuffer
+
+
+@pytest.fixture(autouse=True, scope="module")
+def extension():
+    if sentence := native.status().sentence:
+        pytest.skip(sentence)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Contents by path, as bytes: empty, tiny and larger than a page; a name is not UTF-8."""
+    random, found = np.random.default_rng(0), {}
+    for number, size in enumerate((0, 1, 4096, 700_001, 3, *random.integers(0, 9000, 60).tolist())):
+        path = os.fsencode(tmp_path) + b"/\xff\xfe name " + str(number).encode()
+        found[path] = random.bytes(size)
+        with open(path, "wb") as file:
+            file.write(found[path])
+    return found
+
+
+def read(buffer: FileBuffer, paths) -> list[bytes]:
+    data, offsets = buffer.read(list(paths))
+    assert (offsets.dtype, len(offsets), len(data)) == (torch.int64, len(paths) + 1, int(offsets[-1]))
+    return [data[start:end].numpy().tobytes() for start, end in zip(offsets, offsets[1:], strict=False)]
+
+
+@pytest.mark.parametrize("threads", [1, 4, 100])
+def test_files_stand_one_behind_the_other(files, threads):
+    buffer = FileBuffer(threads)
+    for order in (list(files), [*files][::-1], [*files][1:2] * 3):
+        assert read(buffer, order) == [files[path] for path in order]
+
+
+def test_the_buffer_grows_and_stays(files):
+    buffer, paths = FileBuffer(), list(files)
+    read(buffer, paths[:3])
+    small = len(buffer.memory)
+    read(buffer, paths)
+    memory = buffer.memory
+    assert small < sum(map(len, files.values())) <= len(memory)
+    read(buffer, paths[:3])
+    assert buffer.memory is memory
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "said"),
+    [
+        ("gone", FileNotFoundError, "No such file or directory"),
+        ("folder", OSError, "it is no regular file"),
+        ("pipe", OSError, "it is no regular file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(files, tmp_path, what, error, said):
+    paths, bad = list(files), os.fsencode(tmp_path) + b"/\xe4 bad"
+    if what == "folder":
+        os.mkdir(bad)
+    elif what == "pipe":
+        os.mkfifo(bad)
+    buffer = FileBuffer()
+    with pytest.raises(error, match=said) as found:
+        buffer.read([*paths[:7], bad, *paths[7:]])
+    assert found.value.filename == os.fsdecode(bad)
+    assert read(buffer, paths) == list(files.values())
+
+
+def test_a_file_that_nobody_may_read_is_named(files):
+    path = list(files)[3]
+    os.chmod(path, 0)
+    if os.access(path, os.R_OK):
+        pytest.skip("this user may read every file")
+    with pytest.raises(PermissionError, match="Permission denied"):
+        FileBuffer().read([path])
+
+
+def test_sizes_that_change_meanwhile_are_an_error_and_never_wrong_bytes(tmp_path):
+    """A thread makes a file longer and shorter all the time; whatever comes is what it once was."""
+    path, stop = os.fsencode(tmp_path / "changing"), threading.Event()
+    states = {size: bytes([size % 251]) * size for size in (5000, 70_000, 300_000)}
+
+    def change():
+        while not stop.is_set():
+            for size, state in states.items():
+                with open(path, "wb") as file:
+                    file.write(state)
+                os.truncate(path, size // 2)
+
+    with open(path, "wb") as file:
+        file.write(states[5000])
+    writer = threading.Thread(target=change)
+    writer.start()
+    whole = [state[: len(state) // part] for state in states.values() for part in (1, 2)]
+    changed = 0
+    try:
+        for _ in range(3000):
+            try:
+                (found,) = read(FileBuffer(2), [path])
+            except OSError as error:
+                assert "its size changed while it was read" in str(error)
+                changed += 1
+            else:
+                assert not found or set(found) <= {state[0] for state in whole}
+    finally:
+        stop.set()
+        writer.join()
+    assert changed
+
+
+def test_others_have_the_interpreter_meanwhile(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(bytes(2**20))
+    steps, reading, done = [0], threading.Event(), threading.Event()
+
+    def step():
+        reading.wait()
+        while not done.is_set():
+            steps[0] += 1
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    names = torch.frombuffer(bytearray((os.fsencode(path) + b"\0") * 200), dtype=torch.uint8)
+    memory = torch.empty(200 * 2**20, dtype=torch.uint8)
+    reading.set()
+    before = steps[0]
+    torch.ops.gpufeed.read_files(names, memory, 1)
+    during = steps[0] - before
+    done.set()
+    thread.join()
+    assert during > 100
+
+
+def test_what_is_no_buffer_is_refused():
+    names, good = torch.zeros(0, dtype=torch.uint8), torch.zeros(4, dtype=torch.uint8)
+    with pytest.raises(TypeError, match="found: data of Float"):
+        torch.ops.gpufeed.read_files(names, torch.zeros(4), 1)
+    with pytest.raises(ValueError, match="one dimension without gaps"):
+        torch.ops.gpufeed.read_files(names, good[::2], 1)
+    with pytest.raises(ValueError, match="found: a last name without an end"):
+        torch.ops.gpufeed.read_files(good + 65, good, 1)

@@ -225,6 +225,13 @@ LOADERS = {
         augments=ON_DEVICE,
         windows="given",
     ),
+    "cuda_jpeg": LoaderEntry(
+        "gpufeed.loaders.cuda_jpeg:CudaJpegLoader",
+        extension=True,
+        resizes=False,
+        augments=ON_DEVICE,
+        windows="given",
+    ),
     "dali_gpu": LoaderEntry(
         "gpufeed.loaders.dali:DaliGpuLoader",
         device="cuda",

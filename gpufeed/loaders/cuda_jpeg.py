@@ -1,0 +1,198 @@
+"""Files of any sizes from the page cache to samples on the device, decoded there by our own kernels.
+
+A few threads have a stream, a decoder and a pinned buffer each. They take turns: each reads, decodes and
+crops every THREADS-th batch, also of the epochs to come.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpufeed import native
+from gpufeed.augment.resample import resample
+from gpufeed.core.errors import Skip
+from gpufeed.decoders.base import EXACT, bad_file
+from gpufeed.decoders.image_transfer import to_device
+from gpufeed.decoders.jpeg_groups import code_digest
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.decoders.ragged import Ragged
+from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
+from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.loaders.streaming import StreamingLoader
+from gpufeed.native.file_buffer import FileBuffer
+from gpufeed.native.jpeg_batch import BatchDecoder
+
+THREADS = 3  # while one batch decodes, another is read, and a third waits for neither
+READERS = 4  # threads at most that read the files of a batch
+Images = Ragged | list[torch.Tensor]
+
+
+class OwnKernels:
+    """Who decodes, as the gate asks for it: the kernels, without the decoder of that name."""
+
+    name = "cuda_jpeg"
+    tolerance = EXACT
+
+    def version(self) -> str:
+        return f"{self.name} {code_digest()}"
+
+
+@dataclass
+class CountedBatch(Batch):
+    """by_pillow: how many of its images the kernels did not take."""
+
+    by_pillow: int = 0
+
+
+class CudaJpegLoader(StreamingLoader):
+    """Our kernels decode whole files, their windows are resized on the device; other files go to Pillow."""
+
+    decoder = "cuda_jpeg"
+    keeps_on = True
+    no_decoding = "One thread reads the files of a batch and decodes them."
+    no_transfer = "It decodes on the device: no decoded pixels are copied."
+
+    def __init__(self, request: LoadRequest):
+        super().__init__(request)
+        self.sizes = request.manifest.sizes()
+        self.names = [os.fsencode(path) for path in self.reader.paths]
+        self.makers: list[BatchesAhead] = []
+        self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
+
+    def open(self) -> None:
+        """Raises Skip without the extension."""
+        device = self.request.device
+        if self.request.extension is not None:
+            native.load(self.request.extension)
+        if sentence := native.status(device).sentence:
+            raise Skip(f"Loader {self.decoder} needs this project's extension. {sentence}")
+        super().open()
+        on_cuda, readers = device.type == "cuda", min(READERS, 1 + self.request.threads // THREADS)
+        with torch.cuda.device(device) if on_cuda else nullcontext():
+            self.tools = [(FileBuffer(readers, on_cuda), BatchDecoder(device)) for _ in range(THREADS)]
+            self.streams = [torch.cuda.Stream(device) if on_cuda else None for _ in range(THREADS)]
+
+    def new_library(self) -> OwnKernels:
+        return OwnKernels()
+
+    def close(self) -> None:
+        self._stop()
+        self.tools = []
+        super().close()
+
+    def files(self) -> list[str]:
+        self._stop()  # none of the next epoch has been read
+        return super().files()
+
+    def epoch_batches(self, done: int) -> Iterator[Batch]:
+        begin = time.perf_counter()
+        if self.coming != (self.epoch, done):
+            self._start(done)
+        epoch, last = self.epoch, len(self) - 1
+        for number in range(done, last + 1):
+            self.coming = None
+            maker = self.makers.pop(0)
+            self.makers.append(maker)
+            batch = maker.get()
+            self.coming = (epoch, number + 1) if number < last else (epoch + 1, 0)
+            self.tally.add(self.decoder, len(batch.ids) - batch.by_pillow)
+            self.tally.add("pillow", batch.by_pillow)
+            yield replace(batch, load_ms=(time.perf_counter() - begin) * 1e3)
+            begin = time.perf_counter()
+
+    def _start(self, done: int) -> None:
+        self._stop()
+        for number, (tools, stream) in enumerate(zip(self.tools, self.streams, strict=True)):
+            own = islice(self._planned(self.epoch, done), number, None, THREADS)
+            self.makers.append(BatchesAhead(self._batches(own, *tools), self.request.device, stream))
+
+    def _stop(self) -> None:
+        for maker in self.makers:
+            maker.stopping.set()
+        for maker in self.makers:
+            maker.close()
+        self.makers, self.coming = [], None
+
+    def _planned(self, epoch: int, done: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Epoch and sample ids of the batches behind the first `done` of an epoch, without end."""
+        r = self.request
+        while True:
+            order = epoch_order(self.split_ids, r.seed, epoch, r.shuffle, r.rank, r.world_size)
+            for start in range(done * r.batch_size, len(order), r.batch_size):
+                yield epoch, order[start : start + r.batch_size]
+            epoch, done = epoch + 1, 0
+
+    def _batches(self, planned: Iterator[tuple[int, np.ndarray]], *tools: Any) -> Iterator[CountedBatch]:
+        for epoch, ids in planned:
+            yield self._batch(epoch, ids, *tools)
+
+    def _batch(self, epoch: int, ids: np.ndarray, buffer: FileBuffer, decoder: BatchDecoder) -> CountedBatch:
+        """On the device, queued on the current stream; waits until its files are decoded."""
+        try:
+            data, offsets = buffer.read([self.names[i] for i in ids.tolist()])
+        except OSError as error:
+            raise bad_file(error.filename, error.strerror) from error
+        images, faults = decoder.decode_buffer(data, offsets)
+        ids_there, labels = send(np.stack([ids, self.labels[ids]]), self.request.device).unbind()
+        wrong = on_host(faults).numpy() != 0  # sync point: from here on the buffer is free
+        rest, taken = np.flatnonzero(wrong), np.flatnonzero(~wrong)
+        found = np.stack([images.heights.numpy(), images.widths.numpy()], axis=1)
+        for place in taken[(found != self.sizes[ids])[taken].any(1)].tolist():
+            raise self._other_size(ids[place], (*found[place].tolist(), 3))
+        if not len(rest):
+            return CountedBatch(self._samples(images, ids, epoch), labels, ids_there, 0.0)
+        out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=self.request.device)
+        files = [data[offsets[i] : offsets[i + 1]].numpy().tobytes() for i in rest.tolist()]
+        parts = {"kernels": (taken, images.select(torch.from_numpy(taken)))} if len(taken) else {}
+        parts["pillow"] = (rest, self._by_pillow(files, ids[rest]))
+        for places, part in parts.values():
+            samples = self._samples(part, ids[places], epoch)
+            out.index_copy_(0, send(places, self.request.device), samples)
+        return CountedBatch(out, labels, ids_there, 0.0, by_pillow=len(rest))
+
+    def _by_pillow(self, files: list[bytes], ids: np.ndarray) -> list[torch.Tensor]:
+        """Whole images on the device."""
+        decoded = PillowDecoder().decode(files)
+        for sample_id, image, outcome in zip(ids, decoded.images, decoded.outcomes, strict=True):
+            if image is None:
+                raise bad_file(self.reader.paths[sample_id], str(outcome.reason))
+            if image.shape[:2] != tuple(self.sizes[sample_id]):
+                raise self._other_size(sample_id, image.shape)
+        return to_device(decoded.images, self.request.device)
+
+    def _other_size(self, sample_id: int, shape: tuple[int, ...]) -> Exception:
+        said = (*self.sizes[sample_id].tolist(), 3)
+        return bad_file(self.reader.paths[sample_id], f"decoded to {shape}, the manifest says {said}")
+
+    def _samples(self, images: Images, ids: np.ndarray, epoch: int) -> torch.Tensor:
+        """What becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
+        if self.recipe is not None:
+            sides = torch.from_numpy(self.sizes[ids]).unbind(1)
+            return resample(
+                images, self.recipe.windows(torch.from_numpy(ids), epoch, *sides), self.recipe.size
+            )
+        if isinstance(images, list):
+            return torch.stack(images)
+        size = int(np.prod(self.shape))
+        if torch.equal(images.offsets, images.offsets[0] + size * torch.arange(len(ids))):
+            return images.flat[images.offsets[0] :][: size * len(ids)].view(-1, *self.shape)
+        return torch.stack(images.views())
+
+
+def on_host(values: torch.Tensor) -> torch.Tensor:
+    """A copy of a small tensor in host memory; the thread sleeps until the device has come to it."""
+    if not values.is_cuda:
+        return values
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    copied = torch.cuda.Event(blocking=True)
+    copied.record()
+    copied.synchronize()
+    return host

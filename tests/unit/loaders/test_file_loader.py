@@ -1,0 +1,176 @@
+"""The loader `cuda_jpeg` by the kernels' CPU form: crops, whole images, what goes to Pillow, damage, resuming."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from gate_fixtures import judged, task_for
+from hostile_fixtures import saved
+from image_fixtures import loader_threads, write_cache, write_files
+from image_fixtures import request as wanted
+from photo_fixtures import photos, taken
+from photograph_fixtures import KINDS, encoded, waves
+from test_dali_crops import RECIPE, SIZES, dataset
+
+from gpufeed import native
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.loaders.base import epoch_order
+from gpufeed.loaders.cuda_jpeg import THREADS, CudaJpegLoader
+
+OPTIONS = {name: getattr(RECIPE, name) for name in ("size", "scale", "ratio", "short_side")}
+OTHERS = 4  # of `mixture`, for Pillow
+
+
+def mixture() -> list[bytes]:
+    """Baseline JPEGs of every kind and many sizes, and OTHERS files that the kernels do not take."""
+    random = np.random.default_rng(0)
+    files = [encoded(waves(*size, random), KINDS[i % len(KINDS)], 1) for i, size in enumerate(SIZES * 3)]
+    files[3] = saved("JPEG", waves(*SIZES[3], random), progressive=True)
+    files[9] = saved("PNG", waves(*SIZES[1], random))
+    files[10] = files[2] + b"something behind the end"
+    files[14] = saved("GIF", waves(*SIZES[6], random))
+    return files
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    manifest = dataset(tmp_path_factory.mktemp("mixed") / "files", mixture())
+    manifest.write()
+    return manifest
+
+
+@pytest.fixture
+def equal(tmp_path):
+    """Files of one size, of which Pillow has a CMYK JPEG and a PNG."""
+    manifest = write_files(tmp_path / "equal", photos(), "jpg", (24, 32))
+    manifest.write()
+    return manifest
+
+
+def opened(manifest, **changes) -> CudaJpegLoader:
+    return CudaJpegLoader(wanted(manifest, None, **changes))
+
+
+def by_pillow(manifest) -> list[np.ndarray]:
+    return PillowDecoder().decode([path.read_bytes() for path in manifest.paths()]).images
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, RECIPE.for_evaluation()], ids=["training", "evaluation"])
+@pytest.mark.parametrize("batch_size", [1, 7, 64])
+def test_windows_are_ours_and_pixels_pillows(mixed, recipe, batch_size):
+    images = by_pillow(mixed)
+    with opened(mixed, recipe=recipe, batch_size=batch_size) as loader:
+        for epoch in range(3):
+            ids = []
+            for batch in loader:
+                for i, sample in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
+                    window = recipe.window(i, epoch, *images[i].shape[:2])
+                    assert np.array_equal(sample, recipe.cut(images[i], window))
+                    ids.append(i)
+            assert ids == epoch_order(loader.split_ids, 3, epoch, True, 0, 1).tolist()
+        told = {"decoder": "cuda_jpeg", "images": 3 * len(mixed), "fell_back": {"pillow": 3 * OTHERS}}
+        assert loader.tally.asdict() == told
+
+
+@pytest.mark.parametrize("files", [photos, taken])
+def test_whole_images_of_one_size_are_pillows(tmp_path, files):
+    manifest = write_files(tmp_path / "files", files(), "jpg", (24, 32))
+    right = torch.from_numpy(np.stack(by_pillow(manifest)))
+    with opened(manifest, batch_size=7) as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert torch.equal(batch.images, right[batch.ids])
+        assert loader.tally.fell_back == ({"pillow": 4} if files == photos else {})
+
+
+def test_it_passes_the_equivalence_check_with_crops_and_without(mixed, equal):
+    crops = task_for(mixed, None, "cuda_jpeg", batch_size=7, recipe=OPTIONS)
+    whole = task_for(equal, write_cache(equal), "cuda_jpeg")
+    for manifest, task in ((mixed, replace(crops, reference=None)), (equal, whole)):
+        verdict = judged(task)
+        assert (verdict.status, verdict.sentence) == ("passed", None)
+        assert (verdict.compared, verdict.max_difference) == (3 * len(manifest), 0)
+        assert verdict.pixels["decoder"] == "cuda_jpeg"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_same_samples_come_after_a_resumption(mixed, rank):
+    asked = {"recipe": RECIPE, "batch_size": 3, "rank": rank, "world_size": 2}
+    with opened(mixed, **asked) as whole, opened(mixed, **asked) as fresh:
+        batches = [batch.clone() for _ in range(3) for batch in whole]
+        fresh.load_state_dict({"epoch": 1, "next_batch": 2, "seed": 3})
+        again = [*fresh, *fresh]
+        for found, before in zip(again, batches[len(whole) + 2 :], strict=True):
+            assert torch.equal(found.images, before.images)
+            assert torch.equal(found.ids, before.ids)
+
+
+def test_threads_go_on_between_epochs_and_end_before_files_are_evicted(mixed):
+    with opened(mixed, recipe=RECIPE, batch_size=5) as loader:
+        list(loader)
+        makers = set(loader.makers)
+        assert len(makers) == THREADS
+        next(iter(loader))  # given up after one batch, and gone on with
+        ids = [i for batch in loader for i in batch.ids.tolist()]
+        assert ids == epoch_order(loader.split_ids, 3, 1, True, 0, 1)[5:].tolist()
+        assert set(loader.makers) == makers
+        assert sorted(loader.files()) == sorted(map(str, mixed.paths()))
+        assert loader_threads() == []
+        assert len(list(loader)) == len(loader)
+    assert loader_threads() == []
+
+
+def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):
+    files = taken()
+    files[20] = files[20][:-2] + bytes(40) + files[20][-2:]
+    manifest = write_files(tmp_path / "files", files, "jpg", (24, 32))
+    right = torch.from_numpy(np.stack(by_pillow(manifest)))
+    with opened(manifest, batch_size=16) as loader:
+        for batch in loader:
+            assert torch.equal(batch.images, right[batch.ids])
+        assert loader.tally.fell_back == {"pillow": 1}
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, None], ids=["crops", "whole"])
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[: len(data) // 2], "[Tt]runcated"),
+        (lambda data: None, "No such file or directory"),
+        (lambda data: b"", "not an image that Pillow knows"),
+        (
+            lambda data: saved("JPEG", waves(40, 50, np.random.default_rng(0))),
+            r"decoded to \(40, 50, 3\), the",
+        ),
+        (
+            lambda data: saved("PNG", waves(40, 50, np.random.default_rng(0))),
+            r"decoded to \(40, 50, 3\), the",
+        ),
+    ],
+    ids=["cut", "gone", "empty", "another size", "a PNG of another size"],
+)
+def test_a_file_that_nobody_can_decode_is_named_in_its_turn(tmp_path, recipe, damage, said):
+    manifest = write_files(tmp_path / "files", taken(), "jpg", (24, 32))
+    bad = manifest.paths()[33]
+    data = damage(bad.read_bytes())
+    bad.unlink() if data is None else bad.write_bytes(data)
+    with opened(manifest, recipe=recipe, batch_size=4, shuffle=False) as loader:
+        batches = iter(loader)
+        assert [i for _ in range(8) for i in next(batches).ids.tolist()] == list(range(32))
+        with pytest.raises(GpufeedError, match=rf"33\.jpg: .*{said}"):
+            next(batches)
+        assert loader.state_dict()["next_batch"] == 8
+    assert loader_threads() == []
+
+
+def test_it_skips_without_the_extension(mixed, monkeypatch):
+    monkeypatch.setattr(native, "status", lambda device: native.Status("reference", "There is no compiler."))
+    with pytest.raises(Skip, match=r"cuda_jpeg needs this project's extension\. There is no compiler\."):
+        opened(mixed, recipe=RECIPE).open()
+
+
+def test_a_transform_of_single_samples_is_refused(mixed):
+    with pytest.raises(GpufeedError, match="a transform for each sample in loader cuda_jpeg"):
+        opened(mixed, recipe=RECIPE, sample_transform=lambda *one: one[0])

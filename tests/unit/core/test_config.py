@@ -68,7 +68,7 @@ def test_a_quick_run_has_the_blocks_that_it_names_once_each(value):
 
 
 def test_loaders_that_leave_images_as_they_are_are_left_out_where_these_are_resized():
-    as_they_are = ("torchvision_cuda", "nvimgcodec", "strips", "resident_jpeg")
+    as_they_are = ("torchvision_cuda", "nvimgcodec", "cuda_jpeg", "strips", "resident_jpeg")
     others = {"dali_cpu", "dali_gpu", "dataloader_sync", "spdl"}
     config = small({}, loader=[*as_they_are, *others])
     config["sources"]["synthetic"]["resize"] = [20, 10]

@@ -191,7 +191,7 @@ def test_workers_that_stay_are_asked_for():
     assert impossible(replace(cell, persistent_workers=True)) is None
 
 
-AS_THEY_ARE = ("torchvision_cuda", "torchcodec_cuda", "nvimgcodec", "strips", "resident_jpeg")
+AS_THEY_ARE = ("torchvision_cuda", "torchcodec_cuda", "nvimgcodec", "strips", "resident_jpeg", "cuda_jpeg")
 
 
 @pytest.mark.parametrize("loader", LOADERS)

@@ -312,7 +312,7 @@ def test_transfer_is_told_where_something_is_copied(case, make, device):
     loader = make(case)
     batches = list(loader)
     ready_there = (
-        case.name in ("resident", "resident_jpeg", "replay", "strips")
+        case.name in ("resident", "resident_jpeg", "replay", "strips", "cuda_jpeg")
         or case.entry.device == "cuda"
         or getattr(loader, "reads", False)  # DALI's reader: it copies within its pipeline
     )

@@ -20,6 +20,7 @@ from gpufeed.augment.resample import resample
 from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import EXACT, bad_file
 from gpufeed.decoders.image_transfer import to_device
+from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.jpeg_groups import code_digest
 from gpufeed.decoders.pillow import PillowDecoder
 from gpufeed.decoders.ragged import Ragged
@@ -27,7 +28,6 @@ from gpufeed.loaders.base import Batch, LoadRequest, epoch_order, send
 from gpufeed.loaders.prefetch import BatchesAhead
 from gpufeed.loaders.streaming import StreamingLoader
 from gpufeed.native.file_buffer import FileBuffer
-from gpufeed.native.jpeg_batch import BatchDecoder
 
 THREADS = 3  # while one batch decodes, another is read, and a third waits for neither
 READERS = 4  # threads at most that read the files of a batch

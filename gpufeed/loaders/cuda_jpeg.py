@@ -180,10 +180,8 @@ class CudaJpegLoader(StreamingLoader):
             )
         if isinstance(images, list):
             return torch.stack(images)
-        size = int(np.prod(self.shape))
-        if torch.equal(images.offsets, images.offsets[0] + size * torch.arange(len(ids))):
-            return images.flat[images.offsets[0] :][: size * len(ids)].view(-1, *self.shape)
-        return torch.stack(images.views())
+        whole = images.stacked()
+        return torch.stack(images.views()) if whole is None else whole.contiguous()
 
 
 def on_host(values: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,60 @@
+"""The benches of JPEGs of mixed sizes run as they are called, here without a GPU."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from data_fixtures import REPOSITORY
+from hostile_fixtures import available
+
+pytestmark = pytest.mark.slow
+QUICK = ["--device", "cpu", "--files", "8", "--copies", "1", "--passes", "2", "--seconds", "0.1"]
+
+
+def document(tmp_path, bench: str, folder, *options: str) -> dict:
+    """What a bench writes, of the numbers that it finds."""
+    out = tmp_path / "out.json"
+    command = [
+        sys.executable,
+        str(REPOSITORY / "tests/bench" / bench),
+        str(folder),
+        str(out),
+        *QUICK,
+        *options,
+    ]
+    subprocess.run(command, check=True, timeout=600, cwd=tmp_path)
+    return json.loads(out.read_text())
+
+
+def rates(row: dict) -> list[float]:
+    return [row["images_per_s"][name] for name in ("min", "median", "max")]
+
+
+def test_photo_jpeg_writes_rates_of_ours_and_others(tmp_path, photographs):
+    available("simplejpeg")
+    names = ["ours", "ours_kernels", "simplejpeg"]
+    found = document(tmp_path, "photo_jpeg.py", photographs, "--batch-sizes", "4", "--only", *names)
+    ours, kernels, other = found["rates"]
+    assert [row["name"] for row in found["rates"]] == names
+    assert kernels["skipped"] == "Kernels are timed on a CUDA GPU."
+    for row in (ours, other):
+        assert 0 < rates(row)[0] <= rates(row)[1] <= rates(row)[2]
+        assert (row["images_per_s"]["n"], row["batch_size"]) == (2, 4)
+    assert ours["left_to_others"]["max"] == 0
+    (ratio,) = found["ratios"]
+    assert ratio["ours_over_best_rival"] == rates(ours)[1] / rates(other)[1]
+    assert (found["files"], found["settings"]["device"]) == (8, "cpu")
+    assert set(found["environment"]) >= {"commit", "versions", "gpu"}
+
+
+def test_file_loaders_writes_rates_at_each_number_of_cores(tmp_path, photographs):
+    loaders = ["cuda_jpeg", "dali_gpu"]
+    options = ["--cores", "1", "4096", "--loaders", *loaders, "--batch-size", "4", "--size", "32"]
+    found = document(tmp_path, "file_loaders.py", photographs, *options)
+    ours, dali, *many = found["rates"]
+    assert 0 < rates(ours)[0] <= rates(ours)[2]
+    assert (ours["images_per_s"]["n"], ours["cores"], ours["left_to_others"]["max"]) == (2, 1, 0)
+    assert "decodes on a CUDA GPU" in dali["skipped"]
+    assert all("This process may use" in row["skipped"] for row in many)
+    assert found["ratios"] == {"1": None, "4096": None}

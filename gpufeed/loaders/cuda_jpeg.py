@@ -5,6 +5,7 @@ crops every THREADS-th batch, also of the epochs to come.
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -31,6 +32,7 @@ from gpufeed.native.file_buffer import FileBuffer
 
 THREADS = 3  # while one batch decodes, another is read, and a third waits for neither
 READERS = 4  # threads at most that read the files of a batch
+PRIORITY = 0  # of their streams: that of a training step; -1 goes before it
 Images = Ragged | list[torch.Tensor]
 
 
@@ -39,6 +41,7 @@ class OwnKernels:
 
     name = "cuda_jpeg"
     tolerance = EXACT
+    threads = 1
 
     def version(self) -> str:
         return f"{self.name} {code_digest()}"
@@ -56,13 +59,13 @@ class CudaJpegLoader(StreamingLoader):
 
     decoder = "cuda_jpeg"
     keeps_on = True
-    no_decoding = "One thread reads the files of a batch and decodes them."
     no_transfer = "It decodes on the device: no decoded pixels are copied."
 
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.sizes = request.manifest.sizes()
         self.names = [os.fsencode(path) for path in self.reader.paths]
+        self.turn = threading.Lock()  # of whoever takes images that were decoded before
         self.makers: list[BatchesAhead] = []
         self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
 
@@ -77,7 +80,7 @@ class CudaJpegLoader(StreamingLoader):
         on_cuda, readers = device.type == "cuda", min(READERS, 1 + self.request.threads // THREADS)
         with torch.cuda.device(device) if on_cuda else nullcontext():
             self.tools = [(FileBuffer(readers, on_cuda), BatchDecoder(device)) for _ in range(THREADS)]
-            self.streams = [torch.cuda.Stream(device) if on_cuda else None for _ in range(THREADS)]
+            self.streams = [torch.cuda.Stream(device, PRIORITY) if on_cuda else None for _ in range(THREADS)]
 
     def new_library(self) -> OwnKernels:
         return OwnKernels()
@@ -139,8 +142,13 @@ class CudaJpegLoader(StreamingLoader):
             data, offsets = buffer.read([self.names[i] for i in ids.tolist()])
         except OSError as error:
             raise bad_file(error.filename, error.strerror) from error
-        images, faults = decoder.decode_buffer(data, offsets)
         ids_there, labels = send(np.stack([ids, self.labels[ids]]), self.request.device).unbind()
+        out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=self.request.device)
+        if self.request.decoded is not None:
+            with self.turn:
+                self.library.decode_into(list(ids), out)
+            return CountedBatch(out, labels, ids_there, 0.0)
+        images, faults = decoder.decode_buffer(data, offsets)
         wrong = on_host(faults).numpy() != 0  # sync point: from here on the buffer is free
         rest, taken = np.flatnonzero(wrong), np.flatnonzero(~wrong)
         found = np.stack([images.heights.numpy(), images.widths.numpy()], axis=1)
@@ -148,7 +156,6 @@ class CudaJpegLoader(StreamingLoader):
             raise self._other_size(ids[place], (*found[place].tolist(), 3))
         if not len(rest):
             return CountedBatch(self._samples(images, ids, epoch), labels, ids_there, 0.0)
-        out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=self.request.device)
         files = [data[offsets[i] : offsets[i + 1]].numpy().tobytes() for i in rest.tolist()]
         parts = {"kernels": (taken, images.select(torch.from_numpy(taken)))} if len(taken) else {}
         parts["pillow"] = (rest, self._by_pillow(files, ids[rest]))

@@ -1,4 +1,4 @@
-"""The loader `cuda_jpeg` by the kernels' CPU form: crops, whole images, what goes to Pillow, damage, resuming."""
+"""The loader `cuda_jpeg` by the kernels' CPU form: crops, whole images, what goes to Pillow, resuming."""
 
 from dataclasses import replace
 
@@ -120,6 +120,20 @@ def test_threads_go_on_between_epochs_and_end_before_files_are_evicted(mixed):
         assert loader_threads() == []
         assert len(list(loader)) == len(loader)
     assert loader_threads() == []
+
+
+def test_without_decoding_files_are_read_and_given_images_come(mixed):
+    images = np.random.default_rng(0).integers(0, 256, (50, 64, 64, 3), np.uint8)
+    asked = wanted(mixed, None, recipe=RECIPE, batch_size=7)
+    with CudaJpegLoader.without_decoding(asked, lambda: images) as loader:
+        found = np.concatenate([batch.images.numpy() for batch in loader])
+        assert len(found) == len(mixed)
+        assert {image.tobytes() for image in found} <= {image.tobytes() for image in images}
+        loader.files()
+        mixed.paths()[3].rename(mixed.root / "moved")
+        with pytest.raises(GpufeedError, match=r"3\.jpg: No such file"):
+            list(loader)
+    (mixed.root / "moved").rename(mixed.paths()[3])
 
 
 def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):

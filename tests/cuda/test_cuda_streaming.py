@@ -119,7 +119,7 @@ def test_decoding_does_not_wait_for_the_step_before(loader):
     with torch.cuda.stream(compute):
         torch.cuda._sleep(SLEEP_CYCLES)
         step = compute.record_event()
-        for _ in range(5):  # more than can have been waiting
+        for _ in range(12):  # more than can have been waiting
             next(iterator)
         assert not step.query()
     iterator.close()
@@ -168,7 +168,7 @@ def test_usual_batches_are_decoded_by_the_library_in_one_call(loader, monkeypatc
     def fail(files):
         raise AssertionError("image by image")
 
-    monkeypatch.setattr(loader.library, "decode_taken", fail)
+    monkeypatch.setattr(loader.library, "decode_taken", fail, raising=False)  # cuda_jpeg has none
     assert sum(len(batch.ids) for batch in loader) == COUNT
 
 

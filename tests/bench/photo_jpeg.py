@@ -52,7 +52,7 @@ from gpufeed.system.timing import synchronise
 
 LOADS = (0.0, 0.65, 0.9)  # DALI's share of the files for the JPEG engines
 RESIDENT = 8  # batches of `ours_kernels`
-DELAY_CYCLES = 100_000_000  # about 55 ms: longer than the host needs to queue RESIDENT calls
+DELAY_CYCLES = 30_000_000  # about 16 ms: longer than the host needs to queue RESIDENT calls
 KINDS = (".jpg", ".jpeg")
 # Operations on whole numbers, at least: a code of the entropy decoder, an inverse DCT of 64 coefficients with
 # dequantisation, upsampling and colour of a pixel; bits of a code in the mean, of photographs.

@@ -79,7 +79,8 @@ class CudaJpegLoader(StreamingLoader):
         super().open()
         on_cuda, readers = device.type == "cuda", min(READERS, 1 + self.request.threads // THREADS)
         with torch.cuda.device(device) if on_cuda else nullcontext():
-            self.tools = [(FileBuffer(readers, on_cuda), BatchDecoder(device)) for _ in range(THREADS)]
+            pinned = on_cuda and self.request.pin_memory
+            self.tools = [(FileBuffer(readers, pinned), BatchDecoder(device)) for _ in range(THREADS)]
             self.streams = [torch.cuda.Stream(device, PRIORITY) if on_cuda else None for _ in range(THREADS)]
 
     def new_library(self) -> OwnKernels:

@@ -1,12 +1,19 @@
 """The benches of JPEGs of mixed sizes run as they are called, here without a GPU."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from data_fixtures import REPOSITORY
 from hostile_fixtures import available
+
+BENCHES = str(REPOSITORY / "tests/bench")
+sys.path.append(BENCHES)
+import by_turns
+
+sys.path.remove(BENCHES)  # its coverage.py is not what numba looks for
 
 pytestmark = pytest.mark.slow
 QUICK = ["--device", "cpu", "--files", "8", "--copies", "1", "--passes", "2", "--seconds", "0.1"]
@@ -58,3 +65,34 @@ def test_file_loaders_writes_rates_at_each_number_of_cores(tmp_path, photographs
     assert "decodes on a CUDA GPU" in dali["skipped"]
     assert all("This process may use" in row["skipped"] for row in many)
     assert found["ratios"] == {"1": None, "4096": None}
+
+
+def works(stack, factor):
+    stack.callback(print, "closed", flush=True)
+    return lambda seconds: {"images_per_s": factor * seconds}
+
+
+def raises(stack):
+    raise ValueError("no such library\nand more")
+
+
+def dies(stack):
+    os._exit(3)
+
+
+def test_whoever_fails_or_dies_leaves_the_others_their_turns(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, BENCHES])  # of the processes, too
+    cores = sorted(os.sched_getaffinity(0))[:1]
+    makes = ((works, (2,)), (raises, ()), (dies, ()), (works, (3,)))
+    turns = [by_turns.Contestant({"name": n}, make, args, cores) for n, (make, args) in enumerate(makes)]
+    before = os.sched_getaffinity(0)
+    by_turns.measured(turns, 2, 0.5)
+    assert os.sched_getaffinity(0) == before
+    first, failed, dead, last = (one.summary() for one in turns)
+    assert first["images_per_s"] == {"n": 2, "median": 1.0, "min": 1.0, "max": 1.0}
+    assert last["images_per_s"]["median"] == 1.5
+    assert failed == {"name": 1, "skipped": "ValueError: no such library"}
+    assert dead == {"name": 2, "skipped": "ended with exit code 3"}
+    assert by_turns.best([first, failed, dead, last], "images_per_s", {}) == 1.5
+    assert capfd.readouterr().out.count("closed") == 2
+    assert not any(one.process.is_alive() for one in turns)

@@ -11,7 +11,7 @@ from hostile_fixtures import available
 
 BENCHES = str(REPOSITORY / "tests/bench")
 sys.path.append(BENCHES)
-import by_turns
+import by_turns  # noqa: E402
 
 sys.path.remove(BENCHES)  # its coverage.py is not what numba looks for
 

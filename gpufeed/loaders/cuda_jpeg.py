@@ -139,13 +139,14 @@ class CudaJpegLoader(StreamingLoader):
 
     def _batch(self, epoch: int, ids: np.ndarray, buffer: FileBuffer, decoder: BatchDecoder) -> CountedBatch:
         """On the device, queued on the current stream; waits until its files are decoded."""
+        device = self.request.device
         try:
             data, offsets = buffer.read([self.names[i] for i in ids.tolist()])
         except OSError as error:
             raise bad_file(error.filename, error.strerror) from error
-        ids_there, labels = send(np.stack([ids, self.labels[ids]]), self.request.device).unbind()
-        out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=self.request.device)
+        ids_there, labels = send(np.stack([ids, self.labels[ids]]), device).unbind()
         if self.request.decoded is not None:
+            out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=device)
             with self.turn:
                 self.library.decode_into(list(ids), out)
             return CountedBatch(out, labels, ids_there, 0.0)
@@ -158,11 +159,12 @@ class CudaJpegLoader(StreamingLoader):
         if not len(rest):
             return CountedBatch(self._samples(images, ids, epoch), labels, ids_there, 0.0)
         files = [data[offsets[i] : offsets[i + 1]].numpy().tobytes() for i in rest.tolist()]
-        parts = {"kernels": (taken, images.select(torch.from_numpy(taken)))} if len(taken) else {}
-        parts["pillow"] = (rest, self._by_pillow(files, ids[rest]))
-        for places, part in parts.values():
-            samples = self._samples(part, ids[places], epoch)
-            out.index_copy_(0, send(places, self.request.device), samples)
+        parts: list[tuple[np.ndarray, Images]] = [(rest, self._by_pillow(files, ids[rest]))]
+        if len(taken):
+            parts.append((taken, images.select(torch.from_numpy(taken))))
+        out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=device)
+        for places, part in parts:
+            out.index_copy_(0, send(places, device), self._samples(part, ids[places], epoch))
         return CountedBatch(out, labels, ids_there, 0.0, by_pillow=len(rest))
 
     def _by_pillow(self, files: list[bytes], ids: np.ndarray) -> list[torch.Tensor]:
@@ -183,9 +185,8 @@ class CudaJpegLoader(StreamingLoader):
         """What becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
         if self.recipe is not None:
             sides = torch.from_numpy(self.sizes[ids]).unbind(1)
-            return resample(
-                images, self.recipe.windows(torch.from_numpy(ids), epoch, *sides), self.recipe.size
-            )
+            windows = self.recipe.windows(torch.from_numpy(ids), epoch, *sides)
+            return resample(images, windows, self.recipe.size)
         if isinstance(images, list):
             return torch.stack(images)
         whole = images.stacked()

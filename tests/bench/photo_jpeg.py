@@ -11,7 +11,8 @@ lists in --rival-threads threads, which read too. nvimgcodec: Decoder.read of a 
 backends and by the engines alone, two threads with a decoder each. simplejpeg: a process a core, which reads
 and decodes to the host's memory alone. Rivals keep their fastest upsampling; ours is libjpeg-turbo's.
 
---roofline: how many images/s the device's copy rate and its integer units would allow, and our kernels'
+Beside images/s stand CPU time an image, all threads together, and the share of files that a contestant did not
+decode (`left_to_others`). --roofline: how many images/s the device's copy rate and its integer units would allow, and our kernels'
 share. A library that is not there is skipped with a sentence. `--device cpu` runs all of it without a GPU, as
 a test.
 """
@@ -93,6 +94,17 @@ def rate(
     return {"images_per_s": images / took, "cpu_us_per_image": cpu / images * 1e6}
 
 
+def counting(refused: list[int], works: list, batches: Batches, device: torch.device) -> Pass:
+    """`rate` with the share of files that workers did not decode: each appends their number in a batch."""
+
+    def one(seconds: float) -> Result:
+        refused.clear()
+        found = rate(works, batches, device, seconds)
+        return found | {"left_to_others": sum(refused) / (len(refused) * batches.size)}
+
+    return one
+
+
 def streams(device: torch.device, count: int) -> list:
     """Makers of contexts in which a thread has a stream of its own."""
     if device.type != "cuda":
@@ -121,14 +133,7 @@ def ours(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: in
         return work
 
     works = [worker(stream) for stream in streams(device, given.streams)]
-    batches = Batches([os.fsencode(path) for path in paths], size)
-
-    def one(seconds: float) -> Result:
-        faults.clear()
-        found = rate(works, batches, device, seconds)
-        return found | {"left_to_others": sum(faults) / (len(faults) * size)}
-
-    return one
+    return counting(faults, works, Batches([os.fsencode(path) for path in paths], size), device)
 
 
 def resident(paths: list[str], size: int, device: torch.device) -> list[tuple[torch.Tensor, ...]]:
@@ -173,7 +178,7 @@ def dali(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: in
 
     device, options = torch.device(given.device), {"device": "cpu"}
     if device.type == "cuda":
-        headers = [read_header(read_file(path)) for path in paths]
+        headers = [header for path in paths if (header := read_header(read_file(path)))]
         options = {
             "device": "mixed",
             "hw_decoder_load": load,
@@ -216,7 +221,7 @@ def nvimgcodec(
     stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int, engines: bool
 ) -> Pass:
     library = import_or_skip("nvimgcodec", "nvidia.nvimgcodec", NEEDS["nvidia.nvimgcodec"])
-    device, number, backends = torch.device(given.device), 0, None
+    device, number, backends, refused = torch.device(given.device), 0, None, []
     if device.type != "cuda":
         number, backends = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.Backend(library.CPU_ONLY)]
     elif engines:
@@ -232,13 +237,12 @@ def nvimgcodec(
                 images = codec.read(batch, params=params, cuda_stream=current)
                 if device.type == "cuda":
                     torch.cuda.current_stream(device).synchronize()
-                if any(image is None for image in images):
-                    raise RuntimeError("it refused a file")
+                refused.append(sum(image is None for image in images))
 
         return work
 
     works = [worker(stream) for stream in streams(device, 2)]
-    return partial(rate, works, Batches(paths, size), device)
+    return counting(refused, works, Batches(paths, size), device)
 
 
 def share_of_files(paths: list[str], seconds: float) -> tuple[int, float]:

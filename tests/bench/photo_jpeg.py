@@ -11,10 +11,10 @@ lists in --rival-threads threads, which read too. nvimgcodec: Decoder.read of a 
 backends and by the engines alone, two threads with a decoder each. simplejpeg: a process a core, which reads
 and decodes to the host's memory alone. Rivals keep their fastest upsampling; ours is libjpeg-turbo's.
 
-Beside images/s stand CPU time an image, all threads together, and the share of files that a contestant did not
-decode (`left_to_others`). --roofline: how many images/s the device's copy rate and its integer units would allow, and our kernels'
-share. A library that is not there is skipped with a sentence. `--device cpu` runs all of it without a GPU, as
-a test.
+Beside images/s stand CPU time an image, all threads together, and the share of files that a contestant did
+not decode (`left_to_others`). --roofline: how many images/s the device's copy rate and its integer units
+would allow, and our kernels' share. A library that is not there is skipped with a sentence. `--device cpu`
+runs all of it without a GPU, as a test.
 """
 
 import argparse

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -32,7 +31,6 @@ from gpufeed.native.file_buffer import FileBuffer
 
 THREADS = 3  # while one batch decodes, another is read, and a third waits for neither
 READERS = 4  # threads at most that read the files of a batch
-PRIORITY = 0  # of their streams: that of a training step; -1 goes before it
 Images = Ragged | list[torch.Tensor]
 
 
@@ -66,6 +64,8 @@ class CudaJpegLoader(StreamingLoader):
         self.sizes = request.manifest.sizes()
         self.names = [os.fsencode(path) for path in self.reader.paths]
         self.turn = threading.Lock()  # of whoever takes images that were decoded before
+        self.tools: list[tuple[FileBuffer, BatchDecoder]] = []  # of each thread
+        self.streams: list[torch.cuda.Stream | None] = []
         self.makers: list[BatchesAhead] = []
         self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
 
@@ -77,18 +77,19 @@ class CudaJpegLoader(StreamingLoader):
         if sentence := native.status(device).sentence:
             raise Skip(f"Loader {self.decoder} needs this project's extension. {sentence}")
         super().open()
-        on_cuda, readers = device.type == "cuda", min(READERS, 1 + self.request.threads // THREADS)
-        with torch.cuda.device(device) if on_cuda else nullcontext():
-            pinned = on_cuda and self.request.pin_memory
-            self.tools = [(FileBuffer(readers, pinned), BatchDecoder(device)) for _ in range(THREADS)]
-            self.streams = [torch.cuda.Stream(device, PRIORITY) if on_cuda else None for _ in range(THREADS)]
+        readers, on_cuda = min(READERS, 1 + self.request.threads // THREADS), self.stream is not None
+        for _ in range(THREADS):
+            buffer = FileBuffer(readers, pinned=on_cuda and self.request.pin_memory)
+            self.tools.append((buffer, BatchDecoder(device)))
+            own = torch.cuda.Stream(device, priority=self.stream.priority) if on_cuda else None
+            self.streams.append(own)
 
     def new_library(self) -> OwnKernels:
         return OwnKernels()
 
     def close(self) -> None:
         self._stop()
-        self.tools = []
+        self.tools, self.streams = [], []
         super().close()
 
     def files(self) -> list[str]:

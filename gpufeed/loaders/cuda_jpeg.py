@@ -119,7 +119,9 @@ class CudaJpegLoader(StreamingLoader):
             self.makers.append(BatchesAhead(self._batches(own, *tools), self.request.device, stream))
 
     def _stop(self) -> None:
+        stuck = any(maker.gave_up for maker in self.makers)
         for maker in self.makers:
+            maker.gave_up = stuck  # the others wait for the same mount: it is not waited for again
             maker.stopping.set()
         for maker in self.makers:
             maker.close()

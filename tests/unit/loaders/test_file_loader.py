@@ -1,5 +1,7 @@
 """The loader `cuda_jpeg` by the kernels' CPU form: crops, whole images, what goes to Pillow, resuming."""
 
+import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +11,18 @@ from gate_fixtures import judged, task_for
 from hostile_fixtures import saved
 from image_fixtures import loader_threads, write_cache, write_files
 from image_fixtures import request as wanted
-from photo_fixtures import photos, taken
+from photo_fixtures import photos, taken, wait_until
 from photograph_fixtures import KINDS, encoded, waves
 from test_dali_crops import RECIPE, SIZES, dataset
 
 from gpufeed import native
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.pillow import PillowDecoder
+from gpufeed.loaders import prefetch
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import THREADS, CudaJpegLoader
+from gpufeed.loaders.prefetch import BatchesAhead
+from gpufeed.native.file_buffer import FileBuffer
 
 OPTIONS = {name: getattr(RECIPE, name) for name in ("size", "scale", "ratio", "short_side")}
 OTHERS = 4  # of `mixture`, for Pillow
@@ -177,6 +182,19 @@ def test_a_file_that_nobody_can_decode_is_named_in_its_turn(tmp_path, recipe, da
             next(batches)
         assert loader.state_dict()["next_batch"] == 8
     assert loader_threads() == []
+
+
+def test_a_dead_mount_is_an_error_and_can_be_left(mixed, monkeypatch):
+    alive, read = threading.Event(), FileBuffer.read
+    monkeypatch.setattr(FileBuffer, "read", lambda self, paths: alive.wait() and read(self, paths))
+    monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
+    monkeypatch.setattr(prefetch, "END_S", 0.1)
+    begin = time.perf_counter()
+    with opened(mixed, recipe=RECIPE) as loader, pytest.raises(GpufeedError, match="nothing from the thread"):
+        list(loader)
+    assert 2 <= time.perf_counter() - begin < 5  # one wait, not one for each thread
+    alive.set()
+    wait_until(lambda: loader_threads() == [])
 
 
 def test_it_skips_without_the_extension(mixed, monkeypatch):

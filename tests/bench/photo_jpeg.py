@@ -33,6 +33,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import pynvml
 import torch
 from by_turns import Contestant, Pass, Result, best, measured
 
@@ -46,8 +47,10 @@ from gpufeed.decoders.nvimgcodec_cpu import NEEDS
 from gpufeed.loaders.cuda_jpeg import on_host
 from gpufeed.native.file_buffer import FileBuffer
 from gpufeed.native.jpeg_op import decode_files
+from gpufeed.system.devices import nvml_handle
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.host_memory import keep_freed_blocks
+from gpufeed.system.nvml import ask, session
 from gpufeed.system.page_cache import read_in
 from gpufeed.system.timing import synchronise
 
@@ -112,13 +115,17 @@ def streams(device: torch.device, count: int) -> list:
     return [partial(torch.cuda.stream, torch.cuda.Stream(device)) for _ in range(count)]
 
 
+def device_of(given: argparse.Namespace) -> torch.device:
+    return torch.device("cuda", 0) if given.device == "cuda" else torch.device("cpu")
+
+
 def extension(device: torch.device) -> None:
     if sentence := native.status(device).sentence:
         raise Skip(sentence)
 
 
 def ours(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int) -> Pass:
-    device, faults = torch.device(given.device), []
+    device, faults = device_of(given), []
     extension(device)
 
     def worker(stream: Callable) -> Callable[[list[bytes]], None]:
@@ -147,7 +154,7 @@ def resident(paths: list[str], size: int, device: torch.device) -> list[tuple[to
 
 
 def ours_kernels(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int) -> Pass:
-    device = torch.device(given.device)
+    device = device_of(given)
     if device.type != "cuda":
         raise Skip("Kernels are timed on a CUDA GPU.")
     extension(device)
@@ -176,7 +183,7 @@ def dali(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: in
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
-    device, options = torch.device(given.device), {"device": "cpu"}
+    device, options = device_of(given), {"device": "cpu"}
     if device.type == "cuda":
         headers = [header for path in paths if (header := read_header(read_file(path)))]
         options = {
@@ -199,7 +206,7 @@ def torchvision(stack: ExitStack, given: argparse.Namespace, paths: list[str], s
     import_or_skip("torchvision", "torchvision", "torchvision")
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    device = torch.device(given.device)
+    device = device_of(given)
     read = partial(np.fromfile, dtype=np.uint8)
 
     def worker(stream: Callable) -> Callable[[list[str]], None]:
@@ -221,7 +228,7 @@ def nvimgcodec(
     stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int, engines: bool
 ) -> Pass:
     library = import_or_skip("nvimgcodec", "nvidia.nvimgcodec", NEEDS["nvidia.nvimgcodec"])
-    device, number, backends, refused = torch.device(given.device), 0, None, []
+    device, number, backends, refused = device_of(given), 0, None, []
     if device.type != "cuda":
         number, backends = library.NVIMGCODEC_DEVICE_CPU_ONLY, [library.Backend(library.CPU_ONLY)]
     elif engines:
@@ -274,7 +281,7 @@ def simplejpeg(stack: ExitStack, given: argparse.Namespace, paths: list[str], si
     return one
 
 
-def roofline(paths: list[str], device: torch.device, gpu: dict) -> dict:
+def roofline(paths: list[str], device: torch.device) -> dict:
     """What an image takes in the mean, and how many images/s each limit of the device allows."""
     coded, blocks, pixels, files = 0, 0, 0, 0
     for path in paths:
@@ -295,7 +302,10 @@ def roofline(paths: list[str], device: torch.device, gpu: dict) -> dict:
     codes = 8 * coded / CODE_BITS
     operations = CODE_OPERATIONS * codes + BLOCK_OPERATIONS * blocks + PIXEL_OPERATIONS * pixels
     bytes_per_s = copy_rate(device)
-    operations_per_s = gpu["multiprocessors"] * LANES * 1e6 * gpu["sm_clock_mhz"]
+    with session():
+        clock_mhz = ask(pynvml.nvmlDeviceGetMaxClockInfo, nvml_handle(device), pynvml.NVML_CLOCK_SM) or 0
+    lanes = LANES * torch.cuda.get_device_properties(device).multi_processor_count
+    operations_per_s = lanes * 1e6 * clock_mhz
     return {
         "files": files,
         "coded_bytes": coded,
@@ -374,7 +384,7 @@ def main() -> None:
     parser.add_argument("--roofline", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     given = parser.parse_args()
-    device, rows = torch.device(given.device), []
+    device, rows = device_of(given), []
     native.status(device)  # builds the extension, where nobody has yet
     with tempfile.TemporaryDirectory() as folder:
         paths = copied(given.folder, Path(folder), given.copies, given.files)
@@ -386,7 +396,7 @@ def main() -> None:
         about = environment(device)
         limits = None
         if given.roofline and device.type == "cuda":
-            limits = roofline(paths[: len(paths) // given.copies], device, about["gpu"])
+            limits = roofline(paths[: len(paths) // given.copies], device)
     ratios = []
     for size in given.batch_sizes:
         here = [row for row in rows if row["batch_size"] == size]
@@ -394,7 +404,7 @@ def main() -> None:
         rival = best([row for row in here if not row["name"].startswith("ours")], "images_per_s", {})
         kernels = best(here, "images_per_s", {"name": "ours_kernels"})
         shares = (
-            {name: kernels / most for name, most in limits["images_per_s"].items()}
+            {name: kernels / most for name, most in limits["images_per_s"].items() if most}
             if limits and kernels
             else None
         )

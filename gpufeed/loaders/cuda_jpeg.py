@@ -98,10 +98,10 @@ class CudaJpegLoader(StreamingLoader):
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         begin = time.perf_counter()
-        if self.coming != (self.epoch, done):
-            self._start(done)
         epoch, last = self.epoch, len(self) - 1
         for number in range(done, last + 1):
+            if self.coming != (epoch, number):  # the first, or another iterator has taken some meanwhile
+                self._start(epoch, number)
             self.coming = None
             maker = self.makers.pop(0)
             self.makers.append(maker)
@@ -112,10 +112,12 @@ class CudaJpegLoader(StreamingLoader):
             yield replace(batch, load_ms=(time.perf_counter() - begin) * 1e3)
             begin = time.perf_counter()
 
-    def _start(self, done: int) -> None:
+    def _start(self, epoch: int, done: int) -> None:
         self._stop()
+        if not self.tools:
+            raise RuntimeError("the loader was closed while its batches were still asked for")
         for number, (tools, stream) in enumerate(zip(self.tools, self.streams, strict=True)):
-            own = islice(self._planned(self.epoch, done), number, None, THREADS)
+            own = islice(self._planned(epoch, done), number, None, THREADS)
             self.makers.append(BatchesAhead(self._batches(own, *tools), self.request.device, stream))
 
     def _stop(self) -> None:

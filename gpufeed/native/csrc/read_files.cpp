@@ -18,6 +18,7 @@
 namespace gpufeed {
 namespace {
 
+constexpr int64_t MOST_BYTES = int64_t(1) << 31;  // of one file, so that no sum of sizes overflows; a sparse file says any
 constexpr int32_t NO_FILE = -1, CHANGED = -2;  // beside the codes of errno, which are positive; as in file_buffer.py
 
 // Calls work(0) to work(count - 1) on at most `most` threads, this one among them.
@@ -43,12 +44,13 @@ int32_t find_size(const char* path, int64_t& size) {
   struct stat about;
   if (::stat(path, &about) != 0) return errno;
   if (!S_ISREG(about.st_mode)) return NO_FILE;  // opening a pipe would wait for who writes into it
+  if (about.st_size > MOST_BYTES) return EFBIG;
   size = about.st_size;
   return 0;
 }
 
 int32_t read_whole(const char* path, uint8_t* to, int64_t size) {
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // it may have become a pipe since
   if (file < 0) return errno;
   uint8_t beyond;  // is filled by a file that has grown
   int64_t done = 0;

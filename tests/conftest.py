@@ -2,6 +2,7 @@ import gc
 import logging
 import os
 import sys
+import zipfile
 from pathlib import Path
 
 # beside another process of tests: one thread here, and none that spins while it waits, in jobs too
@@ -72,6 +73,20 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip("no folder ../shared/data with real images beside the repository")
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def real_files(real_data):
+    """(archive, ending of names) -> contents of those of its files; skips the test without the archive."""
+
+    def contents(archive: str, ending: str = "") -> list[bytes]:
+        if not (path := real_data / archive).is_file():
+            pytest.skip(f"no {archive} in {real_data}")
+        with zipfile.ZipFile(path) as opened:
+            names = [name for name in opened.namelist() if name.endswith(ending) and not name.endswith("/")]
+            return [opened.read(name) for name in names]
+
+    return contents
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """What only a GPU shows of the loader `cuda_jpeg`: its kernels and streams, on made and on real files."""
 
-import zipfile
 from dataclasses import replace
 
 import numpy as np
@@ -70,24 +69,22 @@ def test_whole_images_pass_the_equivalence_check_exactly(tmp_path):
 
 
 @pytest.mark.realdata
-def test_real_photographs_pass_the_equivalence_check(real_data, tmp_path):
-    with zipfile.ZipFile(real_data / "imagenet-800.zip") as archive:
-        names = [name for name in archive.namelist() if name.lower().endswith((".jpeg", ".jpg"))]
-        manifest = dataset(tmp_path / "files", [archive.read(name) for name in names])
+def test_real_photographs_pass_the_equivalence_check(real_files, tmp_path):
+    files = real_files("imagenet-800.zip")
+    manifest = dataset(tmp_path / "files", files)
     manifest.write()
     task = task_for(manifest, None, "cuda_jpeg", device="cuda", batch_size=256, recipe={"size": 224})
     verdict = judge(replace(task, reference=None))
-    assert verdict.compared == 3 * len(names)
+    assert verdict.compared == 3 * len(files)
     assert verdict.max_difference <= 2
     assert verdict.loading["fell_back"].get("pillow", 0) <= 0.01 * verdict.loading["images"]
 
 
 @pytest.mark.realdata
 @pytest.mark.parametrize("batch_size", [256, 1024])
-def test_real_small_images_are_pillows(real_data, tmp_path, batch_size):
-    with zipfile.ZipFile(real_data / "tiny-imagenet-40.zip") as archive:
-        names = [name for name in archive.namelist() if name.endswith(".JPEG")][::5]
-        manifest = write_files(tmp_path / "real", [archive.read(name) for name in names], "jpg", (64, 64))
+def test_real_small_images_are_pillows(real_files, tmp_path, batch_size):
+    files = real_files("tiny-imagenet-40.zip", ".JPEG")[::5]
+    manifest = write_files(tmp_path / "real", files, "jpg", (64, 64))
     right = torch.from_numpy(np.stack(by_pillow(manifest)))
     with opened(manifest, batch_size=batch_size) as loader:
         for _ in range(3):
@@ -95,7 +92,7 @@ def test_real_small_images_are_pillows(real_data, tmp_path, batch_size):
             for batch in loader:
                 assert torch.equal(batch.images.cpu(), right[batch.ids.cpu()])
                 seen += len(batch.ids)
-            assert seen == len(names)
+            assert seen == len(files)
         assert loader.tally.fell_back == {}
 
 

@@ -1,7 +1,6 @@
 """Whole JPEGs of any mixture on a GPU: the bytes and the faults of the serial CPU form."""
 
 import os
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -28,13 +27,6 @@ def extension():
     found = native.status("cuda")
     if found.sentence:
         pytest.skip(found.sentence)
-
-
-@pytest.fixture(scope="module")
-def real_photographs(real_data) -> list[bytes]:
-    """800 of ImageNet's files."""
-    with zipfile.ZipFile(real_data / "imagenet-800.zip") as archive:
-        return [archive.read(name) for name in archive.namelist() if not name.endswith("/")]
 
 
 def both(files: list[bytes]) -> list[int]:
@@ -68,8 +60,10 @@ def test_a_mixture_of_all_kinds():
 
 
 @pytest.mark.realdata
-def test_800_photographs(real_photographs):
-    assert not any(both(real_photographs))
+def test_800_photographs(real_files):
+    files = real_files("imagenet-800.zip")
+    assert len(files) == 800
+    assert not any(both(files))
 
 
 def test_photographs_made_on_the_spot(photographs):

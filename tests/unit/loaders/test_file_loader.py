@@ -127,6 +127,38 @@ def test_threads_go_on_between_epochs_and_end_before_files_are_evicted(mixed):
     assert loader_threads() == []
 
 
+def test_two_iterators_at_once_have_the_batches_of_their_own_epochs(mixed):
+    with opened(mixed, recipe=RECIPE, batch_size=5) as loader:
+        first = iter(loader)
+        ids = [next(first).ids.tolist()]
+        loader.load_state_dict({"epoch": 4, "next_batch": 0, "seed": 3})
+        second = iter(loader)
+        other = [next(second).ids.tolist()]
+        for found, batches in ((ids, first), (other, second)):
+            found += [next(batches).ids.tolist() for _ in range(len(loader) - 1)]
+        for found, epoch in ((ids, 0), (other, 4)):
+            assert [i for part in found for i in part] == epoch_order(
+                loader.split_ids, 3, epoch, True, 0, 1
+            ).tolist()
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_who_asks_a_closed_loader_is_told(mixed, taken):
+    with opened(mixed, recipe=RECIPE, batch_size=5) as loader:
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+    with pytest.raises(RuntimeError, match="closed while its batches were still asked for"):
+        next(batches)
+    assert loader_threads() == []
+
+
+def test_files_may_be_asked_for_in_the_middle_of_an_epoch(mixed):
+    with opened(mixed, recipe=RECIPE, batch_size=5) as loader:
+        ids = [i for batch in loader if loader.files() for i in batch.ids.tolist()]
+        assert ids == epoch_order(loader.split_ids, 3, 0, True, 0, 1).tolist()
+
+
 def test_without_decoding_files_are_read_and_given_images_come(mixed):
     images = np.random.default_rng(0).integers(0, 256, (50, 64, 64, 3), np.uint8)
     asked = wanted(mixed, None, recipe=RECIPE, batch_size=7)

@@ -1,5 +1,7 @@
 """FileBuffer and its op read_files: whole files in one buffer, names of any bytes, errors by file."""
 
+import contextlib
+import errno
 import itertools
 import os
 import threading
@@ -82,6 +84,51 @@ def test_a_file_that_nobody_may_read_is_named(files):
         pytest.skip("this user may read every file")
     with pytest.raises(PermissionError, match="Permission denied"):
         FileBuffer().read([path])
+
+
+def test_sizes_that_cannot_be_are_an_error_and_no_sum_of_them_overflows(tmp_path):
+    """Sparse files say any size: a sum beyond 63 bits would be negative, for which every buffer is enough."""
+    path = os.fsencode(tmp_path / "sparse")
+    with open(path, "wb") as file:
+        for size in (2**62, 2**43, 2**31 + 1):  # what the file system has
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+                break
+        else:
+            pytest.skip("this file system has no sparse files of 2 GiB")
+    with pytest.raises(OSError, match="File too large"):
+        FileBuffer().read([path, path])
+
+
+def test_a_file_that_becomes_a_pipe_is_not_waited_for(tmp_path):
+    places, stop = [tmp_path / name for name in ("path", "file", "pipe", "next")], threading.Event()
+    path, file, pipe, following = map(os.fsencode, places)
+    places[1].write_bytes(b"content")
+    os.mkfifo(pipe)
+
+    def change():
+        for kind in itertools.cycle((pipe, file)):
+            os.link(kind, following)
+            os.replace(following, path)
+            if stop.is_set():
+                return
+
+    os.link(file, path)
+    writer = threading.Thread(target=change)
+    writer.start()
+    found = set()
+    try:
+        for _ in range(5000):
+            try:
+                found.update(read(FileBuffer(1), [path]))
+            except OSError as error:
+                found.add(error.strerror)
+    finally:
+        stop.set()
+        writer.join()
+    changed = {os.strerror(errno.EAGAIN), "its size changed while it was read"}
+    assert {b"content", "it is no regular file"} <= found
+    assert found <= {b"content", "it is no regular file", *changed}
 
 
 @pytest.mark.parametrize("path", [b"/proc/self/status", b"/sys/devices/system/cpu/online"])

@@ -134,10 +134,10 @@ def test_runs_are_equal_bit_by_bit():
 
 
 def test_more_than_the_workspace_holds_at_a_time():
-    """Flat images of 4,000 x 4,000 pixels, of which seven fill it, between small ones."""
+    """Flat images of 4,000 x 4,000 pixels between small ones: seven fill it, and all are more than 4 GiB."""
     flat = encoded("4:4:4", np.full((4000, 4000, 3), (90, 40, 200), np.uint8))
     small = encoded("4:2:0", picture(33, 51, 60))
-    files = [small, *[flat] * 4, small, *[flat] * 6, small]
+    files = [small, *[flat] * 4, small, *[flat] * 90, small]
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -148,6 +148,15 @@ def test_more_than_the_workspace_holds_at_a_time():
     colour, piece = torch.from_numpy(rgb(flat)).to(CUDA), torch.from_numpy(rgb(small)).to(CUDA)
     for file, image in zip(files, images.views(), strict=True):
         assert torch.equal(image, piece if file is small else colour)
+
+
+def test_a_file_behind_four_gigabytes():
+    file, lead = encoded("4:2:0", picture(33, 51, 60)), 2**32 + 3
+    host = torch.zeros(lead + len(file), dtype=torch.uint8)
+    host[lead:] = torch.frombuffer(bytearray(file), dtype=torch.uint8)
+    pixels, faults, places = decode_files(host.to(CUDA), host, torch.tensor([0, lead, len(host)]))
+    assert (faults.tolist(), places.tolist()) == ([9, 0], [[0, 0], [0, 33], [0, 51]])
+    assert np.array_equal(pixels[: 33 * 51 * 3].view(33, 51, 3).cpu().numpy(), rgb(file))
 
 
 def test_large_files():

@@ -64,8 +64,7 @@ class CudaJpegLoader(StreamingLoader):
         self.sizes = request.manifest.sizes()
         self.names = [os.fsencode(path) for path in self.reader.paths]
         self.turn = threading.Lock()  # of whoever takes images that were decoded before
-        self.tools: list[tuple[FileBuffer, BatchDecoder]] = []  # of each thread
-        self.streams: list[torch.cuda.Stream | None] = []
+        self.streams: list[torch.cuda.Stream | None] = []  # of each thread
         self.makers: list[BatchesAhead] = []
         self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next
 
@@ -77,11 +76,8 @@ class CudaJpegLoader(StreamingLoader):
         if sentence := native.status(device).sentence:
             raise Skip(f"Loader {self.decoder} needs this project's extension. {sentence}")
         super().open()
-        readers, on_cuda = min(READERS, 1 + self.request.threads // THREADS), self.stream is not None
         for _ in range(THREADS):
-            buffer = FileBuffer(readers, pinned=on_cuda and self.request.pin_memory)
-            self.tools.append((buffer, BatchDecoder(device)))
-            own = torch.cuda.Stream(device, priority=self.stream.priority) if on_cuda else None
+            own = None if self.stream is None else torch.cuda.Stream(device, priority=self.stream.priority)
             self.streams.append(own)
 
     def new_library(self) -> OwnKernels:
@@ -89,7 +85,7 @@ class CudaJpegLoader(StreamingLoader):
 
     def close(self) -> None:
         self._stop()
-        self.tools, self.streams = [], []
+        self.streams = []
         super().close()
 
     def files(self) -> list[str]:
@@ -114,11 +110,15 @@ class CudaJpegLoader(StreamingLoader):
 
     def _start(self, epoch: int, done: int) -> None:
         self._stop()
-        if not self.tools:
+        if not self.streams:
             raise RuntimeError("the loader was closed while its batches were still asked for")
-        for number, (tools, stream) in enumerate(zip(self.tools, self.streams, strict=True)):
+        r, readers = self.request, min(READERS, 1 + self.request.threads // THREADS)
+        for number, stream in enumerate(self.streams):
             own = islice(self._planned(epoch, done), number, None, THREADS)
-            self.makers.append(BatchesAhead(self._batches(own, *tools), self.request.device, stream))
+            # a new one each time: a thread that was left stuck may yet write into its own
+            buffer = FileBuffer(readers, pinned=stream is not None and r.pin_memory)
+            made = self._batches(own, buffer, BatchDecoder(r.device))
+            self.makers.append(BatchesAhead(made, r.device, stream))
 
     def _stop(self) -> None:
         stuck = any(maker.gave_up for maker in self.makers)

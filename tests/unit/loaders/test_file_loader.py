@@ -217,15 +217,26 @@ def test_a_file_that_nobody_can_decode_is_named_in_its_turn(tmp_path, recipe, da
 
 
 def test_a_dead_mount_is_an_error_and_can_be_left(mixed, monkeypatch):
-    alive, read = threading.Event(), FileBuffer.read
-    monkeypatch.setattr(FileBuffer, "read", lambda self, paths: alive.wait() and read(self, paths))
+    alive, read, used = threading.Event(), FileBuffer.read, []
+
+    def read_late(self, paths):
+        used.append(self)
+        alive.wait()
+        return read(self, paths)
+
+    monkeypatch.setattr(FileBuffer, "read", read_late)
     monkeypatch.setattr(BatchesAhead, "stuck_s", 2.0)
     monkeypatch.setattr(prefetch, "END_S", 0.1)
     begin = time.perf_counter()
-    with opened(mixed, recipe=RECIPE) as loader, pytest.raises(GpufeedError, match="nothing from the thread"):
-        list(loader)
-    assert 2 <= time.perf_counter() - begin < 5  # one wait, not one for each thread
-    alive.set()
+    with opened(mixed, recipe=RECIPE) as loader:
+        with pytest.raises(GpufeedError, match="nothing from the thread"):
+            list(loader)
+        loader.files()
+        assert 2 <= time.perf_counter() - begin < 5  # one wait, not one for each thread
+        with pytest.raises(GpufeedError, match="nothing from the thread"):
+            list(loader)
+        assert len(set(map(id, used))) == 2 * THREADS  # those that are still stuck may yet write into theirs
+        alive.set()
     wait_until(lambda: loader_threads() == [])
 
 

@@ -28,7 +28,8 @@ class FileBuffer:
         """Return (data uint8 (bytes,), offsets int64 (N + 1,)): file i is data[offsets[i] : offsets[i + 1]].
 
         paths: of any bytes, as os.fsencode gives them. Both are valid until the next call. Raises OSError for
-        the first file that cannot be read; a file whose size changes meanwhile is one.
+        the first file that cannot be read; one whose size changes meanwhile is such a file, and one of more
+        than 2 GiB.
         """
         names = torch.frombuffer(bytearray(b"".join(path + b"\0" for path in paths)), dtype=torch.uint8)
         while True:

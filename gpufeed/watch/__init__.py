@@ -9,6 +9,7 @@ import sys
 import types
 import weakref
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +46,32 @@ def watch(
         raise TypeError(
             f"watch() got {type(loader).__name__}; expected an iterable of batches, such as a DataLoader"
         )
-    for name, value, least in (("accumulate", accumulate, 1), ("burst", burst, 0)):
-        if not isinstance(value, int) or value < least:
-            raise ValueError(f"watch() got {name}={value!r}; expected a whole number of at least {least}")
     if isinstance(loader, Watch):
         return loader
+    options = {
+        "accumulate": accumulate,
+        "burst": burst,
+        "held_host_bytes": held_host_bytes,
+        "held_device_bytes": held_device_bytes,
+    }
+    for name, value in options.items():
+        least = int(name == "accumulate")
+        if not isinstance(value, int) or value < least:
+            raise ValueError(f"watch() got {name}={value!r}; expected a whole number of at least {least}")
+    asked = None if device is None else torch.device(device)
+    if asked is not None and asked.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"watch() got device={device!r}; expected the CPU: torch finds no CUDA GPU here")
+    path = None if out is None else Path(out).absolute()
     known = _KNOWN.get(id(loader))
     record = known[1] if known and known[0]() is loader else None
     if record is None or record.pid != os.getpid():
-        record = Stretches(accumulate, burst, None if device is None else torch.device(device))
-        path = None if out is None else Path(out)
+        record = Stretches(accumulate, burst, asked)
         atexit.register(_at_exit, record, path, quiet)
         with suppress(TypeError):  # a list has no weak references: to wrap it again is another measurement
             _KNOWN[id(loader)] = weakref.ref(loader), record
     kind = ResumableWatch if callable(getattr(loader, "state_dict", None)) else Watch
-    return kind(loader, record, held_host_bytes, held_device_bytes, None if out is None else Path(out))
+    again = partial(watch, **options, device=asked, out=path, quiet=quiet)
+    return kind(loader, record, (held_host_bytes, held_device_bytes), path, again)
 
 
 def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:

@@ -38,7 +38,7 @@ def samples(batch: Any) -> int | None:
     """Return how many samples a batch holds: the length of its first array; None without one."""
     for leaf in islice(leaves(batch), FIRST_LEAVES):
         if isinstance(leaf, (torch.Tensor, np.ndarray)) and leaf.ndim:
-            return len(leaf)
+            return len(leaf) if not getattr(leaf, "is_nested", False) else leaf.size(0)
     return None
 
 
@@ -80,10 +80,12 @@ def clone(batch: Any, made: dict[int, Any] | None = None) -> Any:
 
 def _cloned(batch: Any, made: dict[int, Any]) -> Any:
     if isinstance(batch, torch.Tensor):
+        if batch.requires_grad:
+            raise TypeError("a copy would take no gradients back to the loader")
         if batch.device.type == "cpu" and batch.layout == torch.strided and batch.is_pinned():
             # a copy from pageable memory takes longer: the burst would measure another step
             return torch.empty_like(batch, pin_memory=True).copy_(batch)
-        twin = batch.detach().clone().requires_grad_(batch.requires_grad)
+        twin = batch.detach().clone()
         if type(batch) is not torch.Tensor:  # a subclass may have attributes
             vars(twin).update(vars(batch))
         return twin

@@ -5,7 +5,7 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from gpufeed.watch import batches, result
-from gpufeed.watch.stretches import Queue, Stretches, group, sizes
+from gpufeed.watch.stretches import Queue, Ready, Stretches, group, sizes
 
 GIB = 2**30
 HELD_HOST_BYTES, HELD_DEVICE_BYTES = 2 * GIB, GIB
@@ -28,9 +28,20 @@ FREE_SHARE = 0.5  # of the GPU's free memory that held batches may take
 class Watch:
     """A loader that measures the loop that iterates over it; attributes are those of the wrapped loader."""
 
-    def __init__(self, loader: Any, record: Stretches, host_bytes: int, device_bytes: int, out: Path | None):
-        self.__dict__.update(loader=loader, record=record, out=out, limits=(host_bytes, device_bytes))
+    def __init__(
+        self,
+        loader: Any,
+        record: Stretches,
+        limits: tuple[int, int],
+        out: Path | None,
+        again: Callable[[Any], "Watch"],
+    ):
+        self.__dict__.update(loader=loader, record=record, limits=limits, out=out, again=again)
         self.__dict__.update(current=lambda: None, kept=deque())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the loader and the settings alone: another process measures anew."""
+        return self.again, (self.loader,)
 
     def __iter__(self) -> Iterator[Any]:
         if sys._getframe(1).f_code.co_name == LIGHTNING_CHECK:
@@ -127,7 +138,7 @@ class WatchedEpoch:
         if record.at == 1:
             self.steps = self.length()
             self.plan(self.steps)
-        if record.enter(self.steps, self.ready):
+        if record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0)):
             self.stock()
         record.started()
         began = time.perf_counter()
@@ -227,14 +238,14 @@ class WatchedEpoch:
             self.record.stop_bursts(f"the loader's state could not be copied ({error})")
             return state
 
-    def ready(self) -> int | None:
-        """How many batches lie ready in the queue of torch's DataLoader; None for any other."""
+    def ready(self) -> Ready:
+        """Return how many batches lie in the queue of torch's DataLoader, and how many are being made."""
         inner = self.inner
         try:
             queues = {inner._data_queue, inner._worker_result_queue}  # one, where nothing pins
-            return sum(one.qsize() for one in queues) + sum(
-                len(info) == 2 for info in inner._task_info.values()
-            )
+            here = sum(len(info) == 2 for info in inner._task_info.values())  # come before their turn
+            lie = here + sum(one.qsize() for one in queues)
+            return lie, inner._send_idx - inner._rcvd_idx - lie
         except (AttributeError, NotImplementedError):  # another iterator; macOS has no qsize
             return None
 

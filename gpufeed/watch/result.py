@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import write_whole
 from gpufeed.system import statistics
 from gpufeed.system.environment import cpu_model, versions
 from gpufeed.watch.stretches import ALONE, END, Stretches
@@ -187,16 +188,14 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str, Any]:
-    """Write the result so far, whole or not at all, on rank 0; what fails is logged, the training goes on."""
+    """Write the result so far on rank 0; a file that cannot be written is logged once, at the end."""
     found = result(record, wait)
     if path is not None and record.rank == 0:
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            beside.write_text(json.dumps(found, indent=2) + "\n")
-            os.replace(beside, path)
-        except OSError as error:
-            log.warning("%s was not written (%s): name another file with out=, or None", path, error)
-            beside.unlink(missing_ok=True)
+            write_whole(path, json.dumps(found, indent=2) + "\n")
+        except (GpufeedError, OSError, ValueError) as error:  # the last: a path that cannot be one
+            if wait:
+                log.warning("%s was not written (%s): name another file with out=, or None", path, error)
     return found
 
 
@@ -204,7 +203,7 @@ def finish(record: Stretches, path: Path | None, quiet: bool) -> None:
     """Write the result at the end of the process, and print it on rank 0."""
     try:
         found = write(record, path, wait=True)
-    except RuntimeError as error:  # a device whose last work failed answers no more
+    except Exception as error:  # a device whose last work failed answers no more
         log.warning("gpufeed.watch could not read its last stretches: %s", error)
         return
     if record.rank == 0 and not quiet:

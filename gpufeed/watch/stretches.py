@@ -29,6 +29,8 @@ PAUSE, PAUSE_S = 10, 0.05
 MOST = 4000  # stretches kept, the latest
 
 Queue = tuple[int, int] | None  # worker processes of a loader and the batches that they make ahead
+# batches that lie in a loader's queue, and those that its workers still make; None if unknown
+Ready = tuple[int, int] | None
 _FREE: dict[int, list[torch.cuda.Event]] = {}
 
 
@@ -87,14 +89,14 @@ class Clock:
 class Stretch:
     """Steps between two fetches. entered: a mark as each batch is asked for, and as the step after the last.
 
-    fetched: a mark as each batch has come, of end-to-end stretches. ready: batches that lay in the loader's
-    queue at the start. drained: by how many they have become fewer.
+    fetched: a mark as each batch has come, of end-to-end stretches. ready: the loader's queue at the start.
+    drained: the batches by which it got shorter.
     """
 
     kind: str
     pair: int
     first_step: int
-    ready: int | None = None
+    ready: Ready = None
     drained: int = 0
     samples: int = 0
     steps: int = 0
@@ -201,6 +203,18 @@ def sizes(
     return Sizes(0 if why else held, whole, first, epoch, settle, longest, until_wait, why)
 
 
+def drained(before: tuple[int, int], after: tuple[int, int], workers: int) -> int:
+    """Return by how many batches a queue got shorter because its workers are slower than the loop.
+
+    before, after: batches that lie ready and those still being made. Near the end of an epoch the queue
+    empties although the workers keep up. They do where fewer batches than workers are being made.
+    """
+    shorter = before[0] - after[0]
+    if after[1] < workers:
+        shorter = min(shorter, after[1] - before[1])
+    return max(0, shorter)
+
+
 class Stretches:
     """The measurement of one training in this process: told of each fetch, it plans and times stretches."""
 
@@ -256,10 +270,10 @@ class Stretches:
         self.at, self.plan, self.phase, self.until = 0, None, "first", 1.0
         return self.turn
 
-    def enter(self, length: int | None, ready: Callable[[], int | None]) -> bool:
+    def enter(self, length: int | None, ready: Callable[[], Ready], workers: int) -> bool:
         """Note that the next batch is asked for; return whether those of a burst are to be held now.
 
-        ready: returns how many lie in the loader's queue.
+        ready: returns the state of the loader's queue, which so many workers fill.
         """
         if self.clock is None and self.at:
             self.clock = Clock(self.device)  # from the second step on: now the training has used its device
@@ -269,7 +283,7 @@ class Stretches:
         if self.at < self.until:
             return False
         if self.open is not None:
-            self._close(ready)
+            self._close(ready(), workers)
         if self.plan is None:
             self.plan = self._phases(length)
         self.phase, steps = next(self.plan)
@@ -339,12 +353,12 @@ class Stretches:
         """Hold no batch from now on."""
         self.between = self.between or why
 
-    def _close(self, ready: Callable[[], int | None]) -> None:
+    def _close(self, ready: Ready, workers: int) -> None:
         stretch, self.open = self.open, None
         if stretch.kind == ALONE:
             self.step_s = max(self.step_s, median(stretch.body_s))
-        if stretch.ready is not None:
-            stretch.drained = max(0, stretch.ready - (ready() or 0))
+        if stretch.ready and ready:
+            stretch.drained = drained(stretch.ready, ready, workers)
         self.position += 1
         self.unread.append(stretch)
         self.read(wait=False)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -276,10 +277,41 @@ def test_what_is_no_iterable_is_refused(bad):
         watch(bad)
 
 
-@pytest.mark.parametrize("options", [{"accumulate": 0}, {"accumulate": 1.5}, {"burst": -1}])
+@pytest.mark.parametrize(
+    "options", [{"accumulate": 0}, {"accumulate": 1.5}, {"burst": -1}, {"held_host_bytes": None}]
+)
 def test_settings_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="expected a whole number of at least"):
         watch([], **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused_before_the_training():
+    with pytest.raises(ValueError, match="torch finds no CUDA GPU here"):
+        watch([], device="cuda")
+
+
+def test_batches_that_take_gradients_to_the_loader_are_not_copied():
+    weight = torch.nn.Parameter(torch.ones(2))
+    watched = watch([(weight, weight * 2)] * 100)
+    assert all(first is weight and second.grad_fn for first, second in watched)
+    assert "would take no gradients back to the loader" in watched.result()["verdict"]
+
+
+def test_nested_tensors_are_batches():
+    watched = watch([torch.nested.as_nested_tensor([torch.ones(2), torch.ones(3)])] * 100)
+    assert sum(len(batch.unbind()) for batch in watched) == 200
+    assert watched.result()["batch_samples"] == 2
+
+
+def test_another_process_measures_anew():
+    watched = watch(fixtures.loader_of(70), accumulate=2, burst=8)
+    seen = numbers(labels[None, :] for _, labels in watched)
+    again = pickle.loads(pickle.dumps(watched))
+    assert (again.record.accumulate, again.record.burst, again.record.steps) == (2, 8, 0)
+    again.generator.manual_seed(3)
+    assert numbers(labels[None, :] for _, labels in again) == seen
+    assert again.result()["steps"] == 70
 
 
 def test_two_passes_at_once_are_both_whole():

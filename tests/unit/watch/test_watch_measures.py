@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, DistributedSampler
 import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.watch.result import pairs, utilization
-from gpufeed.watch.stretches import ALONE, END, ORDER, Sizes, Stretch, sizes
+from gpufeed.watch.result import finish, pairs, utilization
+from gpufeed.watch.stretches import ALONE, END, ORDER, Sizes, Stretch, drained, sizes
 
 
 def watch(loader, **options):
@@ -95,7 +95,7 @@ def test_stretches_follow_in_abba_order_and_lie_within_epochs():
         assert first % 150 % 3 == one["steps"] % 3 == 0
 
 
-def test_the_file_holds_the_result_and_a_fork_or_a_full_disk_stops_nothing(tmp_path, caplog):
+def test_the_file_holds_the_result(tmp_path):
     loader, path = fixtures.loader_of(100), tmp_path / "watch.json"
     for _ in range(2):
         for _ in gpufeed.watch(loader, out=path, quiet=True):  # wrapped anew for each epoch
@@ -108,9 +108,32 @@ def test_the_file_holds_the_result_and_a_fork_or_a_full_disk_stops_nothing(tmp_p
     assert written["au"]["n"] == written["end_to_end"]["n"] == written["compute_only"]["n"] >= 2
     assert written["copy_seconds"] is None
     assert written["versions"]["torch"] == torch.__version__.split("+")[0] or written["versions"]["torch"]
-    lost = gpufeed.watch(fixtures.loader_of(40), out=tmp_path / "no folder" / "watch.json", quiet=True)
-    assert sum(1 for _ in lost) == 40
-    assert "was not written" in caplog.text
+
+
+@pytest.mark.parametrize("out", ["file/watch.json", "x" * 300, "", "/", "a\0b", "folder"])
+def test_a_file_that_cannot_be_written_stops_nothing_and_is_said_once(tmp_path, caplog, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("folder").mkdir()
+    lost = watch(fixtures.loader_of(60), out=out)
+    assert [sum(1 for _ in lost) for _ in range(2)] == [60, 60]
+    assert "not written" not in caplog.text
+    finish(lost.record, lost.out, quiet=True)
+    assert caplog.text.count("was not written") == 1
+
+
+def test_the_result_of_a_device_that_failed_is_a_sentence(caplog, monkeypatch):
+    watched = watch(fixtures.loader_of(60))
+    assert sum(1 for _ in watched) == 60
+
+    def failed(*_):
+        raise RuntimeError("an illegal memory access")
+
+    monkeypatch.setattr(watched.record.clock, "passed", failed)
+    watched.record.unread.append(Stretch(END, 0, 0))
+    finish(watched.record, None, quiet=False)
+    watched.record.unread.clear()  # the process ends quietly
+    assert "could not read its last stretches: an illegal memory access" in caplog.text
 
 
 def test_a_step_with_an_evaluation_in_it_is_left_out():
@@ -198,6 +221,38 @@ def test_batches_that_a_full_queue_gave_away_do_not_count():
     """Two of ten steps were fed by a queue that got shorter: eight batches were made in that time."""
     assert ten_steps(2, 4.0, 0.4).steady_s(8.0, ahead=False) == pytest.approx(10.0)
     assert ten_steps(0, 4.0, 0.4).steady_s(8.0, ahead=False) == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gave"),
+    [
+        ((4, 0), (4, 0), 0),
+        ((4, 0), (1, 3), 3),
+        ((2, 2), (0, 4), 2),
+        ((4, 0), (2, 0), 0),  # all that was left of the epoch lies ready
+        ((4, 0), (1, 1), 1),
+        ((2, 2), (0, 2), 2),  # its last batches, and every worker busy: they are too slow
+        ((0, 4), (2, 0), 0),
+    ],
+)
+def test_a_queue_that_the_end_of_an_epoch_empties_gave_nothing_away(before, after, gave):
+    assert drained(before, after, workers=2) == gave
+
+
+@pytest.mark.alone
+def test_the_last_stretches_of_an_epoch_are_as_long_as_they_took():
+    watched = watch(DataLoader(fixtures.Sleeping(30, 0.002), 1, num_workers=2))
+    for _ in range(3):
+        for _ in watched:
+            time.sleep(0.02)
+    watched.result()
+    last = [
+        one["steady_s"] / one["seconds"]
+        for one in watched.record.done
+        if one["kind"] == END and one["first_step"] % 30 >= 24
+    ]
+    assert len(last) >= 2
+    assert max(last) < 1.2
 
 
 def test_work_that_the_device_still_had_does_not_count():

@@ -43,19 +43,13 @@ def watch(
     with 0 none is. quiet: print no table when the process ends.
     """
     if not hasattr(loader, "__iter__"):
-        raise TypeError(
-            f"watch() got {type(loader).__name__}; expected an iterable of batches, such as a DataLoader"
-        )
+        raise TypeError(f"watch() got {type(loader).__name__}; expected an iterable of batches")
     if isinstance(loader, Watch):
         return loader
-    options = {
-        "accumulate": accumulate,
-        "burst": burst,
-        "held_host_bytes": held_host_bytes,
-        "held_device_bytes": held_device_bytes,
-    }
-    for name, value in options.items():
-        least = int(name == "accumulate")
+    bounds = {"held_host_bytes": held_host_bytes, "held_device_bytes": held_device_bytes}
+    counts = {"accumulate": accumulate, "burst": burst, **bounds}
+    for name, value in counts.items():
+        least = 1 if name == "accumulate" else 0
         if not isinstance(value, int) or value < least:
             raise ValueError(f"watch() got {name}={value!r}; expected a whole number of at least {least}")
     asked = None if device is None else torch.device(device)
@@ -70,8 +64,8 @@ def watch(
         with suppress(TypeError):  # a list has no weak references: to wrap it again is another measurement
             _KNOWN[id(loader)] = weakref.ref(loader), record
     kind = ResumableWatch if callable(getattr(loader, "state_dict", None)) else Watch
-    again = partial(watch, **options, device=asked, out=path, quiet=quiet)
-    return kind(loader, record, (held_host_bytes, held_device_bytes), path, again)
+    again = partial(watch, **counts, device=asked, out=path, quiet=quiet)
+    return kind(loader, record, again)
 
 
 def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:

@@ -1,10 +1,9 @@
 """What batches of any type hold: samples, bytes, copies of them; and which random states a fetch moves."""
 
 import copy
-import dataclasses
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -101,7 +100,7 @@ def _cloned(batch: Any, made: dict[int, Any]) -> Any:
         return twin
     if callable(getattr(batch, "clone", None)):  # PyTorch Geometric's, TensorDict's, DGL's
         return batch.clone()
-    if dataclasses.is_dataclass(batch) or hasattr(batch, "__dict__"):
+    if hasattr(batch, "__dict__"):
         twin = copy.copy(batch)
         for name, part in vars(batch).items():
             object.__setattr__(twin, name, clone(part, made))  # works for frozen ones too
@@ -109,23 +108,14 @@ def _cloned(batch: Any, made: dict[int, Any]) -> Any:
     return copy.deepcopy(batch)
 
 
-def random_states(device: torch.device | None) -> list[Any]:
+def random_states(device: torch.device | None) -> dict[str, Any]:
     """Return the states of the generators that training may use too: of Python, NumPy, torch and the GPU."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
-    states = [
-        ("Python's", random.getstate()),
-        ("NumPy's", (kind, keys.tobytes(), position, has_gauss, gauss)),
-        ("torch's", torch.get_rng_state().numpy().tobytes()),
-    ]
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    states = {
+        "Python's": random.getstate(),
+        "NumPy's": (kind, keys.tobytes(), *rest),
+        "torch's": torch.get_rng_state().numpy().tobytes(),
+    }
     if device is not None and device.type == "cuda":
-        states.append(("the GPU's", torch.cuda.get_rng_state(device).numpy().tobytes()))
+        states["the GPU's"] = torch.cuda.get_rng_state(device).numpy().tobytes()
     return states
-
-
-def moved(fetch: Callable[[], Any], device: torch.device | None) -> tuple[Any, str | None]:
-    """Return what a fetch returns, and whose random state it has moved."""
-    before = random_states(device)
-    batch = fetch()
-    after = random_states(device)
-    changed = [whose for (whose, old), (_, new) in zip(before, after, strict=True) if old != new]
-    return batch, " and ".join(changed) or None

@@ -5,10 +5,10 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,15 +28,10 @@ FREE_SHARE = 0.5  # of the GPU's free memory that held batches may take
 class Watch:
     """A loader that measures the loop that iterates over it; attributes are those of the wrapped loader."""
 
-    def __init__(
-        self,
-        loader: Any,
-        record: Stretches,
-        limits: tuple[int, int],
-        out: Path | None,
-        again: Callable[[Any], "Watch"],
-    ):
-        self.__dict__.update(loader=loader, record=record, limits=limits, out=out, again=again)
+    def __init__(self, loader: Any, record: Stretches, again: partial):
+        options = again.keywords
+        limits = options["held_host_bytes"], options["held_device_bytes"]
+        self.__dict__.update(loader=loader, record=record, again=again, limits=limits, out=options["out"])
         self.__dict__.update(current=lambda: None, kept=deque())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -114,10 +109,10 @@ class WatchedEpoch:
         # what the loader raised while batches were fetched to be held
         self.ended: Exception | None = None
         self.steps: int | None = None  # of this epoch, if known
-        self.turn, self.began = -1, time.perf_counter()
+        self.number, self.began = -1, time.perf_counter()
         if self.here:
             self.end_epoch()
-            self.turn = self.record.begin_epoch()
+            self.number = self.record.begin_epoch()
         self.inner = iter(watch.loader)
         if self.inner is watch.loader:  # it goes on where the last pass stopped, at what that has held
             self.held = watch.kept
@@ -132,7 +127,7 @@ class WatchedEpoch:
         return os.getpid() == self.record.pid
 
     def __next__(self) -> Any:
-        if not self.here or self.turn != self.record.turn:
+        if not self.here or self.number != self.record.epochs:
             return self.take()
         record = self.record
         if record.at == 1:
@@ -170,8 +165,10 @@ class WatchedEpoch:
 
     def checked(self) -> Any:
         """Fetch a batch; where that moves a random state, no batch is held from then on."""
-        batch, whose = batches.moved(lambda: next(self.inner), self.record.device)
-        if whose:
+        before = batches.random_states(self.record.device)
+        batch = next(self.inner)
+        after = batches.random_states(self.record.device)
+        if whose := " and ".join(name for name in before if before[name] != after[name]):
             self.record.stop_bursts(
                 f"fetching a batch moves {whose} random state, which training may use too"
             )

@@ -24,27 +24,33 @@ from gpufeed.watch.stretches import ALONE, END, Stretches
 log = logging.getLogger("gpufeed")
 SCHEMA = 1
 BURSTS, BETWEEN = "stock_and_burst", "between_batches"
+SHOWN = ("kind", "first_step", "steps", "seconds")  # of a stretch, in watch.json
 COPY = (
     "The copy to the device: the loop makes it, and it belongs to the compute side.",
     "The copy to the device: the loader makes it, and it belongs to the end-to-end time alone.",
 )
 
 
-def pairs(done: Sequence[Mapping[str, Any]], between: bool) -> list[tuple[float, float]]:
+def counted(done: Sequence[Mapping[str, Any]], between: bool) -> list[dict[str, Any]]:
+    """Return the stretches that count; between: each end-to-end one gives a compute-only one, too."""
+    found = []
+    for number, one in enumerate(done):
+        if one["paused"] or (between and one["kind"] == ALONE):
+            continue
+        row = {**one, "seconds": one["steady_s"], "pair": number if between else one["pair"]}
+        found.append(row)
+        if between:
+            found.append(row | {"kind": ALONE, "seconds": max(1e-9, one["seconds"] - one["wait_s"])})
+    return found
+
+
+def pairs(stretches: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     """Return the rates end to end and compute-only, in samples/s, of stretches that belong together."""
-    kept = [stretch for stretch in done if not stretch["paused"]]
-    if between:
-        return [
-            (one["samples"] / one["steady_s"], one["samples"] / max(1e-9, one["seconds"] - one["wait_s"]))
-            for one in kept
-            if one["kind"] == END
-        ]
-    sides = {kind: {one["pair"]: one for one in kept if one["kind"] == kind} for kind in (END, ALONE)}
-    return [
-        (sides[END][pair]["samples"] / sides[END][pair]["steady_s"], other["samples"] / other["seconds"])
-        for pair, other in sides[ALONE].items()
-        if pair in sides[END]
-    ]
+    end, alone = (
+        {one["pair"]: one["samples"] / one["seconds"] for one in stretches if one["kind"] == kind}
+        for kind in (END, ALONE)
+    )
+    return [(end[pair], rate) for pair, rate in alone.items() if pair in end]
 
 
 def rate(values: Sequence[float]) -> dict[str, float | int | None]:
@@ -85,7 +91,8 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
     if record.clock:
         record.read(wait)
     device = record.clock.device if record.clock else record.device
-    rates = pairs(record.done, record.between is not None)
+    stretches = counted(record.done, record.between is not None)
+    rates = pairs(stretches)
     found = {
         "schema": SCHEMA,
         "steps": record.steps,
@@ -100,26 +107,13 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
         "data_stall_share": stall_share(record.done),
         "epoch_start_seconds": record.epoch_start_seconds,
         "copy_seconds": None,
-        "stretches": stretches(record.done, record.between is not None),
+        "stretches": [{name: one[name] for name in SHOWN} for one in stretches],
         "held": record.held,
         "verdict": "",
         "not_measured": not_measured(record, device),
         "versions": installed(),
     }
     return found | {"verdict": verdict(found, record)}
-
-
-def stretches(done: Sequence[Mapping[str, Any]], between: bool) -> list[dict[str, Any]]:
-    """Return the stretches that count; between: each end-to-end one gives a compute-only one, too."""
-    found = []
-    for one in done:
-        if one["paused"] or (between and one["kind"] == ALONE):
-            continue
-        row = {name: one[name] for name in ("kind", "first_step", "steps")}
-        found.append(row | {"seconds": one["steady_s"]})
-        if between:
-            found.append(row | {"kind": ALONE, "seconds": one["seconds"] - one["wait_s"]})
-    return found
 
 
 def verdict(found: Mapping[str, Any], record: Stretches) -> str:

@@ -224,7 +224,7 @@ class Stretches:
         self.clock: Clock | None = None
         self.sizes: Sizes | None = None
         self.between: str | None = None  # why compute-only is the time between batches, if it is
-        self.pid, self.turn = os.getpid(), 0
+        self.pid = os.getpid()
         self.rank, self.ranks = group()
         self.steps = self.epochs = self.at = 0
         self.position = 0  # in ORDER, repeated
@@ -262,13 +262,12 @@ class Stretches:
         return END if self.between else ORDER[self.position % len(ORDER)]
 
     def begin_epoch(self) -> int:
-        """Start a pass over the loader; return its turn: an earlier pass that goes on is not measured."""
+        """Start a pass over the loader; return its number: an earlier pass that goes on is not measured."""
         self.drop()
         self.rank, self.ranks = group()  # it may be gone when the process ends
-        self.turn += 1
         self.epochs += 1
         self.at, self.plan, self.phase, self.until = 0, None, "first", 1.0
-        return self.turn
+        return self.epochs
 
     def enter(self, length: int | None, ready: Callable[[], Ready], workers: int) -> bool:
         """Note that the next batch is asked for; return whether those of a burst are to be held now.

@@ -90,14 +90,14 @@ class Turns:
 
     def block(self, watched: bool) -> tuple[float, str]:
         """Return its seconds, and what it touched: `bursts`, `epoch_ends` or nothing."""
-        batches, phases, turn = self.sides[watched], set(), self.watch.record.turn
+        batches, phases, epoch = self.sides[watched], set(), self.watch.record.epochs
         synchronise(self.device)
         began = self.clock()
         for _ in range(self.count):
             self.step(next(batches))
             phases.add(self.watch.record.phase)
         synchronise(self.device)
-        touched = "bursts" if phases & OF_BURSTS else "epoch_ends" if self.watch.record.turn > turn else ""
+        touched = "bursts" if phases & OF_BURSTS else "epoch_ends" if self.watch.record.epochs > epoch else ""
         return self.clock() - began, touched
 
 

@@ -41,6 +41,11 @@ class Sample:
     names: list
 
 
+@dataclasses.dataclass(slots=True)
+class SlotSample:
+    images: torch.Tensor
+
+
 class Slots:
     __slots__ = ("images",)
 
@@ -57,13 +62,14 @@ KINDS = {
     "dict": lambda t: {"images": t, "inner": {"labels": t + 1}},
     "dataclass": lambda t: Sample(t, ["a", "b"]),
     "slots": Slots,
+    "dataclass with slots": SlotSample,
     "number": lambda t: float(t[0]),
     "none": lambda t: None,
 }
 
 
 def flat(batch) -> list:
-    if isinstance(batch, Slots):
+    if isinstance(batch, (Slots, SlotSample)):
         batch = batch.images
     return [leaf.tolist() if hasattr(leaf, "tolist") else leaf for leaf in batches.leaves(batch)]
 

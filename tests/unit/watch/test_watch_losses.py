@@ -14,6 +14,15 @@ import gpufeed
 STEPS, EPOCHS = 100, 3
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Such small steps take longer with more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def bursts(watched) -> int:
     """How many bursts there were, those with a pause too: the machine may be busy."""
     watched.result()

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 import gpufeed
 from gpufeed.training.distributed.launch_ranks import spread
 from gpufeed.training.distributed.rank_files import Call
-from gpufeed.watch.result import finish, pairs, utilization
+from gpufeed.watch.result import counted, finish, pairs, utilization
 from gpufeed.watch.stretches import ALONE, END, ORDER, Sizes, Stretch, drained, sizes
 
 
@@ -49,7 +49,7 @@ def workers(count: int, seconds: float) -> DataLoader:
     return DataLoader(fixtures.Sleeping(STEPS, count * seconds), 1, num_workers=count)
 
 
-STEPS = 300
+STEPS = 160
 # how a loader is made that needs so many seconds a batch; how long a batch and a step take; the truth
 PLANTED = {
     "in this process": (lambda s: DataLoader(fixtures.Sleeping(STEPS, s), 1), 0.01, 0.02, 2 / 3),
@@ -66,7 +66,7 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_utilization_is_near_the_truth(name):
     make, batch_s, step_s, truth = PLANTED[name]
-    watched = watch(make(batch_s), burst=0 if name == "nothing held" else 16)
+    watched = watch(make(batch_s), burst=0 if name == "nothing held" else 8)
     for _ in watched:
         time.sleep(step_s)
     found = watched.result()
@@ -274,8 +274,8 @@ def test_pairs_without_a_partner_or_with_a_pause_do_not_count():
         stretch(END, 1, 10.0, paused=True),
         stretch(END, 2, 10.0),
     ]
-    assert pairs(done, between=False) == [(4.0, 5.0)]
-    found = utilization(pairs(done, between=False))
+    assert pairs(counted(done, between=False)) == [(4.0, 5.0)]
+    found = utilization(pairs(counted(done, between=False)))
     assert found == {"value": pytest.approx(0.8), "low": None, "high": None, "n": 1}
     six = utilization([(4.0 + number / 10, 5.0) for number in range(6)])
     assert (six["low"], six["high"]) == (pytest.approx(0.8), pytest.approx(0.9))
@@ -283,42 +283,40 @@ def test_pairs_without_a_partner_or_with_a_pause_do_not_count():
 
 def test_the_time_between_batches_is_compute_only():
     done = [stretch(END, 0, 10.0, wait_s=4.0), stretch(ALONE, 0, 5.0)]
-    assert pairs(done, between=True) == [(4.0, pytest.approx(40 / 6))]
+    assert pairs(counted(done, between=True)) == [(4.0, pytest.approx(40 / 6))]
 
 
-def losses_of_a_rank(watched: bool, device: str = "cpu") -> list:
-    """Losses and stretches of both ranks, gathered on each."""
+def losses_of_a_rank(device: str = "cpu") -> list:
+    """Losses watched and unwatched, and stretches, of both ranks, gathered on each."""
     rank = distributed.get_rank()
     data = fixtures.samples(2 * 8 * 150)
-    loader = DataLoader(data, 8, sampler=DistributedSampler(data, seed=3), num_workers=1)
-    seen = gpufeed.watch(loader, accumulate=2, out="watch.json", quiet=True) if watched else loader
 
     def slow_rank(step: int) -> None:
         time.sleep(0.001 * rank)
 
-    net = DistributedDataParallel(fixtures.model().to(device))
-    losses = fixtures.train(seen, 2, 2, device, each=slow_rank, net=net)
-    rows = (seen.result() and seen.record.done) if watched else []
-    own = (
-        losses,
-        [(one["kind"], one["first_step"], one["steps"]) for one in rows],
-        Path("watch.json").exists(),
-    )
+    def losses(loader) -> list[float]:
+        net = DistributedDataParallel(fixtures.model().to(device))
+        return fixtures.train(loader, 2, 2, device, each=slow_rank, net=net)
+
+    def loader() -> DataLoader:
+        return DataLoader(data, 8, sampler=DistributedSampler(data, seed=3), num_workers=1)
+
+    watched = gpufeed.watch(loader(), accumulate=2, out="watch.json", quiet=True)
+    of_both = losses(watched), losses(loader())
+    watched.result()
+    rows = [(one["kind"], one["first_step"], one["steps"]) for one in watched.record.done]
     both: list = [None, None]
-    distributed.all_gather_object(both, own)
+    distributed.all_gather_object(both, (*of_both, rows))
     return both
 
 
 @pytest.mark.slow
 def test_two_ranks_train_as_unwatched_and_measure_the_same_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    watched, unwatched = (
-        spread(Call("test_watch_measures:losses_of_a_rank", {"watched": is_watched}, 2, "cpu", 1))
-        for is_watched in (True, False)
-    )
-    for one, other in zip(watched, unwatched, strict=True):
-        assert one[0] == other[0]
-        assert len(one[0]) == 300
-    assert watched[0][1] == watched[1][1]
-    assert {kind for kind, _, _ in watched[0][1]} == {END, ALONE}
+    ranks = spread(Call("test_watch_measures:losses_of_a_rank", {}, 2, "cpu", 1))
+    for watched, unwatched, _ in ranks:
+        assert watched == unwatched
+        assert len(watched) == 300
+    assert ranks[0][2] == ranks[1][2]
+    assert {kind for kind, _, _ in ranks[0][2]} == {END, ALONE}
     assert json.loads((tmp_path / "watch.json").read_text())["ranks"] == 2

@@ -127,9 +127,9 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
         few = "" if au["low"] is not None else ", too few for an interval"
         said = (
             f"Accelerator utilization (compute-only over end-to-end time) is {100 * au['value']:.1f} % "
-            f"(n = {au['n']} pairs of stretches{spread}{few}): the training runs at "
-            f"{end['samples_per_second']:,.0f} {unit}, and at {alone['samples_per_second']:,.0f} {unit}, its "
-            "ceiling, where it waits for no input."
+            f"(n = {au['n']} pairs of stretches{spread}{few}). The training runs at "
+            f"{end['samples_per_second']:,.0f} {unit}; without waiting for input the same steps run at "
+            f"{alone['samples_per_second']:,.0f} {unit}, which is its ceiling."
         )
     if record.between:
         said += f" Compute-only is the time between batches, since {record.between}."
@@ -167,7 +167,7 @@ def table(found: Mapping[str, Any]) -> str:
     starts, stall = found["epoch_start_seconds"], found["data_stall_share"]
     held = found["held"]
     rows = {
-        "steps": f"{found['steps']:,} in {found['epochs']} epochs, {found['ranks']} ranks",
+        "steps, epochs, ranks": f"{found['steps']:,}, {found['epochs']}, {found['ranks']}",
         "device": found["device"],
         "accelerator utilization, %": number(found["au"], "value", 100, 1),
         f"end to end, {unit}": number(found["end_to_end"], "samples_per_second", 1, 0),

@@ -63,7 +63,7 @@ class CudaJpegLoader(StreamingLoader):
         super().__init__(request)
         self.sizes = request.manifest.sizes()
         self.names = [os.fsencode(path) for path in self.reader.paths]
-        self.turn = threading.Lock()  # of whoever takes images that were decoded before
+        self.turn = threading.Lock()  # for the thread that takes images decoded before
         self.streams: list[torch.cuda.Stream | None] = []  # of each thread
         self.makers: list[BatchesAhead] = []
         self.coming: tuple[int, int] | None = None  # epoch and number of the batch that the makers give next

@@ -20,7 +20,7 @@ from gpufeed.watch.loop import BURST, HELD_DEVICE_BYTES, HELD_HOST_BYTES, Resuma
 from gpufeed.watch.stretches import Stretches
 
 __all__ = ["Watch", "watch"]
-# by the id of a loader: a loop may wrap it anew for every epoch
+# by the id of a loader: a loop may wrap it again for every epoch
 _KNOWN: dict[int, tuple[weakref.ref, Stretches]] = {}
 
 

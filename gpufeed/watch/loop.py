@@ -35,7 +35,7 @@ class Watch:
         self.__dict__.update(current=lambda: None, kept=deque())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the loader and the settings alone: another process measures anew."""
+        """Pickle the loader and the settings alone: another process measures for itself."""
         return self.again, (self.loader,)
 
     def __iter__(self) -> Iterator[Any]:
@@ -114,7 +114,7 @@ class WatchedEpoch:
             self.end_epoch()
             self.number = self.record.begin_epoch()
         self.inner = iter(watch.loader)
-        if self.inner is watch.loader:  # it goes on where the last pass stopped, at what that has held
+        if self.inner is watch.loader:  # it continues where the last pass stopped
             self.held = watch.kept
         watch.current = weakref.ref(self)
 

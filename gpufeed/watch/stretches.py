@@ -262,7 +262,7 @@ class Stretches:
         return END if self.between else ORDER[self.position % len(ORDER)]
 
     def begin_epoch(self) -> int:
-        """Start a pass over the loader; return its number: an earlier pass that goes on is not measured."""
+        """Start a pass over the loader; return its number: an earlier pass that continues is not measured."""
         self.drop()
         self.rank, self.ranks = group()  # it may be gone when the process ends
         self.epochs += 1

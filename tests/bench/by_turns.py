@@ -1,4 +1,4 @@
-"""Contestants in processes of their own that measure by turns; one that fails or dies leaves the others."""
+"""Contestants in processes of their own that take turns; one that fails or dies leaves the others."""
 
 import os
 import statistics
@@ -102,7 +102,7 @@ def serve(pipe: Connection, make: Callable[..., Pass], arguments: tuple) -> None
 
 
 def measured(contestants: list[Contestant], passes: int, seconds: float, tell: Callable = print) -> None:
-    """Passes of all by turns, after a round that does not count; all processes are ended."""
+    """Alternating passes of all, after a round that does not count; all processes are ended."""
     for one in contestants:
         if one.sentence is None:
             one.start()

@@ -1,6 +1,6 @@
 """What gpufeed.watch costs a training: python tests/bench/watch_overhead.py RESULT.json [--device cuda]
 
-One process trains one model on two loaders of the same data by turns, one of them watched: short blocks of
+One process trains one model alternately on two loaders of the same data, one of them watched: short blocks of
 steps in the order ABBA, each timed on the host between two waits for the device. A pair is the median of
 `--blocks` blocks of each side. What bursts cost (stocking, the burst, and what settles after it) stands
 apart, and so does what ends of epochs cost. Exit status 1 where the upper end of the 95 % interval of the

@@ -231,7 +231,7 @@ def main() -> None:
     parser.add_argument("--eager", action="store_true", help="do not compile the model")
     parser.add_argument("--cuts-on-gpu", action="store_true", help="our dali_gpu decodes windows alone")
     parser.add_argument("--priority", type=int, default=0, help="of the stream of our loaders; -1 goes first")
-    parser.add_argument("--graphs", action="store_true", help="the step as one CUDA graph")
+    parser.add_argument("--graphs", action="store_true", help="each step as one CUDA graph, too")
     parser.add_argument("--alone", action="store_true", help="without a model, too")
     given = parser.parse_args()
     kinds = (".jpg", ".jpeg", ".png")
@@ -250,10 +250,11 @@ def main() -> None:
     same = torch.zeros(shape, dtype=torch.uint8, device=device), torch.arange(shape[0], device=device) % 1000
     steps = {}
     for model in given.models:
-        steps[model] = step = made_step(given, model)
+        steps[model] = made_step(given, model)
         if given.graphs:
-            steps[model] = as_graph(step, *same)
-        for found in by_turns(given, {"limit": itertools.repeat(same)}, steps[model]):
+            steps[f"{model} as a CUDA graph"] = as_graph(steps[model], *same)
+    for model, step in steps.items():
+        for found in by_turns(given, {"limit": itertools.repeat(same)}, step):
             tell(what="limit", model=model, **found)
     for count in given.cores:
         keep_to(cores[:count])

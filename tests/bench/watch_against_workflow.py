@@ -4,15 +4,18 @@ For each loader one process sets a cell up as the workflow does, and measures it
 in two ways: `workflow`, pairs of segments end to end and compute only (gpufeed.benchmarks.ceilings); `watch`,
 a plain loop inside gpufeed.watch, over the same open loader and with the same training step. Runs alternate
 in the order ABBA. AU leaves the starts of epochs out on both sides; `whole_epochs` has them. Writes the means
-of the runs and their difference in points. Exit status 1 where one is above a point.
+of the runs and their difference in points. Exit status 1 where one is above a point. It ends after
+`--seconds` or little more: what a loader has left of its share bounds the pairs of each run.
 """
 
 import argparse
 import json
 import logging
 import statistics
+import time
 from copy import deepcopy
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import gpufeed.watch
@@ -49,11 +52,12 @@ def made_cell(given: argparse.Namespace, config: dict, loader: str) -> Cell:
     """The cell of a loader, with worker processes where it has any."""
     entry, cell = LOADERS[loader], Cell("watch", given.dataset, loader)
     workers = given.workers if entry.workers != "never" else 0
+    fast = "torchvision_cpu" in entry.decoders and find_spec("simplejpeg")  # which that decoder needs, too
     found = replace(
         cell,
         model=given.model,
         recipe=given.recipe,
-        decoder="torchvision_cpu" if "torchvision_cpu" in entry.decoders else "pillow",
+        decoder="torchvision_cpu" if fast else "pillow",
         batch_size=given.batch_size,
         precision=given.precision,
         workers=workers,
@@ -69,24 +73,33 @@ def made_cell(given: argparse.Namespace, config: dict, loader: str) -> Cell:
     return found
 
 
-def by_workflow(bench: Bench, ready: Ready, alone: ReplayedBatch, pairs: int) -> dict[str, float]:
-    """AU of pairs of segments of one epoch, without what their first batches took longer than later ones."""
-    found = bench.pairs(ready.loader, alone, 1, pairs)
+def by_workflow(bench: Bench, ready: Ready, alone: ReplayedBatch, pairs: int, end: float) -> dict[str, float]:
+    """AU of pairs of segments of one epoch, without what their first batches took longer than later ones.
+
+    end: no pair begins after it, but for the first two.
+    """
+    found = []
+    while len(found) < pairs and (not found or time.perf_counter() < end):
+        found += bench.pairs(ready.loader, alone, 1, min(2, pairs - len(found)))
     both = [(pair["compute_only"]["seconds"], pair["end_to_end"]) for pair in found]
     steady = [compute_s / (end["seconds"] - end["start_s"]) for compute_s, end in both]
     whole = [compute_s / end["seconds"] for compute_s, end in both]
     return {"au": statistics.median(steady), "whole_epochs": statistics.median(whole), "n": len(found)}
 
 
-def by_watch(bench: Bench, ready: Ready, pairs: int, most: int) -> dict[str, float]:
-    """AU of a plain loop, of as many epochs as it takes for so many pairs of stretches; at most `most`."""
+def by_watch(bench: Bench, ready: Ready, pairs: int, most: int, end: float) -> dict[str, float]:
+    """AU of a plain loop, of as many epochs as it takes for so many pairs of stretches; at most `most`.
+
+    end: no epoch begins after it, once there is a pair.
+    """
     bench.snapshot.put_back()
     watched = gpufeed.watch(Epochs(ready.loader), out=None, quiet=True, device=ready.request.device)
     for epoch in range(most):
         for batch in watched:
             ready.trainer.step(batch.source, batch.labels, batch.ids, epoch)
         synchronise(ready.request.device)  # as at the end of an epoch where losses are read
-        if (found := watched.result())["au"]["n"] >= pairs:
+        found = watched.result()
+        if found["au"]["n"] >= pairs or (found["au"]["n"] and time.perf_counter() > end):
             break
     if found["au"]["value"] is None:
         raise GpufeedError(
@@ -96,8 +109,8 @@ def by_watch(bench: Bench, ready: Ready, pairs: int, most: int) -> dict[str, flo
     return {"au": found["au"]["value"], "n": found["au"]["n"], "watch": kept}
 
 
-def compared(given: argparse.Namespace, cell: Cell, manifest: Path, shelf: Shelf) -> dict:
-    """All runs of one cell, and the difference of their means in points."""
+def compared(given: argparse.Namespace, cell: Cell, manifest: Path, shelf: Shelf, end: float) -> dict:
+    """All runs of one cell, which share the time until `end`, and the difference of their means in points."""
     runs: dict[str, list[dict]] = {"workflow": [], "watch": []}
     place = Place()
     with made_ready(cell, 0, manifest, stores(cell, manifest, shelf), place, None) as ready:
@@ -105,12 +118,13 @@ def compared(given: argparse.Namespace, cell: Cell, manifest: Path, shelf: Shelf
         bench.train(ready.loader, 1)  # workers start, files come into the page cache
         read_in(ready.loader.files())
         alone = ReplayedBatch(ready.request, example_batch(ready.loader))
-        for number in range(given.runs):
-            for side in list(runs) if number % 2 == 0 else list(runs)[::-1]:
-                if side == "workflow":
-                    runs[side].append(by_workflow(bench, ready, alone, given.pairs))
-                else:
-                    runs[side].append(by_watch(bench, ready, given.stretches, given.most_epochs))
+        order = [side for number in range(given.runs) for side in list(runs)[:: 1 - 2 * (number % 2)]]
+        for done, side in enumerate(order):
+            until = (now := time.perf_counter()) + max(0.0, end - now) / (len(order) - done)
+            if side == "workflow":
+                runs[side].append(by_workflow(bench, ready, alone, given.pairs, until))
+            else:
+                runs[side].append(by_watch(bench, ready, given.stretches, given.most_epochs, until))
         batches = len(ready.loader)
     mean = {side: statistics.fmean(run["au"] for run in of_side) for side, of_side in runs.items()}
     points = 100 * (mean["watch"] - mean["workflow"])
@@ -143,7 +157,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=6, help="of segments in a run of the workflow's side")
     parser.add_argument("--stretches", type=int, default=12, help="pairs of stretches in a run of watch")
     parser.add_argument("--most-epochs", type=int, default=40, help="of a run of watch")
+    parser.add_argument("--seconds", type=float, default=110, help="of all loaders together")
     given = parser.parse_args()
+    began = time.perf_counter()
     logging.basicConfig(level=logging.WARNING)
     config = deepcopy(shipped())
     source = config["sources"][given.dataset]
@@ -155,9 +171,11 @@ def main() -> int:
     shelf = Shelf(given.data, tuple(given.archives), "torchvision_cpu", 0.0)
     manifest = dataset(given.dataset, config, shipped(), shelf)
     cells = []
-    for loader in given.loaders:
+    for number, loader in enumerate(given.loaders):
+        now = time.perf_counter()
+        end = now + max(0.0, began + given.seconds - now) / (len(given.loaders) - number)
         try:
-            found = compared(given, made_cell(given, config, loader), manifest, shelf)
+            found = compared(given, made_cell(given, config, loader), manifest, shelf, end)
         except Exception as error:  # the next loader may do better
             if not isinstance(error, GpufeedError | Skip):
                 logging.exception("%s", loader)

@@ -110,9 +110,10 @@ def measured(given: argparse.Namespace) -> dict:
     """Return pairs of the median seconds of a step, watched and not, and what stands apart."""
     turns, pairs, apart = Turns(given), [], {"bursts": [], "epoch_ends": []}
     kept, number, whole_s = {True: [], False: []}, 0, 0.0
+    end = time.perf_counter() + given.seconds
     for _ in range(given.warm_up):
         turns.block(True), turns.block(False)
-    while len(pairs) < given.pairs:
+    while len(pairs) < given.pairs and (not pairs or time.perf_counter() < end):
         order = (True, False) if number % 4 in (0, 3) else (False, True)
         found = {side: turns.block(side) for side in order}
         number, whole_s = number + 1, whole_s + found[True][0]
@@ -150,6 +151,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=4, help="of a block")
     parser.add_argument("--blocks", type=int, default=16, help="of each side in a pair")
     parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=110, help="after which no pair begins")
     parser.add_argument("--warm-up", type=int, default=8, help="blocks of each side that do not count")
     given = parser.parse_args()
     found = measured(given)

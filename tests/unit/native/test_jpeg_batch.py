@@ -51,7 +51,7 @@ def by_batch(files: list[bytes], fancy: bool = True) -> tuple[list[np.ndarray], 
         return [image.numpy() for image in images.views()], faults.tolist()
     data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
     offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
-    pixels, faults, (starts, heights, widths) = decode_files(data, data, offsets, fancy)
+    pixels, faults, (starts, heights, widths, *_) = decode_files(data, data, offsets, fancy)
     sizes = zip(starts.tolist(), heights.tolist(), widths.tolist(), strict=True)
     return [pixels[a : a + 3 * h * w].view(h, w, 3).numpy() for a, h, w in sizes], faults.tolist()
 
@@ -277,7 +277,7 @@ def test_no_files_and_files_outside_of_the_buffer():
     for offsets in ([-4, 10], [0, 10**12], [10, 4], [2**62, 2**63 - 1]):
         _, faults, places = decode_files(data, data, torch.tensor(offsets))
         assert faults.tolist() == [1]
-        assert places.tolist() == [[0], [0], [0]]
+        assert not places.any()
 
 
 def test_what_the_op_does_not_take_is_told():

@@ -91,7 +91,7 @@ class Windows:
         return Windows(*(values[torch.from_numpy(rows)] for values in vars(self).values()))
 
     def needed(self, size: int) -> torch.Tensor:
-        """Return what samples of size x size are made of, int32 (n, 4) on the host, where the windows are too.
+        """Return what samples of size x size are made of, int32 (n, 4), of windows on the host.
 
         Top, left, height and width, in whole pixels, of what lies under the filters.
         """

@@ -153,8 +153,8 @@ def check_parts(images: Ragged, needed: torch.Tensor) -> None:
     if wrong.any():
         n = int(wrong.nonzero()[0])
         raise GpufeedError(
-            f"window {n}, which needs {needed[n, 2:].tolist()} pixels from {needed[n, :2].tolist()}, and a part of "
-            f"{sides[:, n].tolist()} from {images.whole[:2, n].tolist()}",
+            f"window {n}, which needs {needed[n, 2:].tolist()} pixels from {needed[n, :2].tolist()}, and a "
+            f"part of {sides[:, n].tolist()} from {images.whole[:2, n].tolist()}",
             "parts that cover what windows need",
             "decode what Windows.needed says of the same windows",
         )

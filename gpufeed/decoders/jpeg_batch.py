@@ -40,9 +40,9 @@ class BatchDecoder:
         stream until now has run; offsets: int64 (N + 1,), where each file begins and the last ends. faults:
         uint8 (N,) on the device, indices into jpeg_op.FAULTS: an image with one is 0 everywhere. Of the
         images the places and sizes are on the host; a file whose header is refused has height and width 0.
-        windows: int32 (N, 4), what is needed of each image, as decode_files has it: the images are parts then,
-        which cover their windows. Waits for nothing. Raises ValueError or TypeError for tensors that are not
-        these.
+        windows: int32 (N, 4), what is needed of each image, as decode_files has it: the images are parts
+        then, which cover their windows. Waits for nothing. Raises ValueError or TypeError for tensors that
+        are not these.
         """
         on_device = data.to(self.device, non_blocking=True)
         flat, faults, places = decode_files(on_device, data, offsets, windows=windows)

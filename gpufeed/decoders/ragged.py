@@ -47,8 +47,10 @@ class Ragged:
         return (self.heights, self.widths) if self.whole is None else (self.whole[2], self.whole[3])
 
     def views(self) -> list[torch.Tensor]:
-        """Each image, or the part that is there, as (H, W, 3), in the same memory; waits for the device if the
-        sizes are there."""
+        """Each image, or the part that is there, as (H, W, 3), in the same memory.
+
+        Waits for the device if the sizes are there.
+        """
         sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
         return [self._view(*size) for size in sizes]
 

@@ -158,12 +158,12 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
   return spans;
 }
 
-// Decodes all subsequences until each begins where the one before it ends; false if that took too many rounds.
-// Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits of a
-// state that decide how codes are read.
-__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t spans, uint32_t* starts,
-                            uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
-  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+// Decodes subsequences `from` to `spans` until each begins where the one before it ends; false if that took too many
+// rounds. Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits
+// of a state that decide how codes are read. Those before `from` agree already.
+__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t from, uint32_t spans,
+                            uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+  for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
     starts[i] = 0;
     Sums own;
     ends[i] = pass_over(scan, span_of(cuts, i), 0, own) & known;
@@ -172,7 +172,7 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
   for (uint32_t round = 0;; ++round) {
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+    for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
       if (i == span_of(cuts, i).first || starts[i] == (ends[i - 1] & STATE)) continue;
       starts[i] = ends[i - 1] & STATE;
       changed[atomicAdd(&shared.count, 1u)] = i;  // in any order: each is decoded by itself
@@ -189,6 +189,29 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
     }
     __syncthreads();
   }
+}
+
+// Decodes all subsequences up to the last that is needed, which `spans` becomes. Those behind a window are guessed to take
+// as many bits a MCU as the others, and a twelfth of what is needed is added; if that is too little, all are decoded.
+__device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t known, const Image& image, uint32_t& spans,
+                                   uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+  const uint32_t interval = uint32_t(shared.region.end() - 1) / image.restart;
+  const uint32_t first = cuts.interval_count > 1 ? cuts.first_spans[interval] : 0;
+  const uint32_t last = interval + 1 < cuts.interval_count ? cuts.first_spans[interval + 1] : spans;
+  const Blocks blocks = blocks_of(image.shape, shared.region, image.restart, interval, nullptr);
+  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + 1;
+  uint32_t from = 0;
+  spans = blocks.needed < blocks.count && likely < last - first ? first + uint32_t(likely) : last;
+  while (synchronise(scan, cuts, known, from, spans, starts, ends, changed, sums, shared)) {
+    if (spans == last) return true;
+    uint32_t found = 0, total;
+    for (uint32_t i = first + threadIdx.x; i < spans; i += SCAN_THREADS) found += sums[i].blocks;
+    sum_before(found, shared.totals, total);
+    if (total >= blocks.needed) return true;
+    from = spans;
+    spans = last;
+  }
+  return false;
 }
 
 // Each subsequence's sums become those of all before it in the image; behind the last, those of all.
@@ -238,7 +261,7 @@ __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const 
   const auto own = [&](uint32_t interval) {
     return blocks_of(image.shape, shared.region, image.restart, interval, coefficients);
   };
-  if (threadIdx.x == 0) shared.wrong = ALL, shared.count = 0, shared.region = image.region;
+  if (threadIdx.x == 0) shared.wrong = ALL, shared.count = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
     const Span span = span_of(cuts, i);
@@ -280,15 +303,16 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
   uint32_t *const first_spans = work.first_spans + image.intervals, *const interval_of = work.interval_of + image.spans;
   uint32_t *const starts = work.starts + image.spans, *const ends = work.ends + image.spans;
   Sums* const sums = work.sums + image.spans;
+  if (threadIdx.x == 0) shared.region = image.region;
   expand_tables(files, image, shared);
   uint8_t fault = unstuff(files.data + image.coded, image, words, intervals, shared);
   if (fault == NO_FAULT) {
     const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
     const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
-    const uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
+    uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
     const bool alike = scan.each > 1 && image.huffman[0] == image.huffman[2] && image.huffman[1] == image.huffman[3];
     const uint32_t known = alike ? WITHOUT_BLOCK | DOUBT : ALL;
-    if (synchronise(scan, cuts, known, spans, starts, ends, work.changed + image.spans, sums, shared)) {
+    if (synchronise_needed(scan, cuts, known, image, spans, starts, ends, work.changed + image.spans, sums, shared)) {
       add_up(spans, sums, shared);
       if (alike) {
         place_blocks(scan, cuts, spans, starts, ends, sums);

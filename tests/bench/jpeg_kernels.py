@@ -3,8 +3,8 @@
 python tests/bench/jpeg_kernels.py FOLDER [NAME=NUMBER,... ...]
 
 FOLDER: JPEGs, at any depth. Compiles the kernels with nvcc once a choice, and decodes calls of 256 and of
-1,024 files that lie on the device. Prints ms of each kernel, and images/s with calls on three streams: of whole
-images, and of what random crops of 224 x 224 need.
+1,024 files that lie on the device, whole and what random crops of 224 x 224 need of them. Prints ms of each
+kernel, and images/s with calls on three streams.
 All choices must give the pixels of the first; files that only one of them gave up do not count.
 """
 
@@ -109,8 +109,9 @@ def main(folder: str, *choices: str) -> None:
                 rate = 1000 * count / times[3]
                 given_up = int((faults == NOT_SYNCHRONISED).sum())
                 wrong = "" if same else "  WRONG PIXELS"
+                name = f"{choice or 'as they are'} {count}{' crops' * crops}"
                 print(
-                    f"{choice or 'as they are'} {count}{' crops' * crops}: {kernels}  {rate:,.0f}  {given_up}{wrong}",
+                    f"{name}: {kernels}  {rate:,.0f}  {given_up}{wrong}",
                     flush=True,
                 )
 

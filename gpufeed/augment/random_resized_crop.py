@@ -86,6 +86,22 @@ class Windows:
         """Return the windows of what is left of the images without so many rows at the top, int64 (n,)."""
         return replace(self, top=self.top - rows)
 
+    def select(self, rows: np.ndarray) -> "Windows":
+        """Return some of them; rows: int64 (n,), the windows on the host."""
+        return Windows(*(values[torch.from_numpy(rows)] for values in vars(self).values()))
+
+    def needed(self, size: int) -> torch.Tensor:
+        """Return what samples of size x size are made of, int32 (n, 4), of windows on the host.
+
+        Top, left, height and width, in whole pixels, of what lies under the filters.
+        """
+        axes = ((self.top, self.height, self.rows, self.first_row),)
+        axes += ((self.left, self.width, self.columns, self.first_column),)
+        bounds = [under_filters(*(values.numpy() for values in axis), size) for axis in axes]
+        (top, bottom), (left, right) = bounds
+        found = np.stack([top, left, bottom - top, right - left], axis=1)
+        return torch.from_numpy(found.astype(np.int32))
+
     def __iter__(self) -> Iterator[Window]:
         """Each of them, on the host."""
         return map(Window, *(values.tolist() for values in vars(self).values()))
@@ -204,6 +220,22 @@ class RandomResizedCrop:
         if window.flip:
             sample = sample.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return np.array(sample)  # a copy, which torch may have: Pillow's own memory is read-only
+
+
+def under_filters(
+    begin: np.ndarray, length: np.ndarray, resized: np.ndarray, first: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first source pixel of an axis, and the one behind the last, that `size` pixels need.
+
+    The part from `begin` on is resized to `resized` pixels, of which those from `first` on are kept. At most
+    one pixel more on each side, where rounding might decide.
+    """
+    scale = length / resized
+    support = np.maximum(scale, 1)
+    low, end = np.floor(begin), np.ceil(begin + length)
+    start = np.floor(begin + (first + 0.5) * scale - support) - 1
+    stop = np.ceil(begin + (first + size - 0.5) * scale + support) + 1
+    return np.clip(start, low, end - 1), np.clip(stop, low + 1, end)
 
 
 def of_each(function: str, values: torch.Tensor) -> torch.Tensor:

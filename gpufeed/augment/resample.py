@@ -7,7 +7,7 @@ shrinks clearly more than its width; the kernel sums rows first, as Pillow 12 al
 between then is another one: a quarter of the values differ, by 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -53,6 +53,7 @@ def resample(
 
     images: uint8 (H, W, 3) with any strides: planes are given as planes.permute(1, 2, 0), without a copy.
     Memory that is not torch's own must stay until the stream is done.
+    Of a Ragged's parts, windows are of the whole images, and the parts must cover Windows.needed.
     windows: on the host or on that device; top, left, height and width may be fractions of a pixel (float64).
     A CUDA graph may capture it if all but a Ragged's pixels are on the device too, after one call before.
     What is on the device is not checked; no byte outside of an image is read, whatever the window.
@@ -67,6 +68,8 @@ def resample(
             f"contiguous torch.uint8 {shape} on {device}",
             "give the place of the whole batch",
         )
+    if isinstance(images, Ragged) and images.whole is not None:
+        check_parts(images, windows.needed(size))
     sources, fields = source_fields(images), window_fields(windows)
     if sources.device == fields.device:
         table = torch.cat([sources, fields])
@@ -79,7 +82,7 @@ def resample(
         launch(out, table, interleaved(images))
         return out
     recipe = RandomResizedCrop(size)
-    views = images.views() if isinstance(images, Ragged) else images
+    views = whole_images(images) if isinstance(images, Ragged) else images
     for place, image, window in zip(out, views, windows, strict=True):
         place.copy_(torch.from_numpy(recipe.cut(image.numpy(), window)))
     return out
@@ -126,7 +129,35 @@ def source_fields(images: Sequence[torch.Tensor] | Ragged) -> torch.Tensor:
         return torch.tensor([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
     heights, widths, one = images.heights, images.widths, torch.ones_like(images.widths)
     strides = (widths, one, heights * widths) if images.planar else (3 * widths, 3 * one, one)
-    return torch.stack([images.offsets + images.flat.data_ptr(), *strides, heights, widths])
+    addresses = images.offsets + images.flat.data_ptr()
+    if images.whole is not None:  # where the whole image would begin
+        addresses = addresses - images.whole[0] * strides[0] - images.whole[1] * strides[1]
+    return torch.stack([addresses, *strides, *images.sides()])
+
+
+def whole_images(images: Ragged) -> Iterator[torch.Tensor]:
+    """Yield each image, with zeros where parts are without pixels. Everything is on the host."""
+    if images.whole is None:
+        yield from images.views()
+        return
+    for part, (top, left, height, width) in zip(images.views(), images.whole.T.tolist(), strict=True):
+        image = torch.zeros((height, width, 3), dtype=torch.uint8)
+        image[top : top + len(part), left : left + part.shape[1]] = part
+        yield image
+
+
+def check_parts(images: Ragged, needed: torch.Tensor) -> None:
+    """Raise GpufeedError unless parts cover what windows need of them, int32 (N, 4); all on the host."""
+    first, sides = needed[:, :2].T - images.whole[:2], torch.stack([images.heights, images.widths])
+    wrong = ((first < 0) | (first + needed[:, 2:].T > sides)).any(0)
+    if wrong.any():
+        n = int(wrong.nonzero()[0])
+        raise GpufeedError(
+            f"window {n}, which needs {needed[n, 2:].tolist()} pixels from {needed[n, :2].tolist()}, and a "
+            f"part of {sides[:, n].tolist()} from {images.whole[:2, n].tolist()}",
+            "parts that cover what windows need",
+            "decode what Windows.needed says of the same windows",
+        )
 
 
 def window_fields(windows: Windows) -> torch.Tensor:

@@ -14,6 +14,8 @@ class Ragged:
     flat: uint8 (bytes,). offsets, heights, widths: int64 (N,), all three on flat's device or all on the
     host. Image n begins at flat[offsets[n]] and is (H, W, 3) without gaps, or (3, H, W) if planar; images
     may lie in any order, overlap and repeat.
+    whole: None, or, of images of which a part is there, int64 (4, N) beside the offsets: the part's first row
+    and column in the image, and height and width of the image.
     """
 
     flat: torch.Tensor
@@ -21,6 +23,7 @@ class Ragged:
     heights: torch.Tensor
     widths: torch.Tensor
     planar: bool = False
+    whole: torch.Tensor | None = None
 
     @classmethod
     def pack(cls, images: Sequence[torch.Tensor]) -> "Ragged":
@@ -36,10 +39,18 @@ class Ragged:
     def select(self, rows: torch.Tensor) -> "Ragged":
         """Some of the images in the same memory. rows: int64 (n,), where the offsets are."""
         parts = (tensor.index_select(0, rows) for tensor in (self.offsets, self.heights, self.widths))
-        return Ragged(self.flat, *parts, self.planar)
+        whole = None if self.whole is None else self.whole.index_select(1, rows)
+        return Ragged(self.flat, *parts, self.planar, whole)
+
+    def sides(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Heights and widths of the images, also of those of which a part is there."""
+        return (self.heights, self.widths) if self.whole is None else (self.whole[2], self.whole[3])
 
     def views(self) -> list[torch.Tensor]:
-        """Each image as (H, W, 3), in the same memory; waits for the device if the sizes are there."""
+        """Each image, or the part that is there, as (H, W, 3), in the same memory.
+
+        Waits for the device if the sizes are there.
+        """
         sizes = zip(self.offsets.tolist(), self.heights.tolist(), self.widths.tolist(), strict=True)
         return [self._view(*size) for size in sizes]
 

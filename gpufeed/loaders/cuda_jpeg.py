@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from gpufeed import native
+from gpufeed.augment.random_resized_crop import Windows
 from gpufeed.augment.resample import resample
 from gpufeed.core.errors import Skip
 from gpufeed.decoders.base import EXACT, bad_file
@@ -53,7 +54,7 @@ class CountedBatch(Batch):
 
 
 class CudaJpegLoader(StreamingLoader):
-    """Our kernels decode whole files, their windows are resized on the device; other files go to Pillow."""
+    """Our kernels decode what windows need of files and resize them; other files go to Pillow."""
 
     decoder = "cuda_jpeg"
     keeps_on = True
@@ -155,21 +156,23 @@ class CudaJpegLoader(StreamingLoader):
             with self.turn:
                 self.library.decode_into(list(ids), out)
             return CountedBatch(out, labels, ids_there, 0.0)
-        images, faults = decoder.decode_buffer(data, offsets)
+        windows = self._windows(ids, epoch)
+        images, faults = decoder.decode_buffer(data, offsets, self._needed(windows))
         wrong = on_host(faults).numpy() != 0  # sync point: from here on the buffer is free
         rest, taken = np.flatnonzero(wrong), np.flatnonzero(~wrong)
-        found = np.stack([images.heights.numpy(), images.widths.numpy()], axis=1)
+        found = torch.stack(images.sides(), dim=1).numpy()
         for place in taken[(found != self.sizes[ids])[taken].any(1)].tolist():
             raise self._other_size(ids[place], (*found[place].tolist(), 3))
         if not len(rest):
-            return CountedBatch(self._samples(images, ids, epoch), labels, ids_there, 0.0)
+            return CountedBatch(self._samples(images, windows), labels, ids_there, 0.0)
         files = [data[offsets[i] : offsets[i + 1]].numpy().tobytes() for i in rest.tolist()]
         parts: list[tuple[np.ndarray, Images]] = [(rest, self._by_pillow(files, ids[rest]))]
         if len(taken):
             parts.append((taken, images.select(torch.from_numpy(taken))))
         out = torch.empty((len(ids), *self.shape), dtype=torch.uint8, device=device)
         for places, part in parts:
-            out.index_copy_(0, send(places, device), self._samples(part, ids[places], epoch))
+            own = None if windows is None else windows.select(places)
+            out.index_copy_(0, send(places, device), self._samples(part, own))
         return CountedBatch(out, labels, ids_there, 0.0, by_pillow=len(rest))
 
     def _by_pillow(self, files: list[bytes], ids: np.ndarray) -> list[torch.Tensor]:
@@ -186,11 +189,18 @@ class CudaJpegLoader(StreamingLoader):
         said = (*self.sizes[sample_id].tolist(), 3)
         return bad_file(self.reader.paths[sample_id], f"decoded to {shape}, the manifest says {said}")
 
-    def _samples(self, images: Images, ids: np.ndarray, epoch: int) -> torch.Tensor:
+    def _windows(self, ids: np.ndarray, epoch: int) -> Windows | None:
+        if self.recipe is None:
+            return None
+        return self.recipe.windows(torch.from_numpy(ids), epoch, *torch.from_numpy(self.sizes[ids]).unbind(1))
+
+    def _needed(self, windows: Windows | None) -> torch.Tensor | None:
+        """What is decoded of each image, int32 (n, 4); None for all of it."""
+        return None if windows is None else windows.needed(self.recipe.size)
+
+    def _samples(self, images: Images, windows: Windows | None) -> torch.Tensor:
         """What becomes of decoded images of the manifest's sizes, uint8 (n, H, W, 3), contiguous."""
-        if self.recipe is not None:
-            sides = torch.from_numpy(self.sizes[ids]).unbind(1)
-            windows = self.recipe.windows(torch.from_numpy(ids), epoch, *sides)
+        if windows is not None:
             return resample(images, windows, self.recipe.size)
         if isinstance(images, list):
             return torch.stack(images)

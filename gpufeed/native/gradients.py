@@ -49,9 +49,9 @@ def fake_decode_jpegs(
     return data.new_empty((count, height, width, 3)), data.new_empty((count,))
 
 
-def fake_decode_jpeg_files(data, files, offsets, fancy):
+def fake_decode_jpeg_files(data, files, offsets, fancy, windows=None):
     count, size = offsets.shape[0] - 1, torch.library.get_ctx().new_dynamic_size()
-    return data.new_empty((size,)), data.new_empty((count,)), offsets.new_empty((3, count))
+    return data.new_empty((size,)), data.new_empty((count,)), offsets.new_empty((7, count))
 
 
 def keep_x_and_bias(ctx, inputs, output):

@@ -30,6 +30,7 @@ FAULTS = (
     "its header is not that of a baseline file of one scan, grayscale or YCbCr",
     "its restart markers are too few, too many or not in order",
     "threads that began inside of it did not agree on its codes",
+    "its window does not lie inside of it",
 )
 
 
@@ -85,17 +86,28 @@ def decode_between(
 
 
 def decode_files(
-    data: torch.Tensor, files: torch.Tensor, offsets: torch.Tensor, fancy: bool = True
+    data: torch.Tensor,
+    files: torch.Tensor,
+    offsets: torch.Tensor,
+    fancy: bool = True,
+    windows: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(pixels uint8 (bytes,), faults uint8 (N,), places int64 (3, N)) of N whole files of any kinds.
+    """(pixels uint8 (bytes,), faults uint8 (N,), places int64 (7, N)) of N whole files of any kinds.
 
     files: uint8 (bytes,) on the host; data: the same bytes on the device that decodes, the results' too;
-    offsets: int64 (N + 1,) on the host. places: where each image begins in pixels, its height and its width,
-    on the host; an image lies there as (H, W, 3), with zeros up to the next. As by `decode_between`, an image
-    with a fault is 0 everywhere, and nothing is waited for. A file whose header is refused has height and
-    width 0.
+    offsets: int64 (N + 1,) on the host. As by `decode_between`, an image with a fault is 0 everywhere, and
+    nothing is waited for. windows: int32 (N, 4) on the host, top, left, height and width of what is needed of
+    each image; None for all of it. What is kept then is a window's blocks, of which the window's pixels are
+    those of the whole image, and others need not be.
+
+    places, on the host: where each image begins in pixels; height and width of what is kept, which lies there
+    as (H, W, 3), with zeros up to the next; the first row and column of that in the whole image; height and
+    width of the whole image. All but the first are 0 for a file whose header or window is refused.
+
+    With a window less is found wrong: codes behind its last block are not judged, and values (a mean or
+    coefficients out of range) only of blocks that are kept. Markers are judged everywhere.
     """
-    return torch.ops.gpufeed.decode_jpeg_files(data, files, offsets, fancy)
+    return torch.ops.gpufeed.decode_jpeg_files(data, files, offsets, fancy, windows)
 
 
 def tables_of(huffman: Sequence[bytes], quantisation: Sequence[bytes]) -> torch.Tensor:

@@ -6,7 +6,7 @@ cache, with each number of --cores. A loader at a number of cores has a process 
 threads is kept on so many cores. They take turns, after a round that does not count; a pass is whole epochs
 of an open loader for at least --seconds, timed as the report's input-only ceilings are. OUT gets images/s and
 CPU time an image as n, median and range, and the ratio of `cuda_jpeg` to the best of the others at each
-number of cores.
+number of cores. `cuda_jpeg_whole` is `cuda_jpeg` that decodes whole images before it cuts windows out.
 """
 
 import argparse
@@ -24,19 +24,25 @@ from by_turns import Contestant, Pass, Result, best, measured
 from photo_jpeg import copied
 
 from gpufeed import native
-from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Windows
 from gpufeed.benchmarks.ceilings.stages import drain_epoch
 from gpufeed.core.errors import Skip
 from gpufeed.core.registry import LOADERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.encoded_file import read_file, read_header
 from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.cuda_jpeg import CudaJpegLoader
 from gpufeed.system.cores import apart
 from gpufeed.system.environment import cores_allowed, environment
 from gpufeed.system.host_memory import keep_freed_blocks
 
-OURS = "cuda_jpeg"
+OURS, WHOLE = "cuda_jpeg", "cuda_jpeg_whole"
 COLUMNS = ["path", "label", "split", "height", "width", "channels"]
+
+
+class WholeImages(CudaJpegLoader):
+    def _needed(self, windows: Windows) -> None:
+        return None
 
 
 def manifest_of(paths: list[str]) -> Manifest:
@@ -61,9 +67,10 @@ def drained(stack: ExitStack, given: argparse.Namespace, name: str, manifest: Ma
         device,
         recipe=recipe,
         threads=cores,
-        hw_decoder_load=given.hw_decoder_load if LOADERS[name].engines else None,
+        hw_decoder_load=given.hw_decoder_load if name != WHOLE and LOADERS[name].engines else None,
     )
-    loader = stack.enter_context(load("loader", name)(request))
+    made = WholeImages if name == WHOLE else load("loader", name)
+    loader = stack.enter_context(made(request))
     drain_epoch(loader)
 
     def one(seconds: float) -> Result:
@@ -84,7 +91,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument(
-        "--loaders", nargs="+", choices=list(LOADERS), default=[OURS, "dali_gpu", "dali_gpu_reader"]
+        "--loaders", nargs="+", choices=[*LOADERS, WHOLE], default=[OURS, "dali_gpu", "dali_gpu_reader"]
     )
     parser.add_argument("--cores", type=int, nargs="+", default=[2, 4, 8, 16])
     parser.add_argument("--batch-size", type=int, default=256)
@@ -113,7 +120,7 @@ def main() -> None:
     rows, ratios = [one.summary() for one in turns], {}
     for cores in given.cores:
         our = best(rows, "images_per_s", {"loader": OURS, "cores": cores})
-        others = [row for row in rows if row["loader"] != OURS]
+        others = [row for row in rows if row["loader"] not in (OURS, WHOLE)]
         other = best(others, "images_per_s", {"cores": cores})
         ratios[cores] = our / other if our and other else None
     settings = {name: value for name, value in vars(given).items() if name not in ("folder", "out")}

@@ -12,11 +12,11 @@ namespace gpufeed::jpeg {
   if (const cudaError_t error = (call); error != cudaSuccess) return int(error)
 
 // times: ms of entropy decoding, inverse DCT and colour, each the mean of `calls`, and of a call on `streams` streams at
-// once. pixels, faults: of the last call, on the host. One chunk. Returns CUDA's error.
-extern "C" int measure(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count, int calls, int streams,
-                       float* times, uint8_t* pixels, uint8_t* faults) {
+// once. pixels, faults: of the last call, on the host. windows: as read_headers has them. One chunk. Returns CUDA's error.
+extern "C" int measure(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count, const int32_t* windows,
+                       int calls, int streams, float* times, uint8_t* pixels, uint8_t* faults) {
   int64_t size = 0;
-  std::vector<Image> images = read_headers(data, bytes, offsets, count, size);
+  std::vector<Image> images = read_headers(data, bytes, offsets, count, size, windows);
   const Chunk chunk = cut_into_chunks(images, int64_t(1) << 40)[0];
   uint8_t* on_device;
   Image* table;
@@ -80,9 +80,10 @@ extern "C" int measure(const uint8_t* data, int64_t bytes, const int64_t* offset
   return int(cudaFree(table));
 }
 
-extern "C" int64_t output_bytes(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count) {
+extern "C" int64_t output_bytes(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count,
+                                const int32_t* windows) {
   int64_t size = 0;
-  read_headers(data, bytes, offsets, count, size);
+  read_headers(data, bytes, offsets, count, size, windows);
   return size;
 }
 

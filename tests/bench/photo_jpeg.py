@@ -15,6 +15,10 @@ Beside images/s stand CPU time an image, all threads together, and the share of 
 not decode (`left_to_others`). --roofline: how many images/s the device's copy rate and its integer units
 would allow, and our kernels' share. A library that is not there is skipped with a sentence. `--device cpu`
 runs all of it without a GPU, as a test.
+
+--crops SIZE: to random crops of SIZE x SIZE. ours decodes what windows need; `whole` decodes whole images and
+then cuts windows out, and both have a form with `_kernels`. DALI decodes by `image_random_crop`. The ratio of
+ours to whole is written, too.
 """
 
 import argparse
@@ -38,12 +42,15 @@ import torch
 from by_turns import Contestant, Pass, Result, best, measured
 
 from gpufeed import native
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Windows
+from gpufeed.augment.resample import prepare, resample
 from gpufeed.core.errors import Skip, import_or_skip
 from gpufeed.decoders.dali_gpu import DEVICE_BYTES, HOST_BYTES
 from gpufeed.decoders.encoded_file import read_file, read_header
 from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.jpeg_parser import Refused, parse
 from gpufeed.decoders.nvimgcodec_cpu import NEEDS
+from gpufeed.decoders.ragged import Ragged
 from gpufeed.loaders.cuda_jpeg import on_host
 from gpufeed.native.file_buffer import FileBuffer
 from gpufeed.native.jpeg_op import decode_files
@@ -124,23 +131,42 @@ def extension(device: torch.device) -> None:
         raise Skip(sentence)
 
 
-def ours(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int) -> Pass:
-    device, faults = device_of(given), []
-    extension(device)
+def windows_of(given: argparse.Namespace, paths: list[str]) -> Callable[[list[int]], Windows | None]:
+    """What makes the windows of the files of a batch; None for whole images."""
+    if given.crops is None:
+        return lambda batch: None
+    prepare(device_of(given), given.crops)
+    headers = (read_header(read_file(path)) for path in paths)
+    sides = torch.tensor([(header.height, header.width) for header in headers])
+    recipe = RandomResizedCrop(given.crops, seed=1)
+    return lambda batch: recipe.windows(torch.tensor(batch), 0, *sides[batch].unbind(1))
 
-    def worker(stream: Callable) -> Callable[[list[bytes]], None]:
+
+def ours(
+    stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int, whole: bool = False
+) -> Pass:
+    device, faults, names = device_of(given), [], [os.fsencode(path) for path in paths]
+    extension(device)
+    made = windows_of(given, paths)
+
+    def worker(stream: Callable) -> Callable[[list[int]], None]:
         buffer, decoder = FileBuffer(given.readers, device.type == "cuda"), BatchDecoder(device)
 
-        def work(batch: list[bytes]) -> None:
+        def work(batch: list[int]) -> None:
             with stream():
-                images, fault = decoder.decode_buffer(*buffer.read(batch))
+                windows = made(batch)
+                needed = None if windows is None or whole else windows.needed(given.crops)
+                read = buffer.read([names[i] for i in batch])
+                images, fault = decoder.decode_buffer(*read, needed)
                 faults.append(int(on_host(fault).count_nonzero()))
+                if windows is not None:
+                    resample(images, windows, given.crops)
                 del images
 
         return work
 
     works = [worker(stream) for stream in streams(device, given.streams)]
-    return counting(faults, works, Batches([os.fsencode(path) for path in paths], size), device)
+    return counting(faults, works, Batches(list(range(len(paths))), size), device)
 
 
 def resident(paths: list[str], size: int, device: torch.device) -> list[tuple[torch.Tensor, ...]]:
@@ -153,12 +179,16 @@ def resident(paths: list[str], size: int, device: torch.device) -> list[tuple[to
     return found
 
 
-def ours_kernels(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int) -> Pass:
+def ours_kernels(
+    stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int, whole: bool = False
+) -> Pass:
     device = device_of(given)
     if device.type != "cuda":
         raise Skip("Kernels are timed on a CUDA GPU.")
     extension(device)
-    batches = resident(paths, size, device)
+    batches, made = resident(paths, size, device), windows_of(given, paths)
+    windows = [made([i % len(paths) for i in range(n * size, (n + 1) * size)]) for n in range(len(batches))]
+    needed = [None if own is None or whole else own.needed(given.crops) for own in windows]
 
     def one(seconds: float) -> Result:
         took_ms, images = 0.0, 0
@@ -167,8 +197,11 @@ def ours_kernels(stack: ExitStack, given: argparse.Namespace, paths: list[str], 
             torch.cuda._sleep(DELAY_CYCLES)
             start.record()
             begin = time.perf_counter()
-            for batch in batches:
-                decode_files(*batch)
+            for batch, own, part in zip(batches, windows, needed, strict=True):
+                flat, _, places = decode_files(*batch, windows=part)
+                if own is not None:
+                    images = Ragged(flat, *places[:3], whole=None if whole else places[3:])
+                    resample(images, own, given.crops)
             host_ms = 1000 * (time.perf_counter() - begin)
             end.record()
             end.synchronize()
@@ -197,7 +230,15 @@ def dali(stack: ExitStack, given: argparse.Namespace, paths: list[str], size: in
     pipeline = Pipeline(size, given.cores, 0 if device.type == "cuda" else None, prefetch_queue_depth=2)
     with pipeline:
         files, _ = fn.readers.file(files=paths, dont_use_mmap=True, name="reader")
-        pipeline.set_outputs(fn.decoders.image(files, output_type=types.RGB, **options))
+        if given.crops is None:
+            images = fn.decoders.image(files, output_type=types.RGB, **options)
+        else:
+            options |= {"random_area": [0.08, 1.0], "random_aspect_ratio": [3 / 4, 4 / 3]}
+            images = fn.decoders.image_random_crop(files, output_type=types.RGB, **options)
+            triangle = {"interp_type": types.INTERP_TRIANGULAR, "antialias": True}
+            images = fn.resize(images, size=[given.crops] * 2, **triangle)
+            images = fn.flip(images, horizontal=fn.random.coin_flip())
+        pipeline.set_outputs(images)
     pipeline.build()
     return partial(rate, [lambda _: pipeline.run()], Batches([None], size), device)
 
@@ -345,6 +386,9 @@ def contestants(given: argparse.Namespace, paths: list[str], size: int) -> list[
         ("nvimgcodec_engines", nvimgcodec, (True,)),
         ("simplejpeg", simplejpeg, ()),
     ]
+    if given.crops:
+        own += [("whole", ours, (True,)), ("whole_kernels", ours_kernels, (True,))]
+        rivals = rivals[: len(LOADS)]
     chosen = own if given.ours_alone else own + rivals
     return [
         Contestant({"name": name, "batch_size": size}, make, (given, paths, size, *more))
@@ -381,6 +425,7 @@ def main() -> None:
     parser.add_argument("--rival-threads", type=int, default=4, help="of torchvision")
     parser.add_argument("--only", nargs="+", help="names of contestants")
     parser.add_argument("--ours-alone", action="store_true")
+    parser.add_argument("--crops", type=int, help="side of random crops")
     parser.add_argument("--roofline", action="store_true")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     given = parser.parse_args()
@@ -395,13 +440,14 @@ def main() -> None:
             rows += [one.summary() for one in turns]
         about = environment(device)
         limits = None
-        if given.roofline and device.type == "cuda":
+        if given.roofline and given.crops is None and device.type == "cuda":
             limits = roofline(paths[: len(paths) // given.copies], device)
     ratios = []
     for size in given.batch_sizes:
         here = [row for row in rows if row["batch_size"] == size]
         our = best(here, "images_per_s", {"name": "ours"})
-        rival = best([row for row in here if not row["name"].startswith("ours")], "images_per_s", {})
+        rivals = [row for row in here if not row["name"].startswith(("ours", "whole"))]
+        rival, whole = best(rivals, "images_per_s", {}), best(here, "images_per_s", {"name": "whole"})
         kernels = best(here, "images_per_s", {"name": "ours_kernels"})
         shares = (
             {name: kernels / most for name, most in limits["images_per_s"].items() if most}
@@ -410,6 +456,8 @@ def main() -> None:
         )
         ratio = our / rival if our and rival else None
         ratios.append({"batch_size": size, "ours_over_best_rival": ratio, "kernels_share_of_limits": shares})
+        if our and whole:
+            ratios[-1]["ours_over_whole"] = our / whole
     settings = {name: value for name, value in vars(given).items() if name not in ("folder", "out")}
     document = {"files": len(paths), "megabytes": megabytes, "settings": settings, "rates": rows}
     document |= {"ratios": ratios, "roofline": limits, "environment": about}

@@ -165,7 +165,7 @@ def test_memory_does_not_grow_over_epochs(mixed):
 @pytest.mark.parametrize("recipe", [RECIPE, None], ids=["crops", "whole"])
 def test_a_damaged_file_is_for_pillow_and_counted_or_named(tmp_path, recipe):
     files = taken()
-    files[20] = files[20][:-2] + bytes(40) + files[20][-2:]  # bytes are left over, which Pillow passes
+    files[20] = files[20][:-2] + b"\xff\xd0" + files[20][-2:]  # a restart marker, which Pillow passes
     manifest = write_files(tmp_path / "files", files, "jpg", (24, 32))
     with opened(manifest, recipe=recipe, batch_size=16, shuffle=False) as loader:
         for epoch in (1, 2, 3):

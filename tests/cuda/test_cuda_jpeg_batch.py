@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 from hostile_fixtures import available, hostile_files
-from jpeg_batch_fixtures import chessboard, mixture, with_restarts, with_shared_tables
+from jpeg_batch_fixtures import chessboard, mixture, windows_in, with_restarts, with_shared_tables
 from jpeg_fixtures import damaged, encoded, picture
 from stream_fixtures import wrong_beside_a_busy_stream
 
 from gpufeed import native
+from gpufeed.augment.random_resized_crop import RandomResizedCrop
+from gpufeed.augment.resample import resample
 from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.pillow import PillowDecoder, rgb
 from gpufeed.native.jpeg_op import decode_files
@@ -29,10 +31,11 @@ def extension():
         pytest.skip(found.sentence)
 
 
-def both(files: list[bytes]) -> list[int]:
+def both(files: list[bytes], windows: np.ndarray | None = None) -> list[int]:
     """The GPU's faults, after all was found equal to the CPU form; what it has given up counts as equal."""
-    images, faults = BatchDecoder(CUDA).decode(files)
-    right, right_faults = BatchDecoder(CPU).decode(files)
+    needed = None if windows is None else torch.from_numpy(windows)
+    images, faults = BatchDecoder(CUDA).decode(files, needed)
+    right, right_faults = BatchDecoder(CPU).decode(files, needed)
     assert torch.equal(images.offsets, right.offsets)
     flat, faults = images.flat.cpu(), faults.tolist()
     pairs = zip(
@@ -64,6 +67,53 @@ def test_800_photographs(real_files):
     files = real_files("imagenet-800.zip")
     assert len(files) == 800
     assert not any(both(files))
+
+
+def sides_of(files: list[bytes]) -> list[tuple[int, int]]:
+    """Height and width; 0 of files that are not taken."""
+    images, _ = BatchDecoder(CPU).decode(files)
+    return list(zip(images.heights.tolist(), images.widths.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_windows_of_a_mixture(seed):
+    files = mixture()
+    assert both(files, windows_in(sides_of(files), seed)).count(0) > 130
+
+
+def test_windows_of_damaged_files():
+    random, files = np.random.default_rng(4), []
+    rights = [encoded(kind, picture(60, 90, noise)) for kind in ("4:2:0", "4:4:4") for noise in (10, 90)]
+    rights += [with_restarts(picture(60, 90, 60), restart_marker_blocks=3)]
+    for number in range(2000):
+        changes = {int(random.integers(30_000)): int(random.integers(256)) for _ in range(random.integers(4))}
+        cut = int(random.integers(400)) if number % 3 == 0 else 0
+        files.append(damaged(rights[number % len(rights)], changes, cut))
+    assert {0, 2, 3, 5, 6} <= set(both(files, windows_in(sides_of(files))))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_crops_of_windows_are_those_of_whole_images_bit_by_bit(photographs, training):
+    files = [path.read_bytes() for path in sorted(photographs.rglob("*")) if path.is_file()]
+    recipe = RandomResizedCrop(224, seed=2, training=training)
+    images, _ = BatchDecoder(CUDA).decode(files)
+    for epoch in range(4):
+        windows = recipe.windows(torch.arange(len(files)), epoch, images.heights, images.widths)
+        parts, faults = BatchDecoder(CUDA).decode(files, windows.needed(224))
+        assert torch.equal(resample(parts, windows, 224), resample(images, windows, 224))
+        assert not faults.any()
+        assert parts.flat.numel() < 0.9 * images.flat.numel()
+
+
+@pytest.mark.realdata
+def test_crops_of_800_photographs(real_files):
+    files = real_files("imagenet-800.zip")
+    sides = torch.tensor(sides_of(files))
+    windows = RandomResizedCrop(224, seed=2).windows(torch.arange(len(files)), 0, *sides.unbind(1))
+    assert not any(both(files, windows.needed(224).numpy()))
+    parts, _ = BatchDecoder(CUDA).decode(files, windows.needed(224))
+    whole, _ = BatchDecoder(CUDA).decode(files)
+    assert torch.equal(resample(parts, windows, 224), resample(whole, windows, 224))
 
 
 def test_photographs_made_on_the_spot(photographs):

@@ -1,12 +1,13 @@
 """What only a GPU shows of `resample`: photographs' sizes, graphs, streams, devices, bounds, and its time."""
 
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from stream_fixtures import wrong_beside_a_busy_stream
-from window_fixtures import difference, picture, rows_first, windows_of
+from window_fixtures import difference, parts_of, picture, rows_first, windows_of
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window, Windows
 from gpufeed.augment.resample import interleaved, launch, resample, source_fields, uploaded, window_fields
@@ -58,6 +59,8 @@ def test_photographs_against_pillow_in_every_form(device, photographs, recipe):
     out = resample(there, windows, SIZE)
     planes = [image.permute(2, 0, 1).contiguous().permute(1, 2, 0) for image in there]
     ragged = Ragged.pack(there)
+    parts = parts_of([image.numpy() for image in photographs], windows, SIZE)
+    assert torch.equal(resample(replace(parts, flat=parts.flat.to(device)), windows, SIZE), out)
     for form in (planes, planes[:1] + there[1:], ragged, on_device(ragged, device)):
         assert torch.equal(resample(form, windows, SIZE), out)
         assert torch.equal(resample(form, moved(windows, device), SIZE), out)

@@ -52,6 +52,7 @@ enum Fault : uint8_t {
   NOT_TAKEN = 9,          // its header is cut off, or is not that of a baseline file as jpeg_header.h has it
   BAD_RESTART = 10,       // its restart markers are too few, too many or not in order
   NOT_SYNCHRONISED = 11,  // threads that began inside of it did not agree within MOST_ROUNDS
+  BAD_WINDOW = 12,        // its window does not lie inside of it
 };
 
 // Whether an image's coded bytes, at most `longest`, lie in a buffer of so many
@@ -88,6 +89,49 @@ struct Shape {
   GPUFEED_BOTH int spans() const { return (width + 7) / 8 * height; }  // of eight pixels of a row
   GPUFEED_BOTH int colour_width() const { return (width + h - 1) / h; }  // samples that the image has
 };
+
+// The MCUs of an image that are kept, which cover a window of it: rows from `top` on and columns from `left` on. row: MCUs
+// of a row of the whole image.
+struct Region {
+  int top, left, down, across, row;
+
+  // How many of them stand before an MCU in the order of the scan
+  GPUFEED_BOTH int before(int mcu) const {
+    const int y = mcu / row - top, x = mcu % row - left;
+    if (y < 0) return 0;
+    return y >= down ? down * across : y * across + (x < 0 ? 0 : x > across ? across : x);
+  }
+  GPUFEED_BOTH bool has(int mcu) const {
+    const int y = mcu / row - top, x = mcu % row - left;
+    return y >= 0 && y < down && x >= 0 && x < across;
+  }
+  GPUFEED_BOTH int end() const { return (top + down - 1) * row + left + across; }  // the MCU behind the last
+  // MCUs in succession that are kept, and those between two of these stretches
+  GPUFEED_BOTH uint32_t stretch() const { return across == row ? ~0u : uint32_t(across); }
+  GPUFEED_BOTH uint32_t gap() const { return uint32_t(row - across); }
+  // From an MCU on, how many are kept if it is, and how many are not if it is not
+  GPUFEED_BOTH uint32_t run(int mcu) const {
+    if (has(mcu)) return stretch() - uint32_t(mcu % row - left);
+    const int y = mcu / row, x = mcu % row;
+    return uint32_t((y < top ? top : x < left ? y : y + 1) * row + left - mcu);
+  }
+};
+
+// What is kept of an image for a window of `height` x `width` pixels, with the samples that smoothing reads beside it
+GPUFEED_BOTH Region region_of(Shape shape, int top, int left, int height, int width) {
+  const int tall = 8 * shape.v, wide = 8 * shape.h, margin = shape.h * shape.v > 1 ? 1 : 0;
+  const int first = (top > margin ? top - margin : 0) / tall, column = (left > margin ? left - margin : 0) / wide;
+  const int bottom = top + height + margin < shape.height ? top + height + margin : shape.height;
+  const int right = left + width + margin < shape.width ? left + width + margin : shape.width;
+  return {first, column, (bottom + tall - 1) / tall - first, (right + wide - 1) / wide - column, shape.mcus_across()};
+}
+
+// A region as an image by itself. Its pixels are those of the whole image, but where smoothing reads samples beside it.
+GPUFEED_BOTH Shape part_of(Shape shape, Region region) {
+  const int height = shape.height - region.top * 8 * shape.v, width = shape.width - region.left * 8 * shape.h;
+  const int tall = region.down * 8 * shape.v, wide = region.across * 8 * shape.h;
+  return {height < tall ? height : tall, width < wide ? width : wide, shape.components, shape.h, shape.v};
+}
 
 // 32 bits from `shift` (0 to 31) on
 GPUFEED_BOTH uint32_t window(uint32_t high, uint32_t low, uint32_t shift) {

@@ -52,8 +52,10 @@ inline jpeg::Shape check_decode_jpegs(const at::Tensor& data, const at::Tensor& 
   return {int(height), int(width), int(components), int(h), int(v)};
 }
 
-// data uint8 (bytes) on the op's device, files the same bytes and offsets int64 (N + 1) on the host
-inline void check_decode_jpeg_files(const at::Tensor& data, const at::Tensor& files, const at::Tensor& offsets) {
+// data uint8 (bytes) on the op's device, files the same bytes, offsets int64 (N + 1) and windows int32 (N, 4) on the host;
+// returns where the windows are, null for none
+inline const int32_t* check_decode_jpeg_files(const at::Tensor& data, const at::Tensor& files, const at::Tensor& offsets,
+                                              const std::optional<at::Tensor>& windows) {
   check_vector(data, "data", at::kByte, data);
   check_vector(files, "files", at::kByte, files);
   check_vector(offsets, "offsets", at::kLong, files);
@@ -62,17 +64,27 @@ inline void check_decode_jpeg_files(const at::Tensor& data, const at::Tensor& fi
                     "; expected: the same bytes on the CPU; what to do: pass what data was copied from");
   TORCH_CHECK_VALUE(offsets.numel() > 0, "found: no offsets; expected: one more than files; what to do: pass (0,) ",
                     "for no files");
+  if (!windows) return nullptr;
+  const int64_t count = offsets.numel() - 1;
+  TORCH_CHECK_VALUE(windows->is_cpu() && windows->scalar_type() == at::kInt && windows->is_contiguous() &&
+                        windows->dim() == 2 && windows->size(0) == count && windows->size(1) == 4,
+                    "found: windows of ", windows->scalar_type(), " of shape ", text_of(windows->sizes()), " on ",
+                    windows->device(), "; expected: Int of shape [", std::to_string(count),
+                    ", 4] on the CPU, contiguous; what to do: pass top, left, height and width of each file");
+  return windows->const_data_ptr<int32_t>();
 }
 
-// int64 (3, N): where each image begins in the output, its height and its width
+// int64 (7, N): where each image begins in the output; height and width of what is kept of it; the first row and column
+// of that in the whole image; height and width of the whole image
 inline at::Tensor places_of(const std::vector<jpeg::Image>& images) {
-  at::Tensor places = at::empty({3, int64_t(images.size())}, at::TensorOptions().dtype(at::kLong));
+  at::Tensor places = at::empty({7, int64_t(images.size())}, at::TensorOptions().dtype(at::kLong));
   int64_t* const to = places.mutable_data_ptr<int64_t>();
   const size_t count = images.size();
   for (size_t i = 0; i < count; ++i) {
-    to[i] = images[i].pixels;
-    to[count + i] = images[i].shape.height;
-    to[2 * count + i] = images[i].shape.width;
+    const jpeg::Shape &whole = images[i].shape, &part = images[i].part;
+    const int64_t row[] = {images[i].pixels, part.height, part.width, images[i].region.top * 8 * whole.v,
+                           images[i].region.left * 8 * whole.h, whole.height, whole.width};
+    for (size_t k = 0; k < 7; ++k) to[k * count + i] = row[k];
   }
   return places;
 }

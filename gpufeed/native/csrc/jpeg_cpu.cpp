@@ -42,12 +42,13 @@ std::tuple<at::Tensor, at::Tensor> decode_jpegs(const at::Tensor& data, const at
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tensor& data, const at::Tensor& files,
-                                                                 const at::Tensor& offsets, bool fancy) {
-  check_decode_jpeg_files(data, files, offsets);
+                                                                 const at::Tensor& offsets, bool fancy,
+                                                                 const std::optional<at::Tensor>& windows) {
+  const int32_t* const kept = check_decode_jpeg_files(data, files, offsets, windows);
   const uint8_t* const from = files.const_data_ptr<uint8_t>();
   int64_t size = 0;
   const std::vector<jpeg::Image> images =
-      jpeg::read_headers(from, files.numel(), offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size);
+      jpeg::read_headers(from, files.numel(), offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size, kept);
   at::Tensor pixels = at::zeros({size}, data.options());
   at::Tensor faults = at::empty({offsets.numel() - 1}, data.options());
   uint8_t* const to = pixels.mutable_data_ptr<uint8_t>();

@@ -21,12 +21,14 @@ struct Image {
   int64_t words, spans, intervals;  // in the workspace: its first word, subsequence and interval
   int64_t blocks;           // its first block in the workspace of its chunk
   Shape shape;              // 0 everywhere in a file that is not taken
+  Region region;            // what is kept of it, and that as an image: what is transformed and given out
+  Shape part;
   uint32_t bytes;           // of the scan
   uint32_t restart;         // MCUs of an interval
   uint32_t interval_count;
   uint32_t dct_tile, colour_tile;  // its first in its chunk
   uint32_t index;           // of the file in the call
-  uint8_t fault;            // NO_FAULT, BAD_PLACE or NOT_TAKEN
+  uint8_t fault;            // NO_FAULT, BAD_PLACE, NOT_TAKEN or BAD_WINDOW
 };
 
 constexpr int64_t PIXEL_ALIGNMENT = 16;  // of an image in the output, so that it is written in whole words; zeros between images
@@ -167,10 +169,21 @@ inline bool read_header(const uint8_t* data, int64_t bytes, Image& image) {
   return true;
 }
 
+// Says what is kept of an image; false if that is no window of it. window: top, left, height and width in pixels, or null
+inline bool keep(const int32_t* window, Image& image) {
+  const Shape& shape = image.shape;
+  const int32_t whole[] = {0, 0, shape.height, shape.width}, *const of = window != nullptr ? window : whole;
+  if (of[0] < 0 || of[1] < 0 || of[2] < 1 || of[3] < 1) return false;
+  if (of[0] > shape.height - of[2] || of[1] > shape.width - of[3]) return false;
+  image.region = region_of(shape, of[0], of[1], of[2], of[3]);
+  image.part = part_of(shape, image.region);
+  return true;
+}
+
 // All files of a call: images with their places in the output, which end at `pixels`, and nothing in the workspace yet.
-// offsets (count + 1): where each file begins and the last ends in a buffer of so many bytes.
+// offsets (count + 1): where each file begins and the last ends in a buffer of so many bytes; windows: (count * 4) or null
 inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const int64_t* offsets, int64_t count,
-                                       int64_t& pixels) {
+                                       int64_t& pixels, const int32_t* windows = nullptr) {
   std::vector<Image> images(count);  // 0 everywhere
   pixels = 0;
   for (int64_t i = 0; i < count; ++i) {
@@ -181,6 +194,9 @@ inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const
     } else if (!read_header(data + start, end - start, image)) {
       image = {};  // of what it was, nothing is left
       image.fault = NOT_TAKEN;
+    } else if (!keep(windows != nullptr ? windows + 4 * i : nullptr, image)) {
+      image = {};
+      image.fault = BAD_WINDOW;
     } else {
       image.coded += start;
       for (int k = 0; k < 4; ++k) image.huffman[k] += start;
@@ -188,7 +204,7 @@ inline std::vector<Image> read_headers(const uint8_t* data, int64_t bytes, const
     }
     image.index = uint32_t(i);
     image.pixels = pixels;
-    pixels += (pixel_bytes(image.shape) + PIXEL_ALIGNMENT - 1) / PIXEL_ALIGNMENT * PIXEL_ALIGNMENT;
+    pixels += (pixel_bytes(image.part) + PIXEL_ALIGNMENT - 1) / PIXEL_ALIGNMENT * PIXEL_ALIGNMENT;
   }
   return images;
 }
@@ -213,7 +229,7 @@ inline std::vector<Chunk> cut_into_chunks(std::vector<Image>& images, int64_t mo
     Chunk chunk;
     chunk.first = int64_t(i);
     for (; i < images.size(); ++i, ++chunk.count) {
-      const int64_t blocks = images[i].fault == NO_FAULT ? images[i].shape.blocks() : 0;
+      const int64_t blocks = images[i].fault == NO_FAULT ? images[i].part.blocks() : 0;
       if (chunk.count > 0 && chunk.blocks + blocks > most_blocks) break;
       chunk.blocks += blocks;
     }
@@ -230,9 +246,9 @@ inline std::vector<Chunk> cut_into_chunks(std::vector<Image>& images, int64_t mo
       chunk.words += (image->bytes + 3) / 4 + PADDING_WORDS;
       chunk.spans += int64_t(spans_of(image->bytes, SUBSEQUENCE)) + image->interval_count;
       chunk.intervals += image->interval_count + 1;
-      chunk.blocks += image->shape.blocks();
-      chunk.dct_tiles += tiles_of(image->shape.blocks(), DCT_TILE);
-      chunk.colour_tiles += tiles_of(image->shape.spans(), COLOUR_TILE);
+      chunk.blocks += image->part.blocks();
+      chunk.dct_tiles += tiles_of(image->part.blocks(), DCT_TILE);
+      chunk.colour_tiles += tiles_of(image->part.spans(), COLOUR_TILE);
     }
     chunks.push_back(chunk);
   }

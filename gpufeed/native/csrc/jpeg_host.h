@@ -57,8 +57,8 @@ inline bool block_to_samples(const int16_t* coefficients, const uint16_t* quanti
   return !large;
 }
 
-// From an image's coefficients in `scratch` to uint8 (height, width, 3); that is filled with 0 if there is a fault.
-inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool fancy, uint8_t* to, Scratch& scratch) {
+// From coefficients in `scratch` to uint8 (height, width, 3); that is filled with 0 if there is a fault.
+inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool smooth, uint8_t* to, Scratch& scratch) {
   const int blocks = shape.blocks();
   scratch.planes.resize(size_t(blocks) * BLOCK);
   for (int block = 0; block < blocks && fault == NO_FAULT; ++block) {
@@ -72,7 +72,6 @@ inline uint8_t to_pixels(const Tables& tables, Shape shape, uint8_t fault, bool 
     std::memset(to, 0, size_t(shape.height) * shape.width * 3);
     return fault;
   }
-  const bool smooth = smooths(shape, fancy);
   by_sampling(shape, [&](auto of) {
     for (int y = 0; y < shape.height; ++y) {
       for (int x = 0; x < shape.width; x += SPAN) {
@@ -94,7 +93,7 @@ inline uint8_t decode_image(const Tables& tables, Shape shape, const uint8_t* fr
   if (fault == NO_FAULT) {
     fault = decode_entropy(tables.huffman, shape, scratch.words.data(), length, scratch.coefficients.data());
   }
-  return to_pixels(tables, shape, fault, fancy, to, scratch);
+  return to_pixels(tables, shape, fault, smooths(shape, fancy), to, scratch);
 }
 
 // One table of a file: its counts and symbols
@@ -140,17 +139,15 @@ inline uint8_t unstuff_scan(const uint8_t* from, const Image& image, std::vector
   return order && intervals.size() == image.interval_count + 1 ? NO_FAULT : BAD_RESTART;
 }
 
-// The coefficients of an image in `scratch`, each interval by one thread from its beginning on
+// The coefficients that are kept of an image in `scratch`, each interval by one thread from its beginning on
 inline uint8_t decode_scan(const uint8_t* data, const Image& image, Scratch& scratch) {
-  const Shape& shape = image.shape;
-  const uint32_t each = shape.mcu_blocks(), blocks = shape.blocks();
-  scratch.coefficients.resize(size_t(blocks) * BLOCK);
+  scratch.coefficients.resize(size_t(image.part.blocks()) * BLOCK);
   uint8_t fault = unstuff_scan(data + image.coded, image, scratch.words, scratch.intervals);
-  const Scan scan{scratch.tables.huffman, scratch.words.data(), shape.luma_blocks(), int(each)};
+  const Scan scan{scratch.tables.huffman, scratch.words.data(), image.shape.luma_blocks(), image.shape.mcu_blocks()};
   for (uint32_t i = 0; i < image.interval_count && fault == NO_FAULT; ++i) {
-    const uint32_t first = i * image.restart * each, end = scratch.intervals[i + 1] * 8;
+    const uint32_t end = scratch.intervals[i + 1] * 8;
     const Span whole{scratch.intervals[i] * 8, end, end, i, i};
-    const Blocks own{scratch.coefficients.data() + size_t(first) * BLOCK, std::min(image.restart * each, blocks - first)};
+    const Blocks own = blocks_of(image.shape, image.region, image.restart, i, scratch.coefficients.data());
     fault = write_span(scan, whole, 0, Sums{}, own, nullptr);
   }
   return fault;
@@ -161,7 +158,7 @@ inline uint8_t decode_file(const uint8_t* data, const Image& image, bool fancy, 
   if (image.fault != NO_FAULT) return image.fault;
   read_tables(data, image, scratch.tables);
   const uint8_t fault = decode_scan(data, image, scratch);
-  return to_pixels(scratch.tables, image.shape, fault, fancy, to, scratch);
+  return to_pixels(scratch.tables, image.part, fault, smooths(image.shape, fancy), to, scratch);
 }
 
 }  // namespace gpufeed::jpeg

@@ -95,8 +95,8 @@ struct Position {
 
 // A position behind a subsequence in one word: bits beyond its end (less than 32), k and block. 0 is the guess, too: the
 // first bit, at a block's and an MCU's beginning. It stands for the state behind a subsequence that needs more bits than
-// there are, too: faults are found when coefficients are written.
-constexpr uint32_t BLOCK_SHIFT = 11, WITHOUT_BLOCK = (1 << BLOCK_SHIFT) - 1;
+// there are, too. DOUBT beside it: codes that cannot be were met. Which fault that is, is found when coefficients are written.
+constexpr uint32_t BLOCK_SHIFT = 11, DOUBT = 1 << 15, STATE = DOUBT - 1, WITHOUT_BLOCK = (1 << BLOCK_SHIFT) - 1;
 GPUFEED_BOTH uint32_t packed(Position at, uint32_t end) {
   return at.bit < end ? 0 : (at.bit - end) | at.k << 5 | at.block << BLOCK_SHIFT;
 }
@@ -141,7 +141,8 @@ struct Scan {
 };
 
 // Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
-// all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well.
+// all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
+// told whether an MCU ends too.
 // A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
 // subsequences of photographs do. One code a turn, whatever it is: threads of a warp stay together though their blocks
 // differ in length.
@@ -158,7 +159,10 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     uint32_t bits = window(high, low, shift);
     uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
     if (entry == 0) entry = longer_code(table, bits);
-    if (entry == 0 && Sink::GUESSES) entry = GUESSED_ENTRY;
+    if (entry == 0 && Sink::GUESSES) {
+      entry = GUESSED_ENTRY;
+      sink.doubt();
+    }
     if (entry == 0) {
       fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
       break;
@@ -189,14 +193,17 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     }
     k += advance;
     if (k >= BLOCK) {
-      if (k > BLOCK && advance < BLOCK && !Sink::GUESSES) {
-        fault = BAD_RUN;
-        break;
+      if (k > BLOCK && advance < BLOCK) {
+        if (!Sink::GUESSES) {
+          fault = BAD_RUN;
+          break;
+        }
+        sink.doubt();
       }
       k = 0;
       if (++block == scan.each) block = 0;
       own = scan.tables + (block < scan.luma ? 0 : 2);
-      if (sink.block()) break;
+      if (sink.block(block == 0)) break;
     }
   }
   at = {fault == NO_FAULT ? bit : 0, k, uint32_t(block)};
@@ -219,6 +226,7 @@ struct Sums {
 struct CountingSink {
   static constexpr bool GUESSES = true;
   Sums sums{};
+  uint32_t doubts = 0;
 
   GPUFEED_BOTH bool dc(int component, int value) {
     if (component == 0) sums.dc[0] += uint32_t(value);
@@ -227,19 +235,20 @@ struct CountingSink {
     return true;
   }
   GPUFEED_BOTH void ac(uint32_t, int) {}
-  GPUFEED_BOTH bool block() {
+  GPUFEED_BOTH bool block(bool) {
     ++sums.blocks;
     return false;
   }
+  GPUFEED_BOTH void doubt() { doubts = DOUBT; }
 };
 
-// The state behind a subsequence that begins in `state`; `sums` becomes what it holds.
+// The state behind a subsequence that begins in `state`, and DOUBT; `sums` becomes what it holds.
 GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t state, Sums& sums) {
   CountingSink sink;
   Position at = unpacked(state, span.begin);
-  decode_span(scan, at, span.end, span.limit, sink);
+  if (decode_span(scan, at, span.end, span.limit, sink) != NO_FAULT) sink.doubt();
   sums = sink.sums;
-  return packed(at, span.end);
+  return packed(at, span.end) | sink.doubts;
 }
 
 // A block of coefficients becomes 0.
@@ -252,13 +261,16 @@ GPUFEED_BOTH void clear_block(int16_t* block) {
 #endif
 }
 
-// Writes coefficients, in zigzag order. A block that begins is cleared first, but for `open`: that one ends in another
-// subsequence, which may have written to it already.
+// Writes coefficients of the blocks that are kept, in zigzag order. A block that begins is cleared first, but for `open`:
+// that one ends in another subsequence, which may have written to it already.
 struct WritingSink {
   static constexpr bool GUESSES = false;
-  int16_t* to;    // of the present block
-  int16_t* last;  // behind the last block of the interval
+  const Region& region;
+  int16_t* to;    // of the present block, or of the next that is kept
   int16_t* open;
+  uint32_t left;  // blocks to come, with the present one
+  uint32_t run;   // MCUs to come, with the present one, until `kept` changes
+  bool kept;
   uint32_t means[3];
 
   GPUFEED_BOTH bool dc(int component, int difference) {
@@ -266,41 +278,83 @@ struct WritingSink {
     if (component == 0) means[0] = sum;
     if (component == 1) means[1] = sum;
     if (component == 2) means[2] = sum;
+    if (!kept) return true;
     const int value = int(sum);
     if (value > MOST_DC || value < -MOST_DC - 1) return false;
     if (to != open) clear_block(to);
     to[0] = int16_t(value);
     return true;
   }
-  GPUFEED_BOTH void ac(uint32_t k, int value) { to[k] = int16_t(value); }
-  GPUFEED_BOTH bool block() {
-    to += BLOCK;
-    return to == last;
+  GPUFEED_BOTH void ac(uint32_t k, int value) {
+    if (kept) to[k] = int16_t(value);
   }
+  GPUFEED_BOTH bool block(bool whole) {
+    if (kept) to += BLOCK;
+    if (whole && --run == 0) {
+      kept = !kept;
+      run = kept ? region.stretch() : region.gap();
+    }
+    return --left == 0;
+  }
+  GPUFEED_BOTH void doubt() {}
 };
 
-// The coefficients of one interval: those of its first block, and how many blocks it has
+// The blocks of one interval: the number of its first in the image, how many it has, and how many up to the last that is
+// kept. coefficients: of the image's region; each: blocks of an MCU.
 struct Blocks {
-  int16_t* first;
-  uint32_t count;
+  const Region& region;
+  int16_t* coefficients;
+  uint32_t each, first, count, needed;
 
-  // The block in which a subsequence ends in the middle, by its end and the sums behind it; null if there is none
+  // Where one begins that is kept; one that is not, where the next begins. number: in the interval
+  GPUFEED_BOTH int16_t* place(uint32_t number) const {
+    const uint32_t block = first + number, mcu = block / each;
+    const uint32_t part = region.has(int(mcu)) ? block - mcu * each : 0;
+    return coefficients + (int64_t(region.before(int(mcu))) * each + part) * BLOCK;
+  }
+
+  // The block in which a subsequence ends in the middle, by its end and the sums behind it; null if it is not kept
   GPUFEED_BOTH int16_t* open(uint32_t end_state, const Sums& behind) const {
-    return unpacked(end_state, 0).k > 0 && behind.blocks < count ? first + int64_t(behind.blocks) * BLOCK : nullptr;
+    const bool found = unpacked(end_state, 0).k > 0 && behind.blocks < needed;
+    return found && region.has(int((first + behind.blocks) / each)) ? place(behind.blocks) : nullptr;
+  }
+
+  // Whether a subsequence must be written: it has what is kept, codes in doubt, or the end of what is needed. last: it
+  // is the last of its interval.
+  GPUFEED_BOTH bool written(uint32_t end_state, uint32_t before, uint32_t behind, bool last) const {
+    if (before >= needed) return false;
+    if (last || (end_state & DOUBT) != 0 || behind >= needed) return true;
+    const uint32_t end = behind + (unpacked(end_state, 0).k > 0 ? 1 : 0);
+    return end > before &&
+           region.before(int((first + end - 1) / each) + 1) > region.before(int((first + before) / each));
   }
 };
+
+// Blocks of interval `number` of an image, with `restart` MCUs each
+GPUFEED_BOTH Blocks blocks_of(Shape shape, const Region& region, uint32_t restart, uint32_t number, int16_t* coefficients) {
+  const uint32_t each = shape.mcu_blocks(), first = number * restart * each, all = shape.blocks() - first;
+  const uint32_t count = all < restart * each ? all : restart * each, end = region.end() * each;
+  return {region, coefficients, each, first, count, end <= first ? 0 : end - first < count ? end - first : count};
+}
 
 // Writes what a subsequence holds. before: the sums of those before it in its interval; open: what Blocks::open says,
-// cleared. Returns what is wrong with it, which counts only if nothing is before it.
+// cleared. Returns what is wrong with it, which counts only if nothing is before it. Nothing behind what is needed is
+// wrong, and no value of what is not kept.
 GPUFEED_BOTH uint8_t write_span(const Scan& scan, const Span& span, uint32_t state, const Sums& before,
                                 const Blocks& blocks, int16_t* open) {
-  if (before.blocks >= blocks.count) return NO_FAULT;  // padding
-  WritingSink sink{blocks.first + int64_t(before.blocks) * BLOCK, blocks.first + int64_t(blocks.count) * BLOCK, open,
+  if (before.blocks >= blocks.needed) return NO_FAULT;  // padding, or behind the window
+  const int mcu = int((blocks.first + before.blocks) / blocks.each);
+  WritingSink sink{blocks.region,
+                   blocks.place(before.blocks),
+                   open,
+                   blocks.needed - before.blocks,
+                   blocks.region.run(mcu),
+                   blocks.region.has(mcu),
                    {before.dc[0], before.dc[1], before.dc[2]}};
   Position at = unpacked(state, span.begin);
   const uint8_t fault = decode_span(scan, at, span.end, span.limit, sink);
   if (fault != NO_FAULT) return fault;
-  if (sink.to == sink.last) return span.limit - at.bit >= 8 ? LEFT_OVER : NO_FAULT;
+  if (sink.left == 0) return blocks.needed == blocks.count && span.limit - at.bit >= 8 ? LEFT_OVER : NO_FAULT;
   return span.end == span.limit ? CUT_OFF : NO_FAULT;
 }
 

@@ -11,7 +11,7 @@ TORCH_LIBRARY(gpufeed, library) {
       "decode_jpegs(Tensor data, Tensor starts, Tensor ends, Tensor tables, int height, int width, int components, "
       "int horizontal, int vertical, bool fancy, int? longest=None) -> (Tensor images, Tensor faults)");
   library.def(
-      "decode_jpeg_files(Tensor data, Tensor files, Tensor offsets, bool fancy) -> "
+      "decode_jpeg_files(Tensor data, Tensor files, Tensor offsets, bool fancy, Tensor? windows=None) -> "
       "(Tensor pixels, Tensor faults, Tensor places)");
   library.def("read_files(Tensor names, Tensor(a!) data, int threads) -> (Tensor offsets, Tensor codes)");
 }

@@ -5,14 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
-from window_fixtures import cases, difference, picture, rows_first, windows_of
+from window_fixtures import cases, difference, parts_of, picture, rows_first, windows_of
 
-from gpufeed.augment.random_resized_crop import Window
+from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.augment.resample import require_resample, resample
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.ragged import Ragged
@@ -31,7 +32,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton.runtime import interpreter
-from window_fixtures import rows_first, cases, difference, picture, windows_of
+from window_fixtures import rows_first, cases, difference, parts_of, picture, windows_of
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.augment.resample import resample
@@ -52,17 +53,20 @@ def check(case, form):
         packed = Ragged.pack(images)
         flat = torch.cat([image.permute(2, 0, 1).reshape(-1) for image in images])
         images = replace(packed, flat=flat, planar=True) if "planes" in form else packed
+    if form == "parts":
+        images = parts_of(case.images, windows_of(case.windows), case.size)
     out = torch.full((len(images), case.size, case.size, 3), 7, dtype=torch.uint8)
     resample(images, windows_of(case.windows), case.size, out=out)
     for sample, image, window in zip(out, case.images, case.windows, strict=True):
         found["rows first"].append(difference(sample, rows_first(image, window, case.size)))
         found["pillow"].append(difference(sample, RandomResizedCrop(case.size).cut(image, window)))
 
-forms = st.sampled_from(["pixels", "planes", "ragged", "ragged planes"])
+forms = st.sampled_from(["pixels", "planes", "ragged", "ragged planes", "parts"])
 always = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 always(given(cases(most_side=33, most_work=40), forms)(check))()
 thin = Window(0, 0, 400, 2, 9, 9, 0, 0, True)  # 89 rows under a filter
 check(SimpleNamespace(images=[picture(400, 2, 5)], windows=[thin], size=9), "pixels")
+check(SimpleNamespace(images=[picture(400, 2, 5)], windows=[thin], size=9), "parts")
 for steps in found.values():
     print(max(each.max() for each in steps), np.mean([(each > 0).mean() for each in steps]))
 """
@@ -118,6 +122,38 @@ def test_the_cpu_form_against_pillows_arithmetic(case):
     assert found.shape == (len(images), case.size, case.size, 3)
     for sample, image, window in zip(found, case.images, case.windows, strict=True):
         assert difference(sample, rows_first(image, window, case.size)).max() <= 1
+
+
+@settings(max_examples=60)
+@given(cases())
+def test_parts_make_the_samples_of_whole_images(case):
+    windows = windows_of(case.windows)
+    parts = parts_of(case.images, windows, case.size)
+    whole = [torch.from_numpy(image) for image in case.images]
+    assert torch.equal(resample(parts, windows, case.size), resample(whole, windows, case.size))
+    turned = torch.arange(len(parts) - 1, -1, -1)
+    again = resample(parts.select(turned), windows.select(turned.numpy()), case.size)
+    assert torch.equal(again.flip(0), resample(whole, windows, case.size))
+
+
+def test_what_windows_need_is_what_lies_under_their_filters():
+    sides = torch.tensor([375]), torch.tensor([500])
+    drawn = RandomResizedCrop(224, seed=1).windows(torch.tensor([0]), 0, *sides)
+    box = [drawn.top, drawn.left, drawn.height, drawn.width]
+    assert drawn.needed(224).tolist() == [[int(side) for side in box]]
+    middle = RandomResizedCrop(224, training=False).windows(torch.tensor([0]), 0, *sides)
+    # rows 16 to 239 of 256, columns 58 to 281 of 341, each made of 1.47 pixels
+    assert middle.needed(224).tolist() == [[21, 83, 333, 333]]
+
+
+def test_parts_that_do_not_cover_their_windows_are_refused():
+    images, window = [picture(40, 50, 0)] * 2, Window(3, 5, 20, 30, 9, 9, 0, 0, False)
+    parts = parts_of(images, windows_of([window] * 2), 9)
+    for moved in ({"top": 2}, {"left": 4}, {"height": 21}, {"width": 31}):
+        with pytest.raises(
+            GpufeedError, match=r"window 1, which needs .* and a part of \[20, 30\] from \[3, 5\]"
+        ):
+            resample(parts, windows_of([window, replace(window, **moved)]), 9)
 
 
 def test_ragged_batches_on_the_cpu_and_a_place_that_is_given():

@@ -55,12 +55,23 @@ def test_photo_jpeg_writes_rates_of_ours_and_others(tmp_path, photographs):
     assert set(found["environment"]) >= {"commit", "versions", "gpu"}
 
 
+def test_photo_jpeg_makes_crops_of_windows_and_of_whole_images(tmp_path, photographs):
+    names = ["ours", "whole"]
+    options = ["--batch-sizes", "4", "--crops", "32", "--only", *names]
+    found = document(tmp_path, "photo_jpeg.py", photographs, *options)
+    ours, whole = found["rates"]
+    assert [row["name"] for row in found["rates"]] == names
+    assert found["ratios"][0]["ours_over_whole"] == rates(ours)[1] / rates(whole)[1]
+    assert ours["left_to_others"]["max"] == whole["left_to_others"]["max"] == 0
+
+
 def test_file_loaders_writes_rates_at_each_number_of_cores(tmp_path, photographs):
-    loaders = ["cuda_jpeg", "dali_gpu"]
+    loaders = ["cuda_jpeg", "dali_gpu", "cuda_jpeg_whole"]
     options = ["--cores", "1", "4096", "--loaders", *loaders, "--batch-size", "4", "--size", "32"]
     found = document(tmp_path, "file_loaders.py", photographs, *options)
-    ours, dali, *many = found["rates"]
+    ours, dali, whole, *many = found["rates"]
     assert 0 < rates(ours)[0] <= rates(ours)[2]
+    assert rates(whole)[0] > 0
     assert (ours["images_per_s"]["n"], ours["cores"], ours["left_to_others"]["max"]) == (2, 1, 0)
     assert "decodes on a CUDA GPU" in dali["skipped"]
     assert all("This process may use" in row["skipped"] for row in many)

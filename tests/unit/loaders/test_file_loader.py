@@ -246,6 +246,19 @@ def test_it_skips_without_the_extension(mixed, monkeypatch):
         opened(mixed, recipe=RECIPE).open()
 
 
+def test_a_wrong_marker_is_for_pillow_wherever_the_windows_are(tmp_path):
+    files = taken()
+    files[20] = files[20][:-2] + b"\xff\xd0" + files[20][-2:]
+    manifest = write_files(tmp_path / "files", files, "jpg", (24, 32))
+    images = by_pillow(manifest)
+    with opened(manifest, recipe=RECIPE, batch_size=16) as loader:
+        for epoch in range(3):
+            for batch in loader:
+                for i, sample in zip(batch.ids.tolist(), batch.images.numpy(), strict=True):
+                    assert np.array_equal(sample, RECIPE.cut(images[i], RECIPE.window(i, epoch, 24, 32)))
+            assert loader.tally.fell_back == {"pillow": epoch + 1}
+
+
 def test_a_transform_of_single_samples_is_refused(mixed):
     with pytest.raises(GpufeedError, match="a transform for each sample in loader cuda_jpeg"):
         opened(mixed, recipe=RECIPE, sample_transform=lambda *one: one[0])

@@ -9,7 +9,14 @@ import torch
 from hostile_fixtures import hostile_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jpeg_batch_fixtures import chessboard, kernels_on_cpu, mixture, with_restarts, with_shared_tables
+from jpeg_batch_fixtures import (
+    chessboard,
+    kernels_on_cpu,
+    mixture,
+    windows_in,
+    with_restarts,
+    with_shared_tables,
+)
 from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
 
 from gpufeed import native
@@ -20,7 +27,9 @@ from gpufeed.decoders.jpeg_parser import Refused, parse
 from gpufeed.decoders.pillow import rgb
 from gpufeed.native.jpeg_op import FAULTS, decode_files
 
-NOT_TAKEN, BAD_RESTART, NOT_SYNCHRONISED = 9, 10, 11
+BAD_MARKER, BAD_CODE, CUT_OFF, LEFT_OVER, NOT_TAKEN, BAD_RESTART, NOT_SYNCHRONISED, BAD_WINDOW = (
+    2, 3, 5, 6, 9, 10, 11, 12,
+)  # fmt: skip
 RESTARTS, MARKER = "it has restart intervals of its own", "a marker inside the scan"
 SMALL = {"SUBSEQUENCE": 64, "MOST_ROUNDS": 10**9, "DCT_TILE": 64, "COLOUR_TILE": 512, "SCAN_THREADS": 128}
 
@@ -51,9 +60,26 @@ def by_batch(files: list[bytes], fancy: bool = True) -> tuple[list[np.ndarray], 
         return [image.numpy() for image in images.views()], faults.tolist()
     data = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
     offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
-    pixels, faults, (starts, heights, widths) = decode_files(data, data, offsets, fancy)
+    pixels, faults, (starts, heights, widths, *_) = decode_files(data, data, offsets, fancy)
     sizes = zip(starts.tolist(), heights.tolist(), widths.tolist(), strict=True)
     return [pixels[a : a + 3 * h * w].view(h, w, 3).numpy() for a, h, w in sizes], faults.tolist()
+
+
+def in_windows(files: list[bytes], windows: np.ndarray) -> tuple[list[np.ndarray | None], list[int]]:
+    """The pixels of windows, from parts that hold little else; None of files that are not taken."""
+    parts, faults = BatchDecoder(torch.device("cpu")).decode(files, torch.from_numpy(windows))
+    found = []
+    places = zip(parts.views(), parts.whole.T.tolist(), windows.tolist(), strict=True)
+    for part, (top, left, height, width), (y, x, h, w) in places:
+        if not height:
+            found.append(None)
+            continue
+        assert top <= y < y + h <= top + len(part) <= height
+        assert left <= x < x + w <= left + part.shape[1] <= width
+        assert len(part) <= h + 32  # one MCU on each side
+        assert part.shape[1] <= w + 64
+        found.append(part.numpy()[y - top : y - top + h, x - left : x - left + w])
+    return found, faults.tolist()
 
 
 def refusal(file: bytes) -> str | None:
@@ -189,6 +215,125 @@ def test_every_cut_is_a_fault(cut_small):
         assert by_batch([file[:-1], file[:-2], file[:start], file[:3], b""])[1] == [NOT_TAKEN] * 5
 
 
+@settings(max_examples=150)
+@given(
+    sampling=st.sampled_from(sorted(SAMPLINGS)),
+    height=st.integers(1, 100),
+    width=st.integers(1, 100),
+    restart=st.sampled_from([0, 1, 3]),
+    seed=st.integers(0, 99),
+)
+def test_windows_have_the_pixels_of_whole_images(cut_small, sampling, height, width, restart, seed):
+    image = picture(height, width, 60)
+    files = [encoded(sampling, image), with_restarts(image, restart_marker_blocks=1 + restart, quality=90)]
+    windows = windows_in([(height, width)] * 2, seed)
+    found, faults = in_windows(files, windows)
+    assert faults == [0, 0]
+    for pixels, file, (y, x, h, w) in zip(found, files, windows.tolist(), strict=True):
+        assert np.array_equal(pixels, turbo(file, True)[y : y + h, x : x + w])
+    assert cut_small(files, windows=windows) == (0, [0, 0])
+
+
+def test_windows_of_a_mixture(kernels, cut_small):
+    files = mixture()
+    images, whole = by_batch(files)
+    for seed in range(3):
+        windows = windows_in([image.shape[:2] for image in images], seed)
+        found, faults = in_windows(files, windows)
+        for pixels, image, right, fault, (y, x, h, w) in zip(
+            found, images, whole, faults, windows.tolist(), strict=True
+        ):
+            if right == 0:
+                assert fault == 0
+                assert np.array_equal(pixels, image[y : y + h, x : x + w])
+        for run in (kernels, cut_small):
+            assert run(files, windows=windows, seed=seed, most_blocks=(2**22, 500)[seed % 2]) == (0, faults)
+
+
+def test_rows_behind_a_window_that_need_many_more_bits(kernels, cut_small):
+    """And fewer: of one file more is decoded than a window needs, of the other too little at first."""
+    smooth, noisy = picture(120, 400, 0), picture(120, 400, 255)
+    for rows in ((smooth, noisy), (noisy, smooth)):
+        file = encoded("4:4:4", np.concatenate(rows), 95)
+        assert len(file) > 10 * 2048 // 8
+        for bottom in (120, 130, 200):
+            windows = np.array([[40, 90, bottom - 40, 200]], np.int32)
+            (found,), faults = in_windows([file], windows)
+            assert faults == [0]
+            assert np.array_equal(found, rgb(file)[40:bottom, 90:290])
+            for run in (kernels, cut_small):
+                assert run([file], windows=windows) == (0, [0])
+
+
+def test_which_damage_a_window_shows(cut_small):
+    """All up to its last block, and markers everywhere; what is behind that block is not decoded."""
+    file = encoded("4:4:4", picture(96, 96, 60))
+    start, scan = file.index(b"\xff\xda") + 14, len(file) - 2
+    behind = file[:scan] + bytes(9) + file[scan:]
+    cut = file[: (start + 3 * scan) // 4] + b"\xff\xd9"
+    early = (
+        file[: start + 40] + b"\xfe" * 9 + file[start + 49 :]
+    )  # no code of the standard tables has nine ones
+    marker = file[: scan - 9] + b"\xff\x01" + file[scan - 7 :]
+    restart = file[:scan] + b"\xff\xd0" + file[scan:]
+    right = turbo(file, True)
+    for window, expected in (
+        ((0, 0, 30, 96), [0, 0, 0, BAD_CODE, BAD_MARKER, BAD_RESTART]),
+        ((40, 20, 20, 30), [0, 0, 0, BAD_CODE, BAD_MARKER, BAD_RESTART]),
+        ((60, 60, 36, 20), [0, 0, CUT_OFF, BAD_CODE, BAD_MARKER, BAD_RESTART]),
+        ((60, 60, 36, 36), [0, LEFT_OVER, CUT_OFF, BAD_CODE, BAD_MARKER, BAD_RESTART]),
+    ):
+        files, windows = [file, behind, cut, early, marker, restart], np.array([window] * 6, np.int32)
+        found, faults = in_windows(files, windows)
+        assert faults == expected
+        y, x, h, w = window
+        for pixels, fault in zip(found, faults, strict=True):
+            assert np.array_equal(pixels, 0 * pixels if fault else right[y : y + h, x : x + w])
+        assert cut_small(files, windows=windows) == (0, faults)
+
+
+@settings(max_examples=200)
+@given(
+    sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
+    changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),
+    cut=st.integers(0, 400),
+    restart=st.sampled_from([0, 1, 7]),
+    seed=st.integers(0, 99),
+)
+def test_windows_of_damaged_files_are_whole_files_or_a_fault(
+    cut_small, sampling, changes, cut, restart, seed
+):
+    image = picture(40, 56, 60)
+    if restart:
+        right = with_restarts(image, restart_marker_blocks=restart, quality=90)
+    else:
+        right = encoded(sampling, image)
+    files = [right, damaged(right, changes, cut), right]
+    images, whole = by_batch(files)
+    windows = windows_in([image.shape[:2] if image.size else (40, 56) for image in images], seed)
+    found, faults = in_windows(files, windows)
+    assert faults[0] == faults[2] == 0
+    if whole[1] == 0:
+        assert faults[1] == 0
+        y, x, h, w = windows[1]
+        assert np.array_equal(found[1], images[1][y : y + h, x : x + w])
+    assert cut_small(files, windows=windows) == (0, faults)
+
+
+def test_windows_that_are_none():
+    file = encoded("4:2:0", picture(40, 50, 9))
+    large = 2**31 - 1
+    wrong = [(-1, 0, 9, 9), (0, -1, 9, 9), (0, 0, 0, 9), (0, 0, 9, 0), (0, 0, 41, 9), (0, 0, 9, 51)]
+    wrong += [(32, 0, 9, 9), (0, 42, 9, 9), (large, 0, large, 9), (0, large, 9, large), (0, 0, -1, 9)]
+    parts, faults = BatchDecoder(torch.device("cpu")).decode(
+        [file, *[file] * len(wrong)], torch.tensor([(0, 0, 40, 50), *wrong], dtype=torch.int32)
+    )
+    assert faults.tolist() == [0, *[BAD_WINDOW] * len(wrong)]
+    assert FAULTS[BAD_WINDOW] == "its window does not lie inside of it"
+    assert not parts.whole[:, 1:].any()
+    assert np.array_equal(parts.views()[0].numpy(), rgb(file))
+
+
 def test_restart_markers_that_are_not_in_order():
     file = with_restarts(picture(64, 64, 60), restart_marker_blocks=2)
     first, second = file.index(b"\xff\xd0"), file.index(b"\xff\xd1")
@@ -277,7 +422,7 @@ def test_no_files_and_files_outside_of_the_buffer():
     for offsets in ([-4, 10], [0, 10**12], [10, 4], [2**62, 2**63 - 1]):
         _, faults, places = decode_files(data, data, torch.tensor(offsets))
         assert faults.tolist() == [1]
-        assert places.tolist() == [[0], [0], [0]]
+        assert not places.any()
 
 
 def test_what_the_op_does_not_take_is_told():
@@ -288,13 +433,21 @@ def test_what_the_op_does_not_take_is_told():
         decode_files(data, data[:8], offsets)
     with pytest.raises(ValueError, match="found: no offsets"):
         decode_files(data, data, offsets[:0])
+    windows = torch.zeros((1, 4), dtype=torch.int32)
+    for wrong in (windows.long(), windows[0], windows[:, :3], windows[:0], windows.repeat(1, 2)[:, ::2]):
+        with pytest.raises(
+            ValueError, match=r"found: windows of .* expected: Int of shape \[1, 4\] on the CPU"
+        ):
+            decode_files(data, data, offsets, windows=wrong)
 
 
 def test_torch_finds_nothing_wrong_with_the_op():
     file = encoded("4:2:0", picture(16, 32, 9))
     data = torch.frombuffer(bytearray(file), dtype=torch.uint8)
-    torch.library.opcheck(
-        torch.ops.gpufeed.decode_jpeg_files.default,
-        (data, data.clone(), torch.tensor([0, len(file)]), True),
-        test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
-    )
+    window = torch.tensor([[3, 4, 9, 20]], dtype=torch.int32)
+    for more in ((), (window,)):
+        torch.library.opcheck(
+            torch.ops.gpufeed.decode_jpeg_files.default,
+            (data, data.clone(), torch.tensor([0, len(file)]), True, *more),
+            test_utils=("test_schema", "test_autograd_registration", "test_faketensor"),
+        )

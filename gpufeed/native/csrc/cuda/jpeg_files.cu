@@ -20,6 +20,7 @@ struct Shared {
   alignas(16) Huffman huffman[4];
   Codes codes[4];
   uint8_t tables[4][HUFFMAN_BYTES];
+  Region region;  // of the image: no register holds where it is
   uint32_t totals[SCAN_WARPS];
   uint32_t count;  // of subsequences to be decoded again
   uint32_t wrong;  // the first subsequence with a fault and that fault, or a fault alone
@@ -157,12 +158,12 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
   return spans;
 }
 
-// Decodes all subsequences until each begins where the one before it ends; false if that took too many rounds.
-// Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits of a
-// state that decide how codes are read.
-__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t spans, uint32_t* starts,
-                            uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
-  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
+// Decodes subsequences `from` to `spans` until each begins where the one before it ends; false if that took too many
+// rounds. Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits
+// of a state that decide how codes are read. Those before `from` agree already.
+__device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t from, uint32_t spans,
+                            uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+  for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
     starts[i] = 0;
     Sums own;
     ends[i] = pass_over(scan, span_of(cuts, i), 0, own) & known;
@@ -171,9 +172,9 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
   for (uint32_t round = 0;; ++round) {
     if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
-      if (i == span_of(cuts, i).first || starts[i] == ends[i - 1]) continue;
-      starts[i] = ends[i - 1];
+    for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
+      if (i == span_of(cuts, i).first || starts[i] == (ends[i - 1] & STATE)) continue;
+      starts[i] = ends[i - 1] & STATE;
       changed[atomicAdd(&shared.count, 1u)] = i;  // in any order: each is decoded by itself
     }
     __syncthreads();
@@ -190,7 +191,30 @@ __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, 
   }
 }
 
-// Each subsequence's sums become those of all before it in the image.
+// Decodes all subsequences up to the last that is needed, which `spans` becomes. Those behind a window are guessed to take
+// as many bits a MCU as the others, and a twelfth of what is needed is added; if that is too little, all are decoded.
+__device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t known, const Image& image, uint32_t& spans,
+                                   uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+  const uint32_t interval = uint32_t(shared.region.end() - 1) / image.restart;
+  const uint32_t first = cuts.interval_count > 1 ? cuts.first_spans[interval] : 0;
+  const uint32_t last = interval + 1 < cuts.interval_count ? cuts.first_spans[interval + 1] : spans;
+  const Blocks blocks = blocks_of(image.shape, shared.region, image.restart, interval, nullptr);
+  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + 1;
+  uint32_t from = 0;
+  spans = blocks.needed < blocks.count && likely < last - first ? first + uint32_t(likely) : last;
+  while (synchronise(scan, cuts, known, from, spans, starts, ends, changed, sums, shared)) {
+    if (spans == last) return true;
+    uint32_t found = 0, total;
+    for (uint32_t i = first + threadIdx.x; i < spans; i += SCAN_THREADS) found += sums[i].blocks;
+    sum_before(found, shared.totals, total);
+    if (total >= blocks.needed) return true;
+    from = spans;
+    spans = last;
+  }
+  return false;
+}
+
+// Each subsequence's sums become those of all before it in the image; behind the last, those of all.
 __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
   Sums carried{};
   for (uint32_t base = 0; base < spans; base += SCAN_THREADS) {
@@ -204,6 +228,7 @@ __device__ void add_up(uint32_t spans, Sums* sums, Shared& shared) {
     if (i < spans) sums[i] = before;
     carried.add(total);
   }
+  if (threadIdx.x == 0) sums[spans] = carried;
   __syncthreads();
 }
 
@@ -223,34 +248,38 @@ __device__ void place_blocks(const Scan& scan, const Cuts& cuts, uint32_t spans,
   __syncthreads();
 }
 
-// The blocks of an interval
-__device__ Blocks blocks_of(const Image& image, uint32_t interval, int16_t* coefficients) {
-  const uint32_t each = image.restart * image.shape.mcu_blocks(), first = interval * each;
-  return {coefficients + int64_t(first) * BLOCK, min(each, image.shape.blocks() - first)};
+// The block in which a subsequence ends in the middle; null if it is not kept, or if its interval ends with it.
+__device__ int16_t* open_block(const Blocks& blocks, const Span& span, uint32_t i, const uint32_t* ends, const Sums* sums) {
+  return span.end == span.limit ? nullptr : blocks.open(ends[i], sums[i + 1].minus(sums[span.first]));
 }
 
-// The block in which a subsequence ends in the middle; null if there is none, or if its interval ends with it.
-__device__ int16_t* open_block(const Image& image, const Cuts& cuts, uint32_t i, const Span& span, const uint32_t* ends,
-                               const Sums* sums, int16_t* coefficients) {
-  if (span.end == span.limit) return nullptr;
-  return blocks_of(image, span.interval, coefficients).open(ends[i], sums[i + 1].minus(sums[span.first]));
-}
-
-// Writes the coefficients of all subsequences; the fault of the first that has one.
+// Writes the coefficients that are kept; the fault of the first subsequence that has one. written: room for the numbers of
+// those that have any
 __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const Image& image, uint32_t spans,
-                                      const uint32_t* starts, const uint32_t* ends, const Sums* sums,
+                                      const uint32_t* starts, const uint32_t* ends, const Sums* sums, uint32_t* written,
                                       int16_t* coefficients, Shared& shared) {
-  if (threadIdx.x == 0) shared.wrong = ALL;
-  for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
-    int16_t* const open = open_block(image, cuts, i, span_of(cuts, i), ends, sums, coefficients);
-    if (open != nullptr) clear_block(open);
-  }
+  const auto own = [&](uint32_t interval) {
+    return blocks_of(image.shape, shared.region, image.restart, interval, coefficients);
+  };
+  if (threadIdx.x == 0) shared.wrong = ALL, shared.count = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
     const Span span = span_of(cuts, i);
-    int16_t* const open = open_block(image, cuts, i, span, ends, sums, coefficients);
-    const uint8_t fault = write_span(scan, span, starts[i], sums[i].minus(sums[span.first]),
-                                     blocks_of(image, span.interval, coefficients), open);
+    const Blocks blocks = own(span.interval);
+    const uint32_t before = sums[span.first].blocks;
+    if (!blocks.written(ends[i], sums[i].blocks - before, sums[i + 1].blocks - before, span.end == span.limit)) continue;
+    written[atomicAdd(&shared.count, 1u)] = i;
+    int16_t* const open = open_block(blocks, span, i, ends, sums);
+    if (open != nullptr) clear_block(open);
+  }
+  __syncthreads();
+  const uint32_t count = shared.count;
+  for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
+    const uint32_t i = written[place];
+    const Span span = span_of(cuts, i);
+    const Blocks blocks = own(span.interval);
+    const uint8_t fault = write_span(scan, span, starts[i], sums[i].minus(sums[span.first]), blocks,
+                                     open_block(blocks, span, i, ends, sums));
     if (fault != NO_FAULT) atomicMin(&shared.wrong, i << 8 | fault);
   }
   __syncthreads();
@@ -264,8 +293,8 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
     if (threadIdx.x == 0) files.faults[image.index] = image.fault;
     return;
   }
-  const uint32_t dct_tiles = tiles_of(image.shape.blocks(), DCT_TILE);
-  const uint32_t colour_tiles = tiles_of(image.shape.spans(), COLOUR_TILE);
+  const uint32_t dct_tiles = tiles_of(image.part.blocks(), DCT_TILE);
+  const uint32_t colour_tiles = tiles_of(image.part.spans(), COLOUR_TILE);
   for (uint32_t i = threadIdx.x; i < dct_tiles; i += SCAN_THREADS) work.dct_images[image.dct_tile + i] = blockIdx.x;
   for (uint32_t i = threadIdx.x; i < colour_tiles; i += SCAN_THREADS) {
     work.colour_images[image.colour_tile + i] = blockIdx.x;
@@ -274,22 +303,23 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
   uint32_t *const first_spans = work.first_spans + image.intervals, *const interval_of = work.interval_of + image.spans;
   uint32_t *const starts = work.starts + image.spans, *const ends = work.ends + image.spans;
   Sums* const sums = work.sums + image.spans;
+  if (threadIdx.x == 0) shared.region = image.region;
   expand_tables(files, image, shared);
   uint8_t fault = unstuff(files.data + image.coded, image, words, intervals, shared);
   if (fault == NO_FAULT) {
     const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
     const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
-    const uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
+    uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
     const bool alike = scan.each > 1 && image.huffman[0] == image.huffman[2] && image.huffman[1] == image.huffman[3];
-    const uint32_t known = alike ? WITHOUT_BLOCK : ALL;
-    if (synchronise(scan, cuts, known, spans, starts, ends, work.changed + image.spans, sums, shared)) {
+    const uint32_t known = alike ? WITHOUT_BLOCK | DOUBT : ALL;
+    if (synchronise_needed(scan, cuts, known, image, spans, starts, ends, work.changed + image.spans, sums, shared)) {
       add_up(spans, sums, shared);
       if (alike) {
         place_blocks(scan, cuts, spans, starts, ends, sums);
         add_up(spans, sums, shared);
       }
-      fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, work.coefficients + image.blocks * BLOCK,
-                                 shared);
+      fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, work.changed + image.spans,
+                                 work.coefficients + image.blocks * BLOCK, shared);
     } else {
       fault = NOT_SYNCHRONISED;
     }
@@ -305,7 +335,7 @@ __global__ void __launch_bounds__(DCT_BLOCKS* LINES) dct_kernel(Files files, int
   __shared__ uint8_t natural[BLOCK];
   __shared__ uint8_t known;  // its fault: other thread blocks may write one meanwhile
   const Image& image = files.images[first + work.dct_images[blockIdx.x]];
-  const Shape shape = image.shape;
+  const Shape shape = image.part;
   const uint32_t quarter = threadIdx.x / BLOCK, k = threadIdx.x % BLOCK;
   if (int(quarter) < shape.components) divisors[quarter][k] = files.data[image.quantisation[quarter] + k];
   if (quarter == 3) natural[k] = natural_place(k);
@@ -349,8 +379,8 @@ __device__ __forceinline__ void any_span_at(Shape shape, const uint8_t* planes, 
 __global__ void __launch_bounds__(COLOUR_THREADS) colour_kernel(Files files, int64_t first, FilesWorkspace work) {
   __shared__ alignas(VECTOR) uint8_t piece[COLOUR_THREADS * SPAN * 3 + VECTOR];
   const Image& image = files.images[first + work.colour_images[blockIdx.x]];
-  const Shape shape = image.shape;
-  const bool sound = files.faults[image.index] == NO_FAULT, smooth = smooths(shape, files.fancy);
+  const Shape shape = image.part;
+  const bool sound = files.faults[image.index] == NO_FAULT, smooth = smooths(image.shape, files.fancy);
   const uint8_t* const planes = work.planes + image.blocks * BLOCK;
   const uint32_t across = (shape.width + SPAN - 1) / SPAN, tile = blockIdx.x - image.colour_tile;
   const uint32_t spans = across * shape.height, end = min(spans, (tile + 1) * COLOUR_TILE);

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -30,12 +31,13 @@ at::Tensor sent(const std::vector<jpeg::Image>& images, const at::Tensor& data) 
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_jpeg_files(const at::Tensor& data, const at::Tensor& files,
-                                                                 const at::Tensor& offsets, bool fancy) {
-  check_decode_jpeg_files(data, files, offsets);
+                                                                 const at::Tensor& offsets, bool fancy,
+                                                                 const std::optional<at::Tensor>& windows) {
+  const int32_t* const kept = check_decode_jpeg_files(data, files, offsets, windows);
   const c10::cuda::CUDAGuard guard(data.device());
   int64_t size = 0;
   std::vector<jpeg::Image> images = jpeg::read_headers(files.const_data_ptr<uint8_t>(), files.numel(),
-                                                       offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size);
+                                                       offsets.const_data_ptr<int64_t>(), offsets.numel() - 1, size, kept);
   const at::Tensor places = places_of(images);
   at::Tensor pixels = at::empty({size}, data.options());
   at::Tensor faults = at::empty({offsets.numel() - 1}, data.options());

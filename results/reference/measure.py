@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -99,7 +99,8 @@ def shares(values: list, count: int) -> list[list]:
 def measure(places: list[Place], parts: list[Axes], warm: list[Axes], first: int) -> bool:
     """Everything in its order; whether all of it went well."""
     needed = together(parts)
-    if not places[0].snakemake("data", needed, first, *DATA, "build_extension"):
+    everywhere = replace(places[0], cores=[core for place in places for core in place.cores])
+    if not everywhere.snakemake("data", needed, first, *DATA, "build_extension"):
         return False
     warming = Place(places[0].run, "warm", places[-1].gpu, places[-1].cores)
     judges = places[:-1] if warm and len(places) > 1 else places

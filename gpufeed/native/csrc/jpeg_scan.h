@@ -2,17 +2,19 @@
 //
 // After S. T. Klein and Y. Wiseman, Parallel Huffman decoding with applications to JPEG files, The Computer Journal 46(5),
 // 2003: a decoder that starts at a wrong bit soon falls into step with the right one. The bits of an interval (a scan, or
-// what lies between two restart markers) are cut into subsequences. Each is decoded from a guessed state, then again from
-// the end state of the one before it until no state changes. The first starts right, so that by induction all are right
-// then. Sums of their blocks and of their DC differences tell where each of them writes.
+// what lies between two restart markers) are cut into subsequences. A few at a time are decoded from a guessed state, then each
+// again from the end state of the one before it until no state changes. The first starts right, so that by induction all are
+// right then. Sums of their blocks and of their DC differences tell where each of them writes. Of the few that begin with one
+// guess, those behind the place where it has come right need not be decoded again.
 #pragma once
 
 #include "jpeg.h"
 
 namespace gpufeed::jpeg {
 
-constexpr uint32_t SUBSEQUENCE = 2048;  // bits
-constexpr uint32_t MOST_ROUNDS = 64;    // in which subsequences may still change
+constexpr uint32_t SUBSEQUENCE = 512;   // bits
+constexpr uint32_t GROUP = 4;           // subsequences in succession that one thread decodes at first, from one guess
+constexpr uint32_t MOST_ROUNDS = 256;   // in which subsequences may still change
 constexpr uint32_t MOST_DC_SIZE = 11, MOST_AC_SIZE = 10;  // bits of a value of 8-bit samples (T.81, table F.2)
 constexpr uint32_t HUFFMAN_BYTES = LONGEST + 256;         // of a table in a file: counts by length, then the symbols
 constexpr uint32_t PADDING_WORDS = 4;   // of zeros behind an image's words, since the reader is ahead of the bits

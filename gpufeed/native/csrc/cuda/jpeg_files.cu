@@ -163,11 +163,17 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
 // of a state that decide how codes are read. Those before `from` agree already.
 __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t from, uint32_t spans,
                             uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
-  for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
-    starts[i] = 0;
-    Sums own;
-    ends[i] = pass_over(scan, span_of(cuts, i), 0, own) & known;
-    sums[i] = own;
+  for (uint32_t group = from + threadIdx.x * GROUP; group < spans; group += SCAN_THREADS * GROUP) {
+    uint32_t state = 0;
+    for (uint32_t i = group; i < min(group + GROUP, spans); ++i) {
+      const Span span = span_of(cuts, i);
+      if (i == span.first) state = 0;
+      starts[i] = state;
+      Sums own;
+      ends[i] = pass_over(scan, span, state, own) & known;
+      sums[i] = own;
+      state = ends[i] & STATE;
+    }
   }
   for (uint32_t round = 0;; ++round) {
     if (threadIdx.x == 0) shared.count = 0;
@@ -199,7 +205,7 @@ __device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t 
   const uint32_t first = cuts.interval_count > 1 ? cuts.first_spans[interval] : 0;
   const uint32_t last = interval + 1 < cuts.interval_count ? cuts.first_spans[interval + 1] : spans;
   const Blocks blocks = blocks_of(image.shape, shared.region, image.restart, interval, nullptr);
-  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + 1;
+  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + GROUP;
   uint32_t from = 0;
   spans = blocks.needed < blocks.count && likely < last - first ? first + uint32_t(likely) : last;
   while (synchronise(scan, cuts, known, from, spans, starts, ends, changed, sums, shared)) {

@@ -46,7 +46,8 @@ GPUFEED_BOTH uint16_t entry_of(uint8_t symbol, uint32_t length, bool dc) {
   return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | size << 5 | advance << 9);
 }
 
-constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(BLOCK) << 9;  // for bits that are no code: one bit that ends a block
+// For bits that are no code: one bit that ends a block. Its bit 16 is in no other entry.
+constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(3 * BLOCK) << 9;
 
 // Entry `place` of Huffman::lookup, as entry_of has it
 GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
@@ -146,11 +147,11 @@ struct Scan {
 // all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
 // told whether an MCU ends too.
 // A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
-// subsequences of photographs do. One code a turn, whatever it is: threads of a warp stay together though their blocks
+// subsequences of photographs do. The fault says then that there were some. One code a turn, whatever it is: threads of a warp stay together though their blocks
 // differ in length.
 template <class Sink>
 GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, uint32_t limit, Sink& sink) {
-  uint32_t word = at.bit / 32, shift = at.bit % 32, bit = at.bit, k = at.k;
+  uint32_t word = at.bit / 32, bit = at.bit, k = at.k, met = 0;
   int block = int(at.block);
   uint32_t high = big_endian(scan.words[word]), low = big_endian(scan.words[word + 1]);
   uint32_t ahead = scan.words[word + 2];
@@ -158,29 +159,24 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
   uint8_t fault = NO_FAULT;
   while (bit < end) {
     const Huffman& table = own[k != 0];
-    uint32_t bits = window(high, low, shift);
+    uint32_t bits = window(high, low, bit);
     uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
     if (entry == 0) entry = longer_code(table, bits);
-    if (entry == 0 && Sink::GUESSES) {
-      entry = GUESSED_ENTRY;
-      sink.doubt();
-    }
-    if (entry == 0) {
+    if (Sink::GUESSES) {
+      if (entry == 0) entry = GUESSED_ENTRY;
+      met |= entry;
+    } else if (entry == 0) {
       fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
       break;
     }
     const uint32_t length = entry & 31, size = entry >> 5 & 15, advance = entry >> 9;
     bits <<= length;
-    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative
-    const int value = int(bits >> 1 >> (31 - size)) - (int32_t(bits) < 0 ? 0 : (1 << size) - 1);
+    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative, and their complement is its amount
+    const uint32_t positive = uint32_t(int32_t(bits) >> 31);  // all ones if it is
+    const int value = int((window(0, ~(bits ^ positive), size) ^ ~positive) + positive + 1);
     bit += length + size;
-    if (bit > limit) {
-      fault = CUT_OFF;
-      break;
-    }
-    shift += length + size;
-    if (shift >= 32) {
-      shift -= 32;
+    if (!Sink::GUESSES && bit > limit) break;
+    if (bit / 32 != word) {
       high = low;
       low = big_endian(ahead);
       ahead = scan.words[++word + 2];
@@ -200,7 +196,7 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
           fault = BAD_RUN;
           break;
         }
-        sink.doubt();
+        met = GUESSED_ENTRY;
       }
       k = 0;
       if (++block == scan.each) block = 0;
@@ -208,8 +204,9 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
       if (sink.block(block == 0)) break;
     }
   }
+  if (fault == NO_FAULT && bit > limit) fault = CUT_OFF;
   at = {fault == NO_FAULT ? bit : 0, k, uint32_t(block)};
-  return fault;
+  return fault == NO_FAULT && met >> 16 != 0 ? BAD_CODE : fault;
 }
 
 // Blocks that a subsequence completes, and its sums of DC differences by component
@@ -228,7 +225,6 @@ struct Sums {
 struct CountingSink {
   static constexpr bool GUESSES = true;
   Sums sums{};
-  uint32_t doubts = 0;
 
   GPUFEED_BOTH bool dc(int component, int value) {
     if (component == 0) sums.dc[0] += uint32_t(value);
@@ -241,16 +237,15 @@ struct CountingSink {
     ++sums.blocks;
     return false;
   }
-  GPUFEED_BOTH void doubt() { doubts = DOUBT; }
 };
 
 // The state behind a subsequence that begins in `state`, and DOUBT; `sums` becomes what it holds.
 GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t state, Sums& sums) {
   CountingSink sink;
   Position at = unpacked(state, span.begin);
-  if (decode_span(scan, at, span.end, span.limit, sink) != NO_FAULT) sink.doubt();
+  const uint8_t fault = decode_span(scan, at, span.end, span.limit, sink);
   sums = sink.sums;
-  return packed(at, span.end) | sink.doubts;
+  return packed(at, span.end) | (fault != NO_FAULT ? DOUBT : 0);
 }
 
 // A block of coefficients becomes 0.
@@ -298,7 +293,6 @@ struct WritingSink {
     }
     return --left == 0;
   }
-  GPUFEED_BOTH void doubt() {}
 };
 
 // The blocks of one interval: the number of its first in the image, how many it has, and how many up to the last that is

@@ -70,6 +70,22 @@ GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, u
   return 0;
 }
 
+// What all AC codes take and do together that lie with their values in the LOOKUP_BITS bits `place`: bits | advance << 4 |
+// 1 << 15 if the last ends the block, which counts as 1 of the advance. 0 if not even one does. table: filled already.
+GPUFEED_BOTH uint16_t steps_entry(const Huffman& table, uint32_t place) {
+  uint32_t bits = 0, advance = 0;
+  while (bits < LOOKUP_BITS) {
+    const uint32_t entry = table.lookup[place << bits & ((1 << LOOKUP_BITS) - 1)], own = (entry & 31) + (entry >> 5 & 15);
+    const bool ends = entry >> 9 == BLOCK;
+    const uint32_t step = ends ? 1 : entry >> 9;
+    if (entry == 0 || bits + own > LOOKUP_BITS || advance + step > BLOCK) break;
+    bits += own;
+    advance += step;
+    if (ends) return uint16_t(bits | advance << 4 | 1 << 15);
+  }
+  return uint16_t(bits | advance << 4);
+}
+
 // Huffman's limit and offset, of codes longer than LOOKUP_BITS
 GPUFEED_BOTH void fill_limits(const Codes& codes, Huffman& to) {
   for (int i = 0; i < 8; ++i) to.limit[i] = to.offset[i] = 0;
@@ -141,14 +157,18 @@ struct Scan {
   const Huffman* tables;  // as Tables has them
   const uint32_t* words;
   int luma, each;         // blocks of brightness, and all blocks, of an MCU
+  const uint16_t* steps = nullptr;  // steps_entry of all places of both tables of AC; for sinks that guess
 };
+
+constexpr uint32_t STEPS = 1;  // whether sinks that guess take several codes of AC in a step
 
 // Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
 // all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
 // told whether an MCU ends too.
 // A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
-// subsequences of photographs do. The fault says then that there were some. One code a turn, whatever it is: threads of a warp stay together though their blocks
-// differ in length.
+// subsequences of photographs do. The fault says then that there were some. It only counts what AC codes are, so that those
+// that lie in LOOKUP_BITS bits are one step, 1.5 codes of photographs in the mean. One step a turn, whatever it is: threads of
+// a warp stay together though their blocks differ in length.
 template <class Sink>
 GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, uint32_t limit, Sink& sink) {
   uint32_t word = at.bit / 32, bit = at.bit, k = at.k, met = 0;
@@ -156,11 +176,14 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
   uint32_t high = big_endian(scan.words[word]), low = big_endian(scan.words[word + 1]);
   uint32_t ahead = scan.words[word + 2];
   const Huffman* own = scan.tables + (block < scan.luma ? 0 : 2);
+  const uint16_t* steps = nullptr;
+  if (Sink::GUESSES) steps = scan.steps + (block < scan.luma ? 0 : 1 << LOOKUP_BITS);
   uint8_t fault = NO_FAULT;
   while (bit < end) {
     const Huffman& table = own[k != 0];
     uint32_t bits = window(high, low, bit);
-    uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
+    const uint32_t place = bits >> (32 - LOOKUP_BITS);
+    uint32_t entry = table.lookup[place];
     if (entry == 0) entry = longer_code(table, bits);
     if (Sink::GUESSES) {
       if (entry == 0) entry = GUESSED_ENTRY;
@@ -174,7 +197,15 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative, and their complement is its amount
     const uint32_t positive = uint32_t(int32_t(bits) >> 31);  // all ones if it is
     const int value = int((window(0, ~(bits ^ positive), size) ^ ~positive) + positive + 1);
-    bit += length + size;
+    uint32_t used = length + size, next = k + advance;
+    if (Sink::GUESSES && STEPS != 0 && k != 0 && bit + LOOKUP_BITS <= end) {
+      const uint32_t found = steps[place], most = k + (found >> 4 & 127);
+      if (found != 0 && most <= BLOCK) {
+        used = found & 15;
+        next = found >> 15 != 0 ? BLOCK : most;
+      }
+    }
+    bit += used;
     if (!Sink::GUESSES && bit > limit) break;
     if (bit / 32 != word) {
       high = low;
@@ -189,7 +220,7 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     } else if (size > 0 && k + advance <= BLOCK) {
       sink.ac(k + advance - 1, value);
     }
-    k += advance;
+    k = next;
     if (k >= BLOCK) {
       if (k > BLOCK && advance < BLOCK) {
         if (!Sink::GUESSES) {
@@ -201,6 +232,7 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
       k = 0;
       if (++block == scan.each) block = 0;
       own = scan.tables + (block < scan.luma ? 0 : 2);
+      if (Sink::GUESSES) steps = scan.steps + (block < scan.luma ? 0 : 1 << LOOKUP_BITS);
       if (sink.block(block == 0)) break;
     }
   }

@@ -18,6 +18,7 @@ constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
 // What the threads of an image share beside global memory
 struct Shared {
   alignas(16) Huffman huffman[4];
+  uint16_t steps[2][1 << LOOKUP_BITS];  // as Scan has them
   Codes codes[4];
   uint8_t tables[4][HUFFMAN_BYTES];
   Region region;  // of the image: no register holds where it is
@@ -73,6 +74,11 @@ __device__ void expand_tables(const Files& files, const Image& image, Shared& sh
     for (uint32_t i = threadIdx.x; i < 256; i += SCAN_THREADS) {
       shared.huffman[table].symbols[i] = symbol_entry(shared.codes[table], symbols, i, dc);
     }
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < (tables / 2) << LOOKUP_BITS; i += SCAN_THREADS) {
+    const uint32_t table = i >> LOOKUP_BITS, place = i & ((1 << LOOKUP_BITS) - 1);
+    shared.steps[table][place] = steps_entry(shared.huffman[2 * table + 1], place);
   }
 }
 
@@ -313,7 +319,8 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
   expand_tables(files, image, shared);
   uint8_t fault = unstuff(files.data + image.coded, image, words, intervals, shared);
   if (fault == NO_FAULT) {
-    const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
+    const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks(),
+                    shared.steps[0]};
     const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
     uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
     const bool alike = scan.each > 1 && image.huffman[0] == image.huffman[2] && image.huffman[1] == image.huffman[3];

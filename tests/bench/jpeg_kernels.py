@@ -31,6 +31,7 @@ from gpufeed.native.toolkit import cuda_toolkit, wheel_includes  # noqa: E402
 CHOICES = [
     {},
     {"STEPS": 0},
+    {"SUBSEQUENCE": 2048, "GROUP": 1, "STEPS": 0, "MOST_ROUNDS": 64},
     *({"SCAN_THREADS": threads} for threads in (128, 256)),
     *({"SUBSEQUENCE": bits, "GROUP": each} for bits, each in ((2048, 1), (1024, 2), (1024, 4), (512, 8))),
     {"SCAN_THREADS": 256, "SCAN_BLOCKS": 5},

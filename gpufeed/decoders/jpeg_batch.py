@@ -13,7 +13,7 @@ class BatchDecoder:
     """Decodes JPEGs of any sizes, samplings and tables in one call; keeps nothing from call to call.
 
     The extension must be loaded. Threads that each have their own stream may call it at once. Beside the
-    files and the images a call takes about 1.15 times the files' bytes on the device, and at most 1 GiB.
+    files and the images a call takes about 1.6 times the files' bytes on the device, and at most 1 GiB.
     """
 
     def __init__(self, device: torch.device):

@@ -30,14 +30,14 @@ from gpufeed.native.toolkit import cuda_toolkit, wheel_includes  # noqa: E402
 
 CHOICES = [
     {},
+    {"STEPS": 0},
+    {"SUBSEQUENCE": 2048, "GROUP": 1, "STEPS": 0, "MOST_ROUNDS": 64},
     *({"SCAN_THREADS": threads} for threads in (128, 256)),
-    *({"SUBSEQUENCE": bits} for bits in (1024, 4096)),
-    {"SCAN_BLOCKS": 3},
+    *({"SUBSEQUENCE": bits, "GROUP": each} for bits, each in ((2048, 1), (1024, 2), (1024, 4), (512, 8))),
     {"SCAN_THREADS": 256, "SCAN_BLOCKS": 5},
     {"SCAN_THREADS": 256, "SCAN_BLOCKS": 6},
     {"SCAN_THREADS": 256, "SUBSEQUENCE": 1024},
-    {"SCAN_THREADS": 256, "SUBSEQUENCE": 4096},
-    {"SCAN_THREADS": 128, "SUBSEQUENCE": 4096, "SCAN_BLOCKS": 8},
+    {"SCAN_THREADS": 128, "GROUP": 8, "SCAN_BLOCKS": 8},
 ]
 COUNTS, CALLS, STREAMS = (256, 1024), 30, 3
 NOT_SYNCHRONISED = 11

@@ -133,12 +133,12 @@ GPUFEED_BOTH Shape part_of(Shape shape, Region region) {
   return {height < tall ? height : tall, width < wide ? width : wide, shape.components, shape.h, shape.v};
 }
 
-// 32 bits from `shift` (0 to 31) on
+// 32 bits from bit `shift` % 32 on
 GPUFEED_BOTH uint32_t window(uint32_t high, uint32_t low, uint32_t shift) {
 #ifdef __CUDA_ARCH__
   return __funnelshift_l(low, high, shift);
 #else
-  return uint32_t((uint64_t(high) << 32 | low) << shift >> 32);
+  return uint32_t((uint64_t(high) << 32 | low) << shift % 32 >> 32);
 #endif
 }
 

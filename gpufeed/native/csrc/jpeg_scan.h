@@ -2,17 +2,19 @@
 //
 // After S. T. Klein and Y. Wiseman, Parallel Huffman decoding with applications to JPEG files, The Computer Journal 46(5),
 // 2003: a decoder that starts at a wrong bit soon falls into step with the right one. The bits of an interval (a scan, or
-// what lies between two restart markers) are cut into subsequences. Each is decoded from a guessed state, then again from
-// the end state of the one before it until no state changes. The first starts right, so that by induction all are right
-// then. Sums of their blocks and of their DC differences tell where each of them writes.
+// what lies between two restart markers) are cut into subsequences. A few at a time are decoded from a guessed state, then each
+// again from the end state of the one before it until no state changes. The first starts right, so that by induction all are
+// right then. Sums of their blocks and of their DC differences tell where each of them writes. Of the few that begin with one
+// guess, those behind the place where it has come right need not be decoded again.
 #pragma once
 
 #include "jpeg.h"
 
 namespace gpufeed::jpeg {
 
-constexpr uint32_t SUBSEQUENCE = 2048;  // bits
-constexpr uint32_t MOST_ROUNDS = 64;    // in which subsequences may still change
+constexpr uint32_t SUBSEQUENCE = 512;   // bits
+constexpr uint32_t GROUP = 4;           // subsequences in succession that one thread decodes at first, from one guess
+constexpr uint32_t MOST_ROUNDS = 256;   // in which subsequences may still change
 constexpr uint32_t MOST_DC_SIZE = 11, MOST_AC_SIZE = 10;  // bits of a value of 8-bit samples (T.81, table F.2)
 constexpr uint32_t HUFFMAN_BYTES = LONGEST + 256;         // of a table in a file: counts by length, then the symbols
 constexpr uint32_t PADDING_WORDS = 4;   // of zeros behind an image's words, since the reader is ahead of the bits
@@ -44,7 +46,8 @@ GPUFEED_BOTH uint16_t entry_of(uint8_t symbol, uint32_t length, bool dc) {
   return size > (dc ? MOST_DC_SIZE : MOST_AC_SIZE) ? 0 : uint16_t(length | size << 5 | advance << 9);
 }
 
-constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(BLOCK) << 9;  // for bits that are no code: one bit that ends a block
+// For bits that are no code: one bit that ends a block. Its bit 16 is in no other entry.
+constexpr uint32_t GUESSED_ENTRY = 1 | uint32_t(3 * BLOCK) << 9;
 
 // Entry `place` of Huffman::lookup, as entry_of has it
 GPUFEED_BOTH uint16_t lookup_entry(const Codes& codes, const uint8_t* symbols, uint32_t place, bool dc) {
@@ -65,6 +68,22 @@ GPUFEED_BOTH uint16_t symbol_entry(const Codes& codes, const uint8_t* symbols, u
     }
   }
   return 0;
+}
+
+// What all AC codes take and do together that lie with their values in the LOOKUP_BITS bits `place`: bits | advance << 4 |
+// 1 << 15 if the last ends the block, which counts as 1 of the advance. 0 if not even one does. table: filled already.
+GPUFEED_BOTH uint16_t steps_entry(const Huffman& table, uint32_t place) {
+  uint32_t bits = 0, advance = 0;
+  while (bits < LOOKUP_BITS) {
+    const uint32_t entry = table.lookup[place << bits & ((1 << LOOKUP_BITS) - 1)], own = (entry & 31) + (entry >> 5 & 15);
+    const bool ends = entry >> 9 == BLOCK;
+    const uint32_t step = ends ? 1 : entry >> 9;
+    if (entry == 0 || bits + own > LOOKUP_BITS || advance + step > BLOCK) break;
+    bits += own;
+    advance += step;
+    if (ends) return uint16_t(bits | advance << 4 | 1 << 15);
+  }
+  return uint16_t(bits | advance << 4);
 }
 
 // Huffman's limit and offset, of codes longer than LOOKUP_BITS
@@ -138,47 +157,57 @@ struct Scan {
   const Huffman* tables;  // as Tables has them
   const uint32_t* words;
   int luma, each;         // blocks of brightness, and all blocks, of an MCU
+  const uint16_t* steps = nullptr;  // steps_entry of all places of both tables of AC; for sinks that guess
 };
+
+constexpr uint32_t STEPS = 1;  // whether sinks that guess take several codes of AC in a step
 
 // Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
 // all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
 // told whether an MCU ends too.
 // A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
-// subsequences of photographs do. One code a turn, whatever it is: threads of a warp stay together though their blocks
-// differ in length.
+// subsequences of photographs do. The fault says then that there were some. It only counts what AC codes are, so that those
+// that lie in LOOKUP_BITS bits are one step, 1.5 codes of photographs in the mean. One step a turn, whatever it is: threads of
+// a warp stay together though their blocks differ in length.
 template <class Sink>
 GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, uint32_t limit, Sink& sink) {
-  uint32_t word = at.bit / 32, shift = at.bit % 32, bit = at.bit, k = at.k;
+  uint32_t word = at.bit / 32, bit = at.bit, k = at.k, met = 0;
   int block = int(at.block);
   uint32_t high = big_endian(scan.words[word]), low = big_endian(scan.words[word + 1]);
   uint32_t ahead = scan.words[word + 2];
   const Huffman* own = scan.tables + (block < scan.luma ? 0 : 2);
+  const uint16_t* steps = nullptr;
+  if (Sink::GUESSES) steps = scan.steps + (block < scan.luma ? 0 : 1 << LOOKUP_BITS);
   uint8_t fault = NO_FAULT;
   while (bit < end) {
     const Huffman& table = own[k != 0];
-    uint32_t bits = window(high, low, shift);
-    uint32_t entry = table.lookup[bits >> (32 - LOOKUP_BITS)];
+    uint32_t bits = window(high, low, bit);
+    const uint32_t place = bits >> (32 - LOOKUP_BITS);
+    uint32_t entry = table.lookup[place];
     if (entry == 0) entry = longer_code(table, bits);
-    if (entry == 0 && Sink::GUESSES) {
-      entry = GUESSED_ENTRY;
-      sink.doubt();
-    }
-    if (entry == 0) {
+    if (Sink::GUESSES) {
+      if (entry == 0) entry = GUESSED_ENTRY;
+      met |= entry;
+    } else if (entry == 0) {
       fault = limit - bit < LONGEST ? CUT_OFF : BAD_CODE;  // what follows the interval decides nothing
       break;
     }
     const uint32_t length = entry & 31, size = entry >> 5 & 15, advance = entry >> 9;
     bits <<= length;
-    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative
-    const int value = int(bits >> 1 >> (31 - size)) - (int32_t(bits) < 0 ? 0 : (1 << size) - 1);
-    bit += length + size;
-    if (bit > limit) {
-      fault = CUT_OFF;
-      break;
+    // T.81, F.2.2.1: `size` bits; where the first of them is 0 the value is negative, and their complement is its amount
+    const uint32_t positive = uint32_t(int32_t(bits) >> 31);  // all ones if it is
+    const int value = int((window(0, ~(bits ^ positive), size) ^ ~positive) + positive + 1);
+    uint32_t used = length + size, next = k + advance;
+    if (Sink::GUESSES && STEPS != 0 && k != 0 && bit + LOOKUP_BITS <= end) {
+      const uint32_t found = steps[place], most = k + (found >> 4 & 127);
+      if (found != 0 && most <= BLOCK) {
+        used = found & 15;
+        next = found >> 15 != 0 ? BLOCK : most;
+      }
     }
-    shift += length + size;
-    if (shift >= 32) {
-      shift -= 32;
+    bit += used;
+    if (!Sink::GUESSES && bit > limit) break;
+    if (bit / 32 != word) {
       high = low;
       low = big_endian(ahead);
       ahead = scan.words[++word + 2];
@@ -191,23 +220,25 @@ GPUFEED_BOTH uint8_t decode_span(const Scan& scan, Position& at, uint32_t end, u
     } else if (size > 0 && k + advance <= BLOCK) {
       sink.ac(k + advance - 1, value);
     }
-    k += advance;
+    k = next;
     if (k >= BLOCK) {
       if (k > BLOCK && advance < BLOCK) {
         if (!Sink::GUESSES) {
           fault = BAD_RUN;
           break;
         }
-        sink.doubt();
+        met = GUESSED_ENTRY;
       }
       k = 0;
       if (++block == scan.each) block = 0;
       own = scan.tables + (block < scan.luma ? 0 : 2);
+      if (Sink::GUESSES) steps = scan.steps + (block < scan.luma ? 0 : 1 << LOOKUP_BITS);
       if (sink.block(block == 0)) break;
     }
   }
+  if (fault == NO_FAULT && bit > limit) fault = CUT_OFF;
   at = {fault == NO_FAULT ? bit : 0, k, uint32_t(block)};
-  return fault;
+  return fault == NO_FAULT && met >> 16 != 0 ? BAD_CODE : fault;
 }
 
 // Blocks that a subsequence completes, and its sums of DC differences by component
@@ -226,7 +257,6 @@ struct Sums {
 struct CountingSink {
   static constexpr bool GUESSES = true;
   Sums sums{};
-  uint32_t doubts = 0;
 
   GPUFEED_BOTH bool dc(int component, int value) {
     if (component == 0) sums.dc[0] += uint32_t(value);
@@ -239,16 +269,15 @@ struct CountingSink {
     ++sums.blocks;
     return false;
   }
-  GPUFEED_BOTH void doubt() { doubts = DOUBT; }
 };
 
 // The state behind a subsequence that begins in `state`, and DOUBT; `sums` becomes what it holds.
 GPUFEED_BOTH uint32_t pass_over(const Scan& scan, const Span& span, uint32_t state, Sums& sums) {
   CountingSink sink;
   Position at = unpacked(state, span.begin);
-  if (decode_span(scan, at, span.end, span.limit, sink) != NO_FAULT) sink.doubt();
+  const uint8_t fault = decode_span(scan, at, span.end, span.limit, sink);
   sums = sink.sums;
-  return packed(at, span.end) | sink.doubts;
+  return packed(at, span.end) | (fault != NO_FAULT ? DOUBT : 0);
 }
 
 // A block of coefficients becomes 0.
@@ -296,7 +325,6 @@ struct WritingSink {
     }
     return --left == 0;
   }
-  GPUFEED_BOTH void doubt() {}
 };
 
 // The blocks of one interval: the number of its first in the image, how many it has, and how many up to the last that is

@@ -366,6 +366,29 @@ def test_components_that_share_all_tables_synchronise(kernels):
     assert kernels(files) == (0, [0] * 3)
 
 
+def test_many_codes_of_one_bit(kernels, cut_small):
+    """Sixteen zeros are one bit, so that eleven bits would be 176 coefficients: no step of a block."""
+    file, random = encoded("grayscale", picture(400, 400, 9)), np.random.default_rng(0)
+    table, scan = file.index(b"\xff\xc4\x00\xb5\x10"), file.index(b"\xff\xda")
+    codes = bytes([1, 1, *[0] * 14, 0xF0, 0x00])  # sixteen zeros, and the end of a block
+    head = file[:table] + b"\xff\xc4\x00\x15\x10" + codes + file[table + 2 + 0xB5 : scan + 10]
+    blocks = ["00" + "0" * number + "10" for number in random.integers(0, 4, 2500)]
+    files = []
+    for runs in (blocks, [*blocks[:999], "00" + "0" * 11 + "10", *blocks[1000:]]):
+        bits = "".join(runs)
+        bits += "1" * (-len(bits) % 8)
+        files.append(head + int(bits, 2).to_bytes(len(bits) // 8, "big") + b"\xff\xd9")
+    images, faults = by_batch(files)
+    assert faults == [0, 4]
+    assert (images[0] == 128).all()
+    below = np.array(
+        [[300, 300, 50, 50]] * 2, np.int32
+    )  # of the damage, which is met where nothing is written
+    for run in (kernels, cut_small):
+        assert run(files) == (0, [0, 4])
+        assert run(files, windows=below) == (0, [0, 4])
+
+
 def test_more_intervals_than_threads(kernels, cut_small):
     files = [with_restarts(picture(300, 400, 30), restart_marker_blocks=1, subsampling=0)]
     for run in (kernels, cut_small):

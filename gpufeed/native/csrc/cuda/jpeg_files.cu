@@ -18,11 +18,12 @@ constexpr uint32_t LOADED = 16;  // bytes that a thread takes at a time
 // What the threads of an image share beside global memory
 struct Shared {
   alignas(16) Huffman huffman[4];
+  uint16_t steps[2][1 << LOOKUP_BITS];  // as Scan has them
   Codes codes[4];
   uint8_t tables[4][HUFFMAN_BYTES];
   Region region;  // of the image: no register holds where it is
   uint32_t totals[SCAN_WARPS];
-  uint32_t count;  // of subsequences to be decoded again
+  uint32_t counts[2];  // of subsequences to be decoded again, in this round and in the next
   uint32_t wrong;  // the first subsequence with a fault and that fault, or a fault alone
 };
 
@@ -73,6 +74,11 @@ __device__ void expand_tables(const Files& files, const Image& image, Shared& sh
     for (uint32_t i = threadIdx.x; i < 256; i += SCAN_THREADS) {
       shared.huffman[table].symbols[i] = symbol_entry(shared.codes[table], symbols, i, dc);
     }
+  }
+  __syncthreads();
+  for (uint32_t i = threadIdx.x; i < (tables / 2) << LOOKUP_BITS; i += SCAN_THREADS) {
+    const uint32_t table = i >> LOOKUP_BITS, place = i & ((1 << LOOKUP_BITS) - 1);
+    shared.steps[table][place] = steps_entry(shared.huffman[2 * table + 1], place);
   }
 }
 
@@ -159,47 +165,62 @@ __device__ uint32_t cut_intervals(const Cuts& cuts, uint32_t* first_spans, uint3
 }
 
 // Decodes subsequences `from` to `spans` until each begins where the one before it ends; false if that took too many
-// rounds. Every round reads what the round before has left, so that the count of rounds is always the same. known: the bits
-// of a state that decide how codes are read. Those before `from` agree already.
+// rounds. Every round reads what the round before has left, so that the count of rounds is always the same, and finds what
+// the next has to do. known: the bits of a state that decide how codes are read. Those before `from` agree already.
 __device__ bool synchronise(const Scan& scan, const Cuts& cuts, uint32_t known, uint32_t from, uint32_t spans,
-                            uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+                            uint32_t* starts, uint32_t* ends, uint32_t* const (&changed)[2], Sums* sums, Shared& shared) {
+  for (uint32_t group = from + threadIdx.x * GROUP; group < spans; group += SCAN_THREADS * GROUP) {
+    uint32_t state = 0;
+    for (uint32_t i = group; i < min(group + GROUP, spans); ++i) {
+      const Span span = span_of(cuts, i);
+      if (i == span.first) state = 0;
+      starts[i] = state;
+      Sums own;
+      ends[i] = pass_over(scan, span, state, own) & known;
+      sums[i] = own;
+      state = ends[i] & STATE;
+    }
+  }
+  if (threadIdx.x == 0) shared.counts[0] = 0;
+  __syncthreads();
   for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
-    starts[i] = 0;
-    Sums own;
-    ends[i] = pass_over(scan, span_of(cuts, i), 0, own) & known;
-    sums[i] = own;
+    if (i != span_of(cuts, i).first && starts[i] != (ends[i - 1] & STATE)) {
+      changed[0][atomicAdd(&shared.counts[0], 1u)] = i;  // in any order: each is decoded by itself
+    }
   }
   for (uint32_t round = 0;; ++round) {
-    if (threadIdx.x == 0) shared.count = 0;
     __syncthreads();
-    for (uint32_t i = from + threadIdx.x; i < spans; i += SCAN_THREADS) {
-      if (i == span_of(cuts, i).first || starts[i] == (ends[i - 1] & STATE)) continue;
-      starts[i] = ends[i - 1] & STATE;
-      changed[atomicAdd(&shared.count, 1u)] = i;  // in any order: each is decoded by itself
-    }
-    __syncthreads();
-    const uint32_t count = shared.count;
-    if (count == 0) return true;
-    if (round == MOST_ROUNDS) return false;
+    const uint32_t* const list = changed[round % 2];
+    const uint32_t count = shared.counts[round % 2];
+    if (count == 0 || round == MOST_ROUNDS) return count == 0;
+    if (threadIdx.x == 0) shared.counts[1 - round % 2] = 0;
     for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
-      const uint32_t i = changed[place];
-      Sums own;
-      ends[i] = pass_over(scan, span_of(cuts, i), starts[i], own) & known;
-      sums[i] = own;
+      starts[list[place]] = ends[list[place] - 1] & STATE;
     }
     __syncthreads();
+    for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
+      const uint32_t i = list[place];
+      const Span span = span_of(cuts, i);
+      Sums own;
+      const uint32_t end = pass_over(scan, span, starts[i], own) & known;
+      ends[i] = end;
+      sums[i] = own;
+      if (span.end != span.limit && i + 1 < spans && starts[i + 1] != (end & STATE)) {
+        changed[1 - round % 2][atomicAdd(&shared.counts[1 - round % 2], 1u)] = i + 1;
+      }
+    }
   }
 }
 
 // Decodes all subsequences up to the last that is needed, which `spans` becomes. Those behind a window are guessed to take
 // as many bits a MCU as the others, and a twelfth of what is needed is added; if that is too little, all are decoded.
 __device__ bool synchronise_needed(const Scan& scan, const Cuts& cuts, uint32_t known, const Image& image, uint32_t& spans,
-                                   uint32_t* starts, uint32_t* ends, uint32_t* changed, Sums* sums, Shared& shared) {
+                                   uint32_t* starts, uint32_t* ends, uint32_t* const (&changed)[2], Sums* sums, Shared& shared) {
   const uint32_t interval = uint32_t(shared.region.end() - 1) / image.restart;
   const uint32_t first = cuts.interval_count > 1 ? cuts.first_spans[interval] : 0;
   const uint32_t last = interval + 1 < cuts.interval_count ? cuts.first_spans[interval + 1] : spans;
   const Blocks blocks = blocks_of(image.shape, shared.region, image.restart, interval, nullptr);
-  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + 1;
+  const uint64_t likely = uint64_t(last - first) * blocks.needed * 13 / (uint64_t(blocks.count) * 12) + GROUP;
   uint32_t from = 0;
   spans = blocks.needed < blocks.count && likely < last - first ? first + uint32_t(likely) : last;
   while (synchronise(scan, cuts, known, from, spans, starts, ends, changed, sums, shared)) {
@@ -261,19 +282,19 @@ __device__ uint8_t write_coefficients(const Scan& scan, const Cuts& cuts, const 
   const auto own = [&](uint32_t interval) {
     return blocks_of(image.shape, shared.region, image.restart, interval, coefficients);
   };
-  if (threadIdx.x == 0) shared.wrong = ALL, shared.count = 0;
+  if (threadIdx.x == 0) shared.wrong = ALL, shared.counts[0] = 0;
   __syncthreads();
   for (uint32_t i = threadIdx.x; i < spans; i += SCAN_THREADS) {
     const Span span = span_of(cuts, i);
     const Blocks blocks = own(span.interval);
     const uint32_t before = sums[span.first].blocks;
     if (!blocks.written(ends[i], sums[i].blocks - before, sums[i + 1].blocks - before, span.end == span.limit)) continue;
-    written[atomicAdd(&shared.count, 1u)] = i;
+    written[atomicAdd(&shared.counts[0], 1u)] = i;
     int16_t* const open = open_block(blocks, span, i, ends, sums);
     if (open != nullptr) clear_block(open);
   }
   __syncthreads();
-  const uint32_t count = shared.count;
+  const uint32_t count = shared.counts[0];
   for (uint32_t place = threadIdx.x; place < count; place += SCAN_THREADS) {
     const uint32_t i = written[place];
     const Span span = span_of(cuts, i);
@@ -307,18 +328,20 @@ __global__ void __launch_bounds__(SCAN_THREADS, SCAN_BLOCKS) entropy_kernel(File
   expand_tables(files, image, shared);
   uint8_t fault = unstuff(files.data + image.coded, image, words, intervals, shared);
   if (fault == NO_FAULT) {
-    const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks()};
+    const Scan scan{shared.huffman, words, image.shape.luma_blocks(), image.shape.mcu_blocks(),
+                    shared.steps[0]};
     const Cuts cuts{intervals, first_spans, interval_of, image.interval_count, SUBSEQUENCE};
     uint32_t spans = cut_intervals(cuts, first_spans, interval_of, shared);
     const bool alike = scan.each > 1 && image.huffman[0] == image.huffman[2] && image.huffman[1] == image.huffman[3];
     const uint32_t known = alike ? WITHOUT_BLOCK | DOUBT : ALL;
-    if (synchronise_needed(scan, cuts, known, image, spans, starts, ends, work.changed + image.spans, sums, shared)) {
+    uint32_t* const changed[2] = {work.changed + image.spans, work.changed_next + image.spans};
+    if (synchronise_needed(scan, cuts, known, image, spans, starts, ends, changed, sums, shared)) {
       add_up(spans, sums, shared);
       if (alike) {
         place_blocks(scan, cuts, spans, starts, ends, sums);
         add_up(spans, sums, shared);
       }
-      fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, work.changed + image.spans,
+      fault = write_coefficients(scan, cuts, image, spans, starts, ends, sums, changed[0],
                                  work.coefficients + image.blocks * BLOCK, shared);
     } else {
       fault = NOT_SYNCHRONISED;

@@ -26,6 +26,7 @@ struct FilesWorkspace {
   uint32_t* starts;        // (spans) states, as `packed` has them
   uint32_t* ends;          // (spans)
   uint32_t* changed;       // (spans) numbers of those that must be decoded again
+  uint32_t* changed_next;  // (spans) in the next round
   uint32_t* interval_of;   // (spans)
   uint32_t* intervals;     // (intervals)
   uint32_t* first_spans;   // (intervals)
@@ -45,7 +46,7 @@ inline FilesWorkspace workspace_in(uint8_t* memory, const Chunk& chunk) {
   };
   take(work.words, chunk.words);
   take(work.sums, chunk.spans);
-  for (uint32_t** part : {&work.starts, &work.ends, &work.changed, &work.interval_of}) take(*part, chunk.spans);
+  for (uint32_t** part : {&work.starts, &work.ends, &work.changed, &work.changed_next, &work.interval_of}) take(*part, chunk.spans);
   for (uint32_t** part : {&work.intervals, &work.first_spans}) take(*part, chunk.intervals);
   take(work.dct_images, chunk.dct_tiles);
   take(work.colour_images, chunk.colour_tiles);

@@ -37,7 +37,8 @@ GROWN, GROWN_MIDDLE, GROWN_STEP = (
 )  # last third of the waits over the first and middle, and of a step
 GROWN_LEAST = 24  # fetches, or groups of as many as there are workers
 MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # a growth that is more than caches filling
-PYTHON_CPU, PYTHON_HELD = 0.5, 0.6  # of the steps' time: this thread works, and keeps the interpreter's lock
+# Of the steps' time: this thread works, of which a busy machine takes half, and keeps the interpreter's lock.
+PYTHON_CPU, PYTHON_HELD = 0.3, 0.6
 BOUND = 1.05  # times the step's time: CPU work for a batch that all cores together cannot do in time
 SUFFICES = 0.9  # of what the limit allows: more workers are then named ahead of a stage
 DOMINANT = 0.5  # of all stages
@@ -327,7 +328,7 @@ class Diagnosis:
             f"Python keeps the host busy for {held:.0%} of a step, most often at {line}.",
             {"share_of_step": held, "cpu_share_of_step": cpu},
             "Replace Python loops in the step by operations on whole tensors, or move them out of it.",
-            1 / (1 - min(held, cpu) * self.au) if min(held, cpu) * self.au < 1 else None,
+            1 / (1 - held * self.au) if held * self.au < 1 else None,
         )
 
     def memory(self) -> Cause | None:

@@ -34,13 +34,15 @@ def watch(
     held_device_bytes: int = HELD_DEVICE_BYTES,
     burst: int = BURST,
     quiet: bool = False,
+    deep: bool = False,
 ) -> Watch:
     """Return an iterable over the batches of `loader` that measures the loop around it.
 
     accumulate: batches whose gradients make one step of the optimiser. device: where the model trains; if not
     given, the current GPU once CUDA is in use, else the CPU. out: the file that the result is written to, or
     None. held_host_bytes, held_device_bytes: memory that batches may be held in. burst: batches held at most;
-    with 0 none is. quiet: print no table when the process ends.
+    with 0 none is. quiet: print no table when the process ends. deep: after the first epoch, or before a
+    result, measure once, in seconds, what each stage of a DataLoader takes, on some samples made anew.
     """
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"watch() got {type(loader).__name__}; expected an iterable of batches")
@@ -60,11 +62,12 @@ def watch(
     record = known[1] if known and known[0]() is loader else None
     if record is None or record.pid != os.getpid():
         record = Stretches(accumulate, burst, asked)
+        record.deep = loader if deep else None
         atexit.register(_at_exit, record, path, quiet)
         with suppress(TypeError):  # a list has no weak references: to wrap it again is another measurement
             _KNOWN[id(loader)] = weakref.ref(loader), record
     kind = ResumableWatch if callable(getattr(loader, "state_dict", None)) else Watch
-    again = partial(watch, **counts, device=asked, out=path, quiet=quiet)
+    again = partial(watch, **counts, device=asked, out=path, quiet=quiet, deep=deep)
     return kind(loader, record, again)
 
 

@@ -72,7 +72,7 @@ class Watch:
             setattr(self.loader, name, value)
 
     def result(self) -> dict[str, Any]:
-        """Return the result so far, as in watch.json; waits until the device has done its work."""
+        """Return the result so far, as in watch.json; waits for the device and for stages to be measured."""
         return result.result(self.record, wait=True)
 
     def table(self) -> str:
@@ -109,10 +109,11 @@ class WatchedEpoch:
         # what the loader raised while batches were fetched to be held
         self.ended: Exception | None = None
         self.steps: int | None = None  # of this epoch, if known
-        self.number, self.began = -1, time.perf_counter()
+        self.number, self.began = -1, 0.0
         if self.here:
             self.end_epoch()
-            self.number = self.record.begin_epoch()
+            self.number, self.began = self.record.begin_epoch(), time.perf_counter()
+            self.record.signs.begin_epoch(self.began)
         self.inner = iter(watch.loader)
         if self.inner is watch.loader:  # it continues where the last pass stopped
             self.held = watch.kept
@@ -133,7 +134,9 @@ class WatchedEpoch:
         if record.at == 1:
             self.steps = self.length()
             self.plan(self.steps)
-        if record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0)):
+        stocks = record.enter(self.steps, self.ready, getattr(self.inner, "_num_workers", 0))
+        record.signs.enter(record.steps, getattr(self.inner, "_workers", ()))
+        if stocks:
             self.stock()
         record.started()
         began = time.perf_counter()
@@ -151,6 +154,7 @@ class WatchedEpoch:
             record.epoch_start_seconds.append(ended - self.began)
             self.first_bytes = batches.held_bytes(batch)
         record.leave(batches.samples(batch), ended - began)
+        record.signs.leave()
         return batch
 
     def take(self, check: bool = False) -> Any:
@@ -161,12 +165,21 @@ class WatchedEpoch:
         if self.ended is not None:
             error, self.ended = self.ended, None
             raise error
-        return self.checked() if check else next(self.inner)
+        return self.checked() if check else self.fetch()
+
+    def fetch(self) -> Any:
+        """Return the loader's next batch."""
+        record, began = self.record, time.perf_counter()
+        batch = next(self.inner)
+        if self.here:
+            stocked = record.phase == "stock"
+            record.signs.fetch(record.steps, record.at, stocked, time.perf_counter() - began)
+        return batch
 
     def checked(self) -> Any:
         """Fetch a batch; where that moves a random state, no batch is held from then on."""
         before = batches.random_states(self.record.device)
-        batch = next(self.inner)
+        batch = self.fetch()
         after = batches.random_states(self.record.device)
         if whose := " and ".join(name for name in before if before[name] != after[name]):
             self.record.stop_bursts(
@@ -188,6 +201,7 @@ class WatchedEpoch:
             device_limit = min(device_limit, int(FREE_SHARE * torch.cuda.mem_get_info(record.device)[0]))
         fit = min(host_limit // max(1, host), device_limit // max(1, device))
         of_loader, seen = queue(self.watch.loader), self.ready() is not None
+        record.signs.loader = settings(self.watch.loader, of_loader, host)
         record.sizes = sizes(record.burst, record.accumulate, length, fit, of_loader, seen, record.ranks)
         if record.sizes.why:
             record.stop_bursts(record.sizes.why)
@@ -250,8 +264,23 @@ class WatchedEpoch:
         """Write what the epochs so far have shown, without waiting for the device."""
         record = self.record
         record.drop()
+        record.signs.end_epoch()
         if record.steps and record.clock:
+            result.measure_stages(record)
             result.write(record, self.watch.out)
+
+
+def settings(loader: Any, of_queue: Queue, host_bytes: int) -> dict[str, Any]:
+    """Return what causes ask of a loader. workers: None if unknown. host_bytes: of a batch."""
+    workers, ahead = of_queue or (None, 0)
+    pinned, persistent = (bool(getattr(loader, name, False)) for name in ("pin_memory", "persistent_workers"))
+    return {
+        "workers": workers,
+        "ahead": ahead,
+        "persistent": persistent,
+        "pinned": pinned,
+        "host_bytes": host_bytes,
+    }
 
 
 def queue(loader: Any) -> Queue:

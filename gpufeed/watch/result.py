@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.system import statistics
 from gpufeed.system.environment import cpu_model, versions
+from gpufeed.watch import causes, stages
 from gpufeed.watch.stretches import ALONE, END, Stretches
 
 log = logging.getLogger("gpufeed")
@@ -90,6 +92,9 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
     """Return the measurement so far. wait: until the device has passed the end of every stretch."""
     if record.clock:
         record.read(wait)
+    if wait:
+        measure_stages(record)
+        measure_copy(record)
     device = record.clock.device if record.clock else record.device
     stretches = counted(record.done, record.between is not None)
     rates = pairs(stretches)
@@ -106,18 +111,42 @@ def result(record: Stretches, wait: bool) -> dict[str, Any]:
         "compute_only": rate([alone for _, alone in rates]),
         "data_stall_share": stall_share(record.done),
         "epoch_start_seconds": record.epoch_start_seconds,
-        "copy_seconds": None,
+        "copy_seconds": record.copied and record.copied[0],
+        "copy_seconds_pinned": record.copied and record.copied[1],
+        "growth": record.signs.growth(),
+        "stages": record.stages,
         "stretches": [{name: one[name] for name in SHOWN} for one in stretches],
         "held": record.held,
         "verdict": "",
         "not_measured": not_measured(record, device),
         "versions": installed(),
     }
+    found |= causes.diagnosis(found, record.signs, device.type)
     return found | {"verdict": verdict(found, record)}
 
 
+def measure_stages(record: Stretches) -> None:
+    """Measure the stages of the loader, once, if they are asked for; the other ranks wait for the first."""
+    loader, record.deep = record.deep, None
+    if loader is None or record.rank or record.pid != os.getpid():
+        return
+    try:
+        record.stages = stages.measure(loader)
+    except stages.Unmeasured as reason:
+        record.unstaged = str(reason)
+
+
+def measure_copy(record: Stretches) -> None:
+    """Measure the copy of a batch to the GPU, once, if it comes on the host and the GPU has room for two."""
+    size, clock = record.signs.loader.get("host_bytes"), record.clock
+    if record.copied or not size or not clock or not clock.cuda or record.pid != os.getpid():
+        return
+    if torch.cuda.mem_get_info(clock.device)[0] > 2 * size:
+        record.copied = stages.copies(size, record.signs.loader["pinned"], clock.device)
+
+
 def verdict(found: Mapping[str, Any], record: Stretches) -> str:
-    """Return the result in a sentence or two; no cause is named."""
+    """Return the result in a sentence or two, and the first cause in another."""
     au, end, alone = found["au"], found["end_to_end"], found["compute_only"]
     unit = "samples/s" if found["batch_samples"] else "batches/s"
     if not au["n"]:
@@ -133,6 +162,10 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
         )
     if record.between:
         said += f" Compute-only is the time between batches, since {record.between}."
+    if found["causes"]:
+        said += f" {found['causes'][0]['said']}"
+    elif au["n"]:
+        said += " No cause is sure enough to be named."
     return said
 
 
@@ -145,6 +178,8 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
         said.append("Samples of a batch: no array with a length was found in it; rates count batches.")
     if paused := sum(one["paused"] for one in record.done):
         said.append(f"{paused} stretches with a pause in a step, such as an evaluation or a checkpoint.")
+    if record.unstaged:
+        said.append(f"Stages of the loader: {record.unstaged}.")
     if record.ranks > 1:
         said.append("Other ranks: the numbers are those of rank 0, which waits for the others in its steps.")
     if record.between:
@@ -155,7 +190,7 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return a result in about ten lines."""
+    """Return a result in at most ten lines: the numbers, the verdict, the first changes."""
 
     def number(one: Mapping[str, Any], key: str, factor: float, digits: int) -> str:
         low, value, high = (
@@ -165,20 +200,18 @@ def table(found: Mapping[str, Any]) -> str:
 
     unit = "samples/s" if found["batch_samples"] else "batches/s"
     starts, stall = found["epoch_start_seconds"], found["data_stall_share"]
-    held = found["held"]
     rows = {
-        "steps, epochs, ranks": f"{found['steps']:,}, {found['epochs']}, {found['ranks']}",
-        "device": found["device"],
         "accelerator utilization, %": number(found["au"], "value", 100, 1),
         f"end to end, {unit}": number(found["end_to_end"], "samples_per_second", 1, 0),
         f"compute-only, {unit}": number(found["compute_only"], "samples_per_second", 1, 0),
         "data stall, % of end to end": "-" if stall is None else f"{100 * stall:.1f}",
         "start of an epoch, s": f"{np.median(starts):.2f}" if starts else "-",
-        "batches held": f"{held['batches']}, {(held['host_bytes'] + held['device_bytes']) / 2**20:.0f} MiB",
     }
     width = max(map(len, rows))
+    counts = f"{found['steps']:,} steps, {found['epochs']} epochs, {found['ranks']} ranks"
     lines = [f"  {name:<{width}}  {value}" for name, value in rows.items()]
-    return "\n".join(["gpufeed.watch", *lines, found["verdict"]])
+    changes = [f"  - {one}" for one in causes.told(found["causes"])]
+    return "\n".join([f"gpufeed.watch: {counts}, {found['device']}", *lines, found["verdict"], *changes])
 
 
 def write(record: Stretches, path: Path | None, wait: bool = False) -> dict[str, Any]:

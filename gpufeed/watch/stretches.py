@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import distributed
 
+from gpufeed.watch.signs import Signs
+
 END, ALONE = "end_to_end", "compute_only"
 ORDER = (END, ALONE, ALONE, END)
 CHECKED = 16  # steps of the first epoch whose fetches are looked at before a batch is held
@@ -241,6 +243,11 @@ class Stretches:
         self.step_s = 0.0  # of a step of the last bursts
         self.left_at = 0.0
         self.earliest, self.probe = 0, None  # the end of a settle phase, and a mark in it
+        self.signs = Signs()
+        self.deep: Any = None  # the loader, until its stages are measured
+        self.stages: dict[str, Any] | None = None
+        self.unstaged: str | None = None  # why the stages were not measured
+        self.copied: tuple[float, float] | None = None  # seconds of a batch, as it is and if it were pinned
 
     @property
     def device(self) -> torch.device:
@@ -358,6 +365,8 @@ class Stretches:
             self.step_s = max(self.step_s, median(stretch.body_s))
         if stretch.ready and ready:
             stretch.drained = drained(stretch.ready, ready, workers)
+            if stretch.kind == END and any(ready):
+                self.signs.full.append(ready[0] / sum(ready))
         self.position += 1
         self.unread.append(stretch)
         self.read(wait=False)

@@ -23,6 +23,10 @@ LETTERS = 34  # of a name in a figure
 MOST = 400  # stretches of a table, and of a kind in a figure
 END, ALONE = "end_to_end", "compute_only"
 KINDS = {END: ("end to end", style.BLUE, "o"), ALONE: ("compute only", style.VERMILION, "^")}
+GROWTH = (  # in growth, as a row, and its factor
+    ("host_bytes_per_step", "growth of memory, MiB in 1,000 steps", 1000 / 2**20),
+    ("fetch_seconds_per_step", "growth of a fetch, ms in 1,000 steps", 1e6),
+)
 METHODS = {
     "stock_and_burst": "The next batches were held, and the same training steps ran over them at full speed.",
     "between_batches": "No batch was held: compute-only time is that between two requests for a batch.",
@@ -59,6 +63,7 @@ def page(runs: Mapping[str, Mapping[str, Any]]) -> str:
             css=style.part("report.css"),
             script=style.part("wide.js"),
             plural=wording.plural,
+            coded=coded,
             utilization=utilization(runs),
             runs=[run(name, found, number) for number, (name, found) in enumerate(runs.items())],
         )
@@ -74,6 +79,8 @@ def run(name: str, found: Mapping[str, Any], number: int) -> dict[str, Any]:
         "method": METHODS[found["method"]],
         "unit": unit,
         "numbers": numbers(found, unit),
+        "causes": found.get("causes", []),
+        "stages": stage_rows(found.get("stages")),
         "rates": rates(found, unit, size, f"rates-{number}"),
         "stretches": [stretch(one, size) for one in found["stretches"][:MOST]],
         "folded": len(found["stretches"]) > FOLDED,
@@ -96,7 +103,38 @@ def numbers(found: Mapping[str, Any], unit: str) -> list[tuple[str, str, str]]:
         ("data stall, of the time of a step", *valued(stall, {}, wording.tenths)),
         ("first batch of an epoch, median", first, spread),
         ("copy of a batch to the device", *valued(copied, {}, time)),
+        *growth(found.get("growth", {})),
     ]
+
+
+def coded(text: str) -> Markup:
+    """Return a text whose parts in backticks are code."""
+    parts = text.split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>" if at % 2 else "{}").format(one) for at, one in enumerate(parts)
+    )
+
+
+def growth(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the rows of what grows over the steps, where that is known."""
+    rows = []
+    for key, name, factor in GROWTH:
+        one = found.get(key, {})
+        if one.get("value") is not None:
+            scaled = {end: one[end] and factor * one[end] for end in ("low", "high")}
+            rows.append(
+                (name, *valued(factor * one["value"], {**scaled, "n": one["n"]}, wording.three_figures))
+            )
+    return rows
+
+
+def stage_rows(found: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
+    """Return rows of a stage, its time for a batch, and what the training would be without it."""
+    if not found:
+        return []
+    worth = found["at_most"]
+    said = {name: f"{worth[name]:.2f} times as fast" if name in worth else "-" for name in found["seconds"]}
+    return [(name, time(seconds), said[name]) for name, seconds in found["seconds"].items()]
 
 
 def valued(value: float | None, of: Mapping[str, Any], say) -> tuple[str, str]:

@@ -244,3 +244,25 @@ def test_two_ranks_train_as_unwatched_and_measure_the_same_steps(tmp_path, monke
         assert watched == unwatched
     assert ranks[0][2] == ranks[1][2]
     assert {kind for kind, _, _ in ranks[0][2]} == {"end_to_end", "compute_only"}
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_stages_are_measured_beside_a_gpu_and_losses_stay(pinned):
+    def made():
+        return fixtures.loader_of(60, workers=2, pin_memory=pinned)
+
+    watched = watch(made(), deep=True)
+    assert fixtures.train(watched, 2, device="cuda") == fixtures.train(made(), 2, device="cuda")
+    found = watched.result()
+    assert found["stages"]["seconds"]["decode"] > 0
+    assert found["copy_seconds"] > 0
+    assert found["copy_seconds_pinned"] > 0
+
+
+def test_a_loader_without_pinning_is_named():
+    watched = watch([torch.zeros(2**25, dtype=torch.uint8)] * 60, burst=4)
+    for batch in watched:
+        batch.to("cuda").float().sum()
+    found = watched.result()
+    assert found["copy_seconds"] > 1.2 * found["copy_seconds_pinned"] > 0
+    assert "pinning" in [one["name"] for one in found["causes"]]

@@ -1,4 +1,4 @@
-"""Planted slowdowns: the utilization that each leaves, and what gpufeed.watch says of the cheapest."""
+"""Planted slowdowns: the utilization that each leaves; what gpufeed.watch says of the cheapest, and why."""
 
 from dataclasses import replace
 
@@ -71,3 +71,27 @@ def test_watch_finds_the_planted_utilization(name, framework):
     assert found["method"] == "stock_and_burst"
     assert found["au"]["n"] >= 4
     assert found["au"]["value"] == pytest.approx(case.truth(), abs=TOLERANCE)
+
+
+# shorter than in the bench, which runs them all: tests/bench/watch_causes.py
+CAUSES = {
+    "slow read": {"batches": 60},
+    "slow transform": {"batches": 80},
+    "too few workers": {"batches": 80},
+    "workers anew each epoch": {"epochs": 3},
+    "Python-bound step": {"batches": 80},
+    "compute-bound": {"batches": 60},
+}
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAUSES)
+def test_watch_names_the_planted_cause(name):
+    case = replace(BY_NAME[name], **CAUSES[name])
+    watched = gpufeed.watch(planted.made_loader(case), out=None, quiet=True, burst=planted.BURST, deep=True)
+    planted.train(case, watched)
+    found = watched.result()
+    first = found["causes"][0]["name"] if found["causes"] else None
+    # a machine that is too busy may leave it open
+    assert first == case.cause or (first is None and case.cause == planted.NOTHING), found["causes"]

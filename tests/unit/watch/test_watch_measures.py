@@ -146,12 +146,12 @@ def test_a_step_with_an_evaluation_in_it_is_left_out():
     assert all(not one["first_step"] <= 20 < one["first_step"] + one["steps"] for one in found["stretches"])
 
 
-def test_the_table_has_about_ten_lines():
+def test_the_table_has_at_most_ten_lines():
     watched = watch(fixtures.loader_of(200))
     for _ in watched:
         pass
     table = watched.table()
-    assert 9 <= len(table.splitlines()) <= 11
+    assert 7 <= len(table.splitlines()) <= 10
     assert "accelerator utilization" in table
     assert watched.result()["verdict"] in table
 

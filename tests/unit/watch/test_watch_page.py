@@ -31,6 +31,10 @@ def test_the_page_has_the_numbers_with_interval_and_n():
         "first batch of an epoch, median 875 ms at most 1.50 s, n = 2",
         "copy of a batch to the device not measured",
         "The GPU waits for input 20 % of the time.",
+        "decode. Decode on the device. At most 1.25 times as fast. memory. Keep loss.item() . cuda:0",
+        "decode Decoding takes 40 ms of the 50 ms that one process needs for a batch. memory Memory grows",
+        "decode 40.0 ms 1.25 times as fast",
+        "growth of memory, MiB in 1,000 steps",
         "cuda:0, NVIDIA H100 80GB HBM3 · 1 process · 260 steps · 2 epochs · 64 samples a batch",
         "The copy to the device is made by the loop and counts as compute.",
         "At most 10 batches held at a time (3.0 GiB, not copied).",
@@ -73,6 +77,7 @@ def test_what_the_reader_wrote_is_escaped():
         "not_measured": [HOSTILE],
         "device": HOSTILE,
         "versions": {HOSTILE: HOSTILE},
+        "causes": [{"name": HOSTILE, "said": HOSTILE, "seen": {}, "change": HOSTILE, "at_most": 2.0}],
     }
     found = made.watched(6, **hostile, stretches=[stretch])
     html = watch_page.page({HOSTILE: found, "$\\frac": found})

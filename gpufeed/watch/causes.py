@@ -1,0 +1,420 @@
+"""Why a watched loop is below its limit: causes, what was seen, what to change, and what that could bring.
+
+Every threshold is here. A cause that is not sure is not named.
+"""
+
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from gpufeed.system.environment import cores_allowed
+from gpufeed.system.host_memory import free_host_bytes
+from gpufeed.watch.signs import Signs, slope
+from gpufeed.watch.stages import COLLATE, DECODE, READ, TRANSFORM
+
+# Below this loss no loader is worth a change, and a busy machine scatters by as much.
+LOSS, SURE = 0.08, 0.97  # SURE: the upper end of the interval of utilization, where there is one
+LITTLE = (
+    0.15  # of the time: a loss that nobody waits for at the fetch is no reason to say that nothing is lost
+)
+STALL = 1 / 3  # of the loss that must be seen as waiting at the fetch, else something else is slow
+FULL = 0.8  # of the loader's queue lies ready: it keeps up, and what is waited for is the handing over
+HANDED_S = 2e-3  # what a worker needs to hand a batch over: one that is made sooner is no work for it
+START, START_PERSISTENT = 0.05, 0.15  # of an epoch; workers that stay still make their first batch alone
+# A fetch is late by so many steps, and at least so long: a scheduler's hiccup is shorter.
+LATE_STEPS, LATE_S = 5, 0.1
+LATE_FETCHES, LATE_MOST = 2, 0.02  # how many there are at least, and which share of all at most
+LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # what they take of the run, and of all that fetches take too long
+LATE_BODIES = 1 / 3  # late steps may take so much of that: a busy machine is late everywhere
+GROWN, GROWN_MIDDLE, GROWN_STEP = (
+    3,
+    1.3,
+    0.2,
+)  # last third of the waits over the first and middle, and of a step
+GROWN_LEAST = 24  # fetches, or groups of as many as there are workers
+MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # a growth that is more than caches filling
+# Of the steps' time: this thread works, of which a busy machine takes half, and keeps the interpreter's lock.
+PYTHON_CPU, PYTHON_HELD = 0.3, 0.6
+BOUND = 1.05  # times the step's time: CPU work for a batch that all cores together cannot do in time
+SUFFICES = 0.9  # of what the limit allows: more workers are then named ahead of a stage
+DOMINANT = 0.5  # of all stages
+DELAYED = 0.3  # of the workers' time: they had no core
+SHM = 0.5  # of the free /dev/shm that full queues take
+COPIED = 0.2  # of a step's time
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """name: one word or two. said: what was seen, in a sentence. seen: the same as numbers, units in names.
+
+    at_most: how many times as fast the training can be without it; None where that is not known.
+    """
+
+    name: str
+    said: str
+    seen: dict[str, float]
+    change: str
+    at_most: float | None = None
+
+
+CHANGES = {
+    READ: "Keep the files in memory or on a local disk, or pack them into large files.",
+    DECODE: "Store the samples at the size that training needs, or decode on the device "
+    '(`torchvision.io.decode_jpeg(..., device="cuda")`, DALI).',
+    TRANSFORM: "Do fixed transforms once and store the result; do random ones on whole batches on the device "
+    "(`torchvision.transforms.v2`).",
+    COLLATE: "Let `collate_fn` stack arrays of one size and do nothing else.",
+}
+DOES = {READ: "reading", DECODE: "decoding", TRANSFORM: "transforming", COLLATE: "`collate_fn`"}
+
+
+def times(value: float) -> str:
+    return f"{value:.2f} times"
+
+
+def ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+class Diagnosis:
+    """The causes of one result."""
+
+    def __init__(self, found: Mapping[str, Any], signs: Signs, device: str):
+        self.found, self.signs, self.device = found, signs, device
+        self.loader, self.cores = signs.loader, cores_allowed()
+        self.au = found["au"]["value"]
+        size = found["batch_samples"] or 1
+        if self.au is not None:
+            self.now_s = size / found["end_to_end"]["samples_per_second"]
+            self.step_s = self.au * self.now_s
+        self.limit = max(1.0, 1 / self.au) if self.au else None
+        self.steady = [(step, at, seconds) for step, at, seconds, stocked in signs.fetches if not stocked]
+
+    def named(self) -> list[Cause]:
+        """Return all causes that are sure, the one that could bring most first, then risks."""
+        if self.au is None:
+            return []
+        of_loader = list(self.of_loader()) if self.input_bound and not self.keeps_up else []
+        if growth := self.growth():
+            of_loader.insert(0 if growth.seen["share_of_waits"] >= DOMINANT else len(of_loader), growth)
+        groups = [of_loader, *([one] if one else [] for one in (self.slow(), self.start(), self.python()))]
+        groups = sorted(filter(None, groups), key=lambda group: -(group[0].at_most or 1.0))
+        risks = [one for one in (self.memory(), self.shared_memory(), self.copy()) if one]
+        nothing = [] if groups or self.input_bound or self.au < 1 - LITTLE else [self.nothing()]
+        return [one for group in groups for one in group] + risks + nothing
+
+    @property
+    def input_bound(self) -> bool:
+        high, loss = self.found["au"]["high"], 1 - self.au
+        stall = self.found["data_stall_share"] or 0.0
+        return loss >= LOSS and (high is None or high < SURE) and stall >= STALL * loss
+
+    @property
+    def keeps_up(self) -> bool:
+        return bool(self.signs.full) and median(self.signs.full) >= FULL
+
+    def nothing(self) -> Cause:
+        return Cause(
+            "nothing",
+            f"The steps are the limit: no loader could make them more than {times(self.limit)} as fast.",
+            {"accelerator_utilization": self.au},
+            "Leave the loader as it is; a faster model, precision or device is what is left.",
+            self.limit,
+        )
+
+    def without(self, seconds: float) -> float:
+        """Return how many times as fast the training is whose loader needs so long for a batch."""
+        rest = seconds + self.step_s if self.loader.get("workers") == 0 else max(seconds, self.step_s)
+        return max(1.0, min(self.limit, self.now_s / rest))
+
+    def of_loader(self) -> Iterator[Cause]:
+        """Yield the causes of a loader that is too slow at all times."""
+        workers = self.loader.get("workers")
+        if workers is None:
+            yield Cause(
+                "loader",
+                f"The loader needs {ms(self.now_s)} for a batch, a step {ms(self.step_s)}.",
+                {"batch_seconds": self.now_s, "step_seconds": self.step_s},
+                "Give the loader more threads or processes; gpufeed cannot look into this kind.",
+                self.limit,
+            )
+        elif workers == 0:
+            if stage := self.stage(self.now_s - self.step_s):
+                yield stage
+            if self.now_s - self.step_s > HANDED_S:
+                yield self.workers(0, self.now_s - self.step_s, 0.0)
+        else:
+            yield from self.of_workers(workers)
+
+    def of_workers(self, workers: int) -> Iterator[Cause]:
+        if not (seen := self.signs.per_batch()):
+            return  # nobody knows whether they wait or work
+        cpu_s, delayed = seen
+        at_best_s = cpu_s / self.cores  # no faster than all cores together
+        bound = at_best_s >= BOUND * self.step_s
+        stage = self.stage(self.now_s)
+        more = self.workers(workers, self.now_s, at_best_s)
+        starved = (delayed or 0.0) >= DELAYED
+        many = workers > self.cores and (bound or starved)
+        if many or (bound and workers == self.cores and not stage):
+            yield Cause(
+                "cores",
+                f"{workers} workers share {self.cores} cores: their work for a batch takes {ms(cpu_s)} of "
+                f"a core, so that all cores together need {ms(at_best_s)}, and a step {ms(self.step_s)}.",
+                {"workers": workers, "cores": self.cores, "cpu_seconds_per_batch": cpu_s}
+                | ({} if delayed is None else {"share_without_core": delayed}),
+                f"Use `num_workers={self.cores}` and give the job more cores, or make a sample cheaper.",
+                self.limit,
+            )
+            more = None
+        elif workers >= self.cores and (bound or starved or stage):
+            more = None if bound or starved else more
+        elif more.at_most >= SUFFICES * self.limit or not stage:
+            yield more
+            more = None
+        yield from filter(None, (stage, more))
+
+    def workers(self, workers: int, batch_s: float, at_best_s: float) -> Cause:
+        """More worker processes. batch_s: between two batches now; at_best_s: at least, by the cores."""
+        needed = max(workers + 1, math.ceil(max(1, workers) * batch_s / self.step_s))
+        new = min(needed, max(self.cores, workers + 1))
+        then_s = max(at_best_s, max(1, workers) * batch_s / new)
+        if workers:
+            said = f"With {workers} worker{'s' * (workers > 1)} a batch comes every {ms(batch_s)}, "
+            said += f"and a step takes {ms(self.step_s)}."
+        else:
+            said = f"No worker processes: each step of {ms(self.step_s)} waits {ms(batch_s)} for its batch."
+        seen = {
+            "workers": workers,
+            "cores": self.cores,
+            "batch_seconds": batch_s,
+            "step_seconds": self.step_s,
+        }
+        most = max(1.0, min(self.limit, self.now_s / max(self.step_s, then_s)))
+        stays = "" if self.loader.get("persistent") else ", persistent_workers=True"
+        return Cause("workers", said, seen, f"Use `DataLoader(..., num_workers={new}{stays})`.", most)
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of each stage in what one process needs for a batch; empty without deep=True."""
+        seconds = self.found["stages"]["seconds"] if self.found["stages"] else {}
+        whole = sum(seconds.values())
+        return {name: one / whole for name, one in seconds.items()} if whole else {}
+
+    def worth(self) -> dict[str, float]:
+        """Return how many times as fast the training could be, at most, without each stage."""
+        if self.au is None:
+            return {}
+        batch_s = self.now_s - (0 if self.loader.get("workers") else self.step_s)
+        return {name: self.without(batch_s * (1 - share)) for name, share in self.shares().items()}
+
+    def stage(self, batch_s: float) -> Cause | None:
+        """The stage that takes most of a batch."""
+        name, share = max(self.shares().items(), key=lambda one: one[1], default=("", 0.0))
+        if share < DOMINANT:
+            return None
+        seconds = self.found["stages"]["seconds"]
+        whole = sum(seconds.values())
+        said = (
+            f"{DOES[name]} takes {ms(seconds[name])} of the {ms(whole)} that one process needs for a batch."
+        )
+        seen = {"seconds_per_batch": seconds[name], "share_of_stages": share}
+        return Cause(
+            name, said[0].upper() + said[1:], seen, CHANGES[name], self.without(batch_s * (1 - share))
+        )
+
+    def growth(self) -> Cause | None:
+        """A loader that gets slower over the steps, or over those of each epoch."""
+        whole, each = self.grown(self.steady), self.grown(sorted(self.steady, key=lambda one: one[1]))
+        _, delayed = self.signs.per_batch() or (0.0, None)
+        if not (whole or each) or not self.input_bound or (delayed or 0.0) >= DELAYED:
+            return None  # workers without a core may be slowed down by other processes
+        (first, last), of = whole or each, "steps" if whole else "steps of an epoch"
+        mean = fmean(seconds for *_, seconds in self.steady)
+        share = max(0.0, mean - first) / mean
+        return Cause(
+            "growth",
+            f"The loader gets slower: a fetch waits {ms(first)} in the first third of the {of}, "
+            f"{ms(last)} in the last.",
+            {"first_third_seconds": first, "last_third_seconds": last, "share_of_waits": share},
+            "Look for what the dataset or its `collate_fn` keeps or searches: lists, caches, open files; "
+            "`persistent_workers=False` starts each epoch anew.",
+            min(self.limit, (mean + self.step_s) / (mean * (1 - share) + self.step_s)),
+        )
+
+    def grown(self, fetches: Sequence[tuple[int, int, float]]) -> tuple[float, float] | None:
+        """Return the waits of the first and the last third, if they grow all the time."""
+        size = max(1, self.loader.get("workers") or 1)  # as many batches come at once
+        waits = [fmean(one[2] for one in fetches[at : at + size]) for at in range(0, len(fetches), size)]
+        third = len(waits) // 3
+        if 3 * third < GROWN_LEAST:
+            return None
+        first, middle, last = (median(waits[third * part :][:third]) for part in range(3))
+        more = middle > GROWN_MIDDLE * first and last > max(GROWN_MIDDLE * middle, GROWN * first)
+        if not more or last - first < GROWN_STEP * self.step_s:
+            return None
+        return (first, last) if (slope(list(enumerate(waits)))["low"] or 0) > 0 else None
+
+    def slow(self) -> Cause | None:
+        """A few samples that hold up all others."""
+        bodies = [seconds for seconds, _ in self.signs.bodies]
+        if len(self.signs.fetches) < GROWN_LEAST or not bodies:
+            return None
+        excess = []
+        for kind in (False, True):
+            waits = [seconds for *_, seconds, stocked in self.signs.fetches if stocked is kind]
+            usual = median(waits) if waits else 0.0
+            excess += [seconds - usual for seconds in waits]
+        usual = median(bodies)
+        least = max(LATE_S, LATE_STEPS * usual)
+        late = [seconds for seconds in excess if seconds > least]
+        of_bodies = sum(seconds - usual for seconds in bodies if seconds - usual > least)
+        whole = sum(bodies) + sum(seconds for *_, seconds, _ in self.signs.fetches)
+        share, of_waits = sum(late) / whole, sum(late) / max(1e-9, sum(one for one in excess if one > 0))
+        few = LATE_FETCHES <= len(late) <= max(LATE_FETCHES, LATE_MOST * len(excess))
+        if not few or share < LATE_SHARE or of_waits < LATE_OF_WAITS or of_bodies > LATE_BODIES * sum(late):
+            return None
+        return Cause(
+            "slow sample",
+            f"{len(late)} of {len(excess):,} batches came {median(late):.2g} s late, which is {share:.0%} of "
+            "the time: one slow sample blocks its batch, and all after it.",
+            {"late_batches": len(late), "median_seconds_late": median(late), "share_of_time": share},
+            "Find the samples that take longest (time `dataset[i]`) and store them smaller, or raise "
+            "`prefetch_factor` to cover them; `DataLoader(..., in_order=False)` lets others pass.",
+            1 / (1 - share),
+        )
+
+    def start(self) -> Cause | None:
+        """The first batch of each epoch but the first one."""
+        starts, epochs = self.found["epoch_start_seconds"][1:], self.signs.epoch_s[1:]
+        count = min(len(starts), len(epochs))
+        if not count or not self.steady:
+            return None
+        usual = median(seconds for *_, seconds in self.steady)
+        first = median(starts[:count])
+        share = max(0.0, first - usual) / max(median(epochs[:count]), first)
+        anew = bool(self.loader.get("workers")) and not self.loader.get("persistent")
+        if share < (START if anew else START_PERSISTENT):
+            return None
+        why = "workers start anew each epoch" if anew else "the queue is empty at each start"
+        change = (
+            "Use `DataLoader(..., persistent_workers=True)`."
+            if anew
+            else "Make epochs longer (repeat the sampler), or what `__iter__` does at their start shorter."
+        )
+        return Cause(
+            "epoch start",
+            f"The first batch of an epoch takes {first:.2g} s, {share:.0%} of the epoch: {why}.",
+            {"first_batch_seconds": first, "share_of_epoch": share, "epochs": count},
+            change,
+            1 / (1 - share),
+        )
+
+    def python(self) -> Cause | None:
+        """Steps in which the interpreter itself is busy: neither torch's operations nor a wait."""
+        held = self.signs.knocks and self.signs.knocks.share()
+        if held is None or not self.signs.bodies:
+            return None
+        cpu = sum(one for _, one in self.signs.bodies) / sum(one for one, _ in self.signs.bodies)
+        if held < PYTHON_HELD or cpu < PYTHON_CPU:
+            return None
+        line, _ = max(self.signs.knocks.lines.items(), key=lambda one: one[1])
+        return Cause(
+            "python",
+            f"Python keeps the host busy for {held:.0%} of a step, most often at {line}.",
+            {"share_of_step": held, "cpu_share_of_step": cpu},
+            "Replace Python loops in the step by operations on whole tensors, or move them out of it.",
+            1 / (1 - held * self.au) if held * self.au < 1 else None,
+        )
+
+    def memory(self) -> Cause | None:
+        """Memory of this process and its workers that grows with the steps."""
+        slope, looks = self.found["growth"]["host_bytes_per_step"], self.signs.looks
+        late = looks[len(looks) // 3 :]
+        if (slope["low"] or 0) <= 0 or late[-1].step - late[0].step < MEMORY_STEPS:
+            return None
+        grown, half = late[-1].memory - late[0].memory, late[len(late) // 2].memory
+        steady = min(half - late[0].memory, late[-1].memory - half) > grown / 4  # not once
+        if grown < max(MEMORY_BYTES, MEMORY_SHARE * late[0].memory) or not steady:
+            return None
+        left = free_host_bytes() / slope["value"]
+        return Cause(
+            "memory",
+            f"Memory of the training and its workers grows by {slope['value'] / 2**20:.3g} MiB a step ("
+            f"{slope['low'] / 2**20:.3g} to {slope['high'] / 2**20:.3g}); the rest lasts {left:,.0f} steps.",
+            {
+                "bytes_per_step": slope["value"],
+                "low": slope["low"],
+                "high": slope["high"],
+                "steps_left": left,
+            },
+            "Look for a list that each step or sample extends, such as losses kept with their graphs "
+            "(`loss.item()`, `loss.detach()`).",
+        )
+
+    def shared_memory(self) -> Cause | None:
+        """A /dev/shm that full queues of batches could fill."""
+        ahead, size = self.loader.get("ahead") or 0, self.loader.get("host_bytes") or 0
+        if not ahead or not SHARED_MEMORY.is_dir():
+            return None
+        whole = shutil.disk_usage(SHARED_MEMORY).total
+        if ahead * size < SHM * whole:
+            return None
+        return Cause(
+            "shared memory",
+            f"Full queues of {ahead} batches take {ahead * size / 2**20:,.0f} MiB of the "
+            f"{whole / 2**20:,.0f} MiB of {SHARED_MEMORY}: workers may die with a bus error.",
+            {"queue_bytes": ahead * size, "shm_bytes": whole},
+            "Give the container more (`docker run --shm-size=8g`), or lower `prefetch_factor`.",
+        )
+
+    def copy(self) -> Cause | None:
+        """Copies to the GPU, from memory that is not pinned or longer than a step allows."""
+        size = self.loader.get("host_bytes") or 0
+        if self.device != "cuda" or not size:
+            return None
+        copied = self.found["copy_seconds"]
+        pinned = self.found["copy_seconds_pinned"]
+        seen = {"batch_bytes": size}
+        if copied is not None:
+            seen |= {"copy_seconds": copied, "copy_seconds_pinned": pinned}
+        if not self.loader.get("pinned"):
+            saved = max(0.0, (copied or 0.0) - (pinned or 0.0))
+            if copied is not None and saved < (1 - SURE) * self.now_s:
+                return None
+            return Cause(
+                "pinning",
+                f"Batches of {size / 2**20:.3g} MiB come in pageable memory: the host waits for their copy.",
+                seen,
+                "Use `DataLoader(..., pin_memory=True)` and `.to(device, non_blocking=True)`.",
+                self.now_s / max(1e-9, self.now_s - saved) if saved < self.now_s and copied else None,
+            )
+        if copied is None or copied < COPIED * self.now_s:
+            return None
+        return Cause(
+            "copy",
+            f"The copy of a batch takes {ms(copied)} of a step's {ms(self.now_s)}, even from pinned memory.",
+            seen,
+            "Copy uint8 and make floats on the GPU, or copy the next batch in a stream of its own.",
+            self.now_s / max(1e-9, self.now_s - copied),
+        )
+
+
+def diagnosis(found: Mapping[str, Any], signs: Signs, device: str) -> dict[str, Any]:
+    """Return the causes of a result, and its stages with what each is worth, as in watch.json."""
+    one, stages = Diagnosis(found, signs, device), found["stages"]
+    told = [asdict(cause) for cause in one.named()]
+    return {"causes": told, "stages": stages and {**stages, "at_most": one.worth()}}
+
+
+def told(found: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
+    """Return the first changes, a line each, with the most that each could bring."""
+    lines = []
+    for one in found[:most]:
+        brings = "" if one["at_most"] is None else f" (at most {times(one['at_most'])} as fast)"
+        lines.append(f"{one['name']}: {one['change'].removesuffix('.')}{brings}.")
+    return lines

@@ -1,0 +1,212 @@
+"""Signs of causes on the host while a loop trains: fetches, workers' CPU time, memory, Python's lock."""
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from gpufeed.system.statistics import summarise
+
+MOST = 4000  # fetches kept at least, the latest; as many steps
+MOST_POINTS = 400  # of a slope; of more, as many evenly spaced ones
+LOOK_S, LOOK_SHARE = 0.1, 0.003  # between two looks at the processes, and what they may take of the time
+FEW_BATCHES = 8  # while whose CPU time was seen: it comes in ticks of a hundredth of a second
+KNOCK_S, KNOCKS = 0.02, 100  # between two knocks at the interpreter's lock, and how many there are
+FETCHING = 0.1  # of the time: so little of it is no matter
+KNOCK_FROM = 16  # step: those before it compile, allocate and choose algorithms
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the processes had done at a step. pids: of the workers. cpu_s: of all workers together.
+
+    delay_s: in which workers were ready to run, and had no core; None where the system does not say.
+    memory: bytes of this process and the workers, without pages that they share with others.
+    """
+
+    step: int
+    fetched: int
+    seconds: float
+    pids: tuple[int, ...]
+    cpu_s: float
+    delay_s: float | None
+    memory: int
+
+
+@dataclass
+class Signs:
+    """Kept by the process that measures.
+
+    fetches: step, step of its epoch, seconds, and whether it was to be held, of each batch of the loader
+    but the first of an epoch. bodies: seconds and CPU seconds of this thread between two fetches.
+    """
+
+    fetches: list[tuple[int, int, float, bool]] = field(default_factory=list)
+    bodies: list[tuple[float, float]] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    epoch_s: list[float] = field(default_factory=list)  # from an epoch's first request to its last step
+    full: list[float] = field(default_factory=list)  # share of the queue that lay ready, at ends of stretches
+    fetched: int = 0
+    in_body: bool = False
+    knocks: "Knocks | None" = None
+    began: float = 0.0
+    left: tuple[float, float] | None = None
+    look_at: float = 0.0
+    seen: dict[int, psutil.Process] = field(default_factory=dict)
+    loader: dict[str, Any] = field(default_factory=dict)  # settings of the loader
+
+    def begin_epoch(self, now: float) -> None:
+        self.began = now
+
+    def end_epoch(self) -> None:
+        if self.left is not None:
+            self.epoch_s.append(self.left[0] - self.began)
+        self.left, self.in_body = None, False
+
+    def enter(self, step: int, workers: Sequence[Any]) -> None:
+        """Note that a step ends: the next batch is asked for."""
+        self.in_body = False
+        now = time.perf_counter()
+        if self.left is not None:
+            self.bodies.append((now - self.left[0], time.thread_time() - self.left[1]))
+            if len(self.bodies) > 2 * MOST:
+                del self.bodies[:MOST]
+        if now >= self.look_at:
+            self.look(step, workers)
+        if step == KNOCK_FROM:
+            self.knocks = Knocks(self)
+
+    def leave(self) -> None:
+        """Note that a step begins: its batch has come."""
+        self.left = time.perf_counter(), time.thread_time()
+        self.in_body = True
+
+    def fetch(self, step: int, at: int, stocked: bool, seconds: float) -> None:
+        """Note that the loader has given a batch."""
+        self.fetched += 1
+        if at:
+            self.fetches.append((step, at, seconds, stocked))
+            if len(self.fetches) > 2 * MOST:
+                del self.fetches[:MOST]
+
+    def look(self, step: int, workers: Sequence[Any]) -> None:
+        """Read CPU time and memory of this process and the workers, as often as that costs little."""
+        began, worked = time.perf_counter(), time.thread_time()
+        if (
+            self.loader.get("workers") and not workers
+        ):  # of an iterator that wraps torch's, as accelerate's does
+            workers = multiprocessing.active_children()
+        pids = tuple(sorted(worker.pid for worker in workers))
+        cpu_s, delay_s, memory = 0.0, 0.0, 0
+        self.look_at = began + LOOK_S
+        with suppress(psutil.Error):  # a worker that has ended makes no look
+            for pid in (os.getpid(), *pids):
+                if pid not in self.seen:
+                    self.seen[pid] = psutil.Process(pid)
+                used = self.seen[pid].memory_info()
+                memory += used.rss - getattr(used, "shared", 0)
+                if pid in pids:
+                    cpu_s += sum(self.seen[pid].cpu_times()[:2])
+                    delay_s = None if delay_s is None or (more := delay(pid)) is None else delay_s + more
+            self.add(Look(step, self.fetched, began, pids, cpu_s, delay_s if pids else None, memory))
+        self.look_at = began + max(LOOK_S, (time.thread_time() - worked) / LOOK_SHARE)
+
+    def add(self, look: Look) -> None:
+        """Keep a look; of very many every second one."""
+        self.looks.append(look)
+        if len(self.looks) > MOST:
+            del self.looks[::2]
+
+    def per_batch(self) -> tuple[float, float | None] | None:
+        """Return the workers' CPU seconds for a batch, and the share of their time without a core."""
+        cpu_s = delay_s = seconds = 0.0
+        batches = 0
+        for one, other in zip(self.looks, self.looks[1:], strict=False):
+            if one.pids and one.pids == other.pids and other.fetched > one.fetched:
+                cpu_s, batches = cpu_s + other.cpu_s - one.cpu_s, batches + other.fetched - one.fetched
+                seconds += len(one.pids) * (other.seconds - one.seconds)
+                known = None not in (delay_s, one.delay_s, other.delay_s)
+                delay_s = delay_s + other.delay_s - one.delay_s if known else None
+        if batches < FEW_BATCHES:
+            return None
+        return cpu_s / batches, None if delay_s is None else delay_s / seconds
+
+    def growth(self) -> dict[str, dict[str, float | int | None]]:
+        """Return by how much memory, and the seconds of a fetch that is not held, grow with a step."""
+        looks = self.looks[len(self.looks) // 3 :]  # caches and allocators fill first
+        waits = [(step, seconds) for step, _, seconds, stocked in self.fetches if not stocked]
+        return {
+            "host_bytes_per_step": slope([(one.step, one.memory) for one in looks]),
+            "fetch_seconds_per_step": slope(waits),
+        }
+
+
+def delay(pid: int) -> float | None:
+    """Return the seconds in which a process was ready to run and had no core, by Linux's scheduler."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def slope(points: Sequence[tuple[float, float]]) -> dict[str, float | int | None]:
+    """Return the median slope, and its interval, of pairs of points: one of each half, in order.
+
+    Source: Theil's incomplete method, in Hollander and Wolfe, Nonparametric Statistical Methods, 9.1.
+    """
+    points = points[:: max(1, len(points) // MOST_POINTS)]
+    half = len(points) // 2
+    x, y = np.asarray(points, dtype=float).reshape(-1, 2).T
+    run = x[half : 2 * half] - x[:half]
+    found = summarise((y[half : 2 * half] - y[:half])[run > 0] / run[run > 0])
+    names = {"value": "median", "low": "ci95_low", "high": "ci95_high", "n": "n"}
+    return {name: None if np.isnan(found[key]) else found[key] for name, key in names.items()}
+
+
+class Knocks:
+    """A thread that asks for the interpreter's lock a hundred times, and notes how late it gets it.
+
+    Python code keeps the lock until its switch interval is over; operations of torch, reads and waits give it
+    up. So late knocks tell how much of a step Python itself takes. The thread ends after two seconds.
+    """
+
+    def __init__(self, signs: Signs):
+        self.signs, self.of = signs, threading.get_ident()
+        self.asked = self.late = self.known = self.known_late = 0
+        self.lines: dict[str, int] = {}
+        threading.Thread(target=self.knock, name="gpufeed.watch", daemon=True).start()
+
+    def knock(self) -> None:
+        least = sys.getswitchinterval() / 2
+        for _ in range(KNOCKS):
+            due = time.perf_counter() + KNOCK_S
+            time.sleep(KNOCK_S)
+            late, left = time.perf_counter() - due > least, self.signs.left
+            if not self.signs.in_body or not left:
+                continue
+            self.asked, self.late = self.asked + 1, self.late + late
+            if late and left[0] > due:
+                continue  # it may be a fetch that kept the lock
+            self.known, self.known_late = self.known + 1, self.known_late + late
+            if late and (frame := sys._current_frames().get(self.of)):
+                line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                self.lines[line] = self.lines.get(line, 0) + 1
+
+    def share(self) -> float | None:
+        """Return the share of the knocks in steps that came late; None of too few."""
+        fetches, bodies = (
+            sum(one[place] for one in rows)
+            for rows, place in ((self.signs.fetches, 2), (self.signs.bodies, 0))
+        )
+        short = fetches < FETCHING * (fetches + bodies)  # then it is hardly ever a fetch that keeps the lock
+        late, asked = (self.late, self.asked) if short else (self.known_late, self.known)
+        return late / asked if asked >= KNOCKS // 5 and self.lines else None

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpufeed import __version__
-from gpufeed.core.compose import PRIMARY, Composed, offer, refused, row, shipped
+from gpufeed.core.compose import PRIMARY, Composed, offer, offer_references, refused, row, shipped
 from gpufeed.core.config import GROUPS, HYPER, is_described
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, RECIPES, TRAINERS
@@ -56,6 +56,7 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
         offer({name: row(known, name) for name in known["sources"]})
         for group in GROUPS:
             offer({name: {} for name in KINDS[group] if not is_described(group, name)}, group)
+        offer_references(sys.argv[1:])
         task()
     except Exception as error:
         if wanted or begun:  # a bug of ours; before that it is what the command line says

@@ -118,7 +118,7 @@ def accuracy(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
 def keep(cell: Cell, trained: Trained, place: Place, started_at: str, out: Path) -> None:
     """Writes model.pt, which python -m gpufeed.predict reads, and model.json."""
     about = heading(cell, place.device, started_at, "done", None, planning_node(), attempt=1) | learned(
-        trained, place
+        cell, trained, place
     )
     save(about, trained.model, out / "model.pt")
     MODEL.write(about, out / "model.json")

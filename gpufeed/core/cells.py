@@ -15,6 +15,7 @@ from typing import Any
 
 from gpufeed.core import vit_options
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.references import FORMS, check, is_reference, short
 from gpufeed.core.registry import (
     AUGMENTS,
     DECODERS,
@@ -162,7 +163,7 @@ def named(identity: Mapping) -> str:
         f"c{identity['cores']}" if identity.get("cores") else "",
         recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
         identity["augment"],
-        identity["model"],
+        short(identity["model"]),
         "" if trainer == "plain" else trainer,
         identity["precision"],
         f"b{identity['batch_size']}",
@@ -309,6 +310,8 @@ def impossible_as_composed(cell: Cell) -> str | None:
             f"augment {cell.augment} resizes training images alone, and {cell.model} has positions for one "
             "size, so augment.size must be null"
         )
+    if is_reference(cell.model):
+        return None
     return vit_options.impossible(cell.hyper.get("model", {}), cell.precision, cell.device)
 
 
@@ -398,8 +401,10 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
         "synchronise": SYNCHRONISE,
     }
     for axis, allowed in choices.items():
-        if axis in axes and axes[axis] not in allowed:
-            raise unknown(axis, axes[axis], allowed, where)
+        if axis in FORMS and is_reference(axes.get(axis)):
+            check(axis, axes[axis], where)
+        elif axis in axes and axes[axis] not in allowed:
+            raise unknown(axis, axes[axis], [*allowed, *FORMS.get(axis, ())], where)
     for axis in ("dataset", "loader"):
         if axis not in axes:
             raise GpufeedError(

@@ -36,6 +36,7 @@ from gpufeed.core.config import (
     CONFIG,
     GROUPS,
     HYPER,
+    Composer,
     check_batches,
     check_evaluation,
     check_hyper,
@@ -46,6 +47,8 @@ from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import write_whole
+from gpufeed.core.plan_plugins import ask, parse_override, question, references_of
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
@@ -106,6 +109,14 @@ def offer(rows: Mapping[str, dict], group: str = "data") -> None:
 
     for name, row in rows.items():
         ConfigStore.instance().store(group=group, name=name, node=row, provider="gpufeed")
+
+
+def offer_references(arguments: Iterable[str]) -> None:
+    """Make the references of a command line choices of their groups, with the options that it gives them."""
+    parsed = [parse_override(text) for text in arguments]
+    for group, key, name in parsed:
+        if group in GROUPS and not key and is_reference(name):
+            offer({name: {key: value for of, key, value in parsed if of == group and key}}, group)
 
 
 def composed(arguments: Iterable[str]) -> Composed:
@@ -182,10 +193,13 @@ def cell_from(
     ((_, cell),) = crossed(trial, BY_HAND)
     for group in GROUPS:
         check_hyper(group, getattr(cell, group), hyper[group], HERE)
-    if "heads" in hyper["model"]:  # a vision transformer of ours
+    if "heads" in hyper["model"] and not is_reference(cell.model):  # a vision transformer of ours
         vit_options.check(hyper["model"], f"{HERE}, model {cell.model}")
     hyper = settled(hyper, HERE)
-    cell = replace(cell, hyper=hyper, overrides=changes_of(found.texts))
+    cell = replace(cell, overrides=changes_of(found.texts))
+    if references := references_of(cell):
+        hyper = Composer(trial, ask(question(trial, cell, kind) for kind in references))(cell, HERE)
+    cell = replace(cell, hyper=hyper)
     if sentence := impossible(cell) or impossible_as_composed(cell):
         raise GpufeedError(sentence, "a combination that can exist", f"change one of the two on {HERE}")
     check_evaluation(trial, [cell])

@@ -4,7 +4,6 @@ Imported while the workflow plans, so it needs nothing beyond what Snakemake its
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -22,8 +21,10 @@ from gpufeed.core.plan_decoding import check_sweep
 from gpufeed.core.plan_decoding import settings as sweep_settings
 from gpufeed.core.plan_impact import planned_impact
 from gpufeed.core.plan_kernels import check_lines
+from gpufeed.core.plan_plugins import answers, as_text, parse_override, question, references_of
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
+from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE, STORES
 from gpufeed.core.run_part import check_part
 
@@ -203,8 +204,8 @@ def is_described(group: str, name: str) -> bool:
 
 def check_hyper(group: str, name: str, values: object, place: str) -> None:
     """Raises GpufeedError at the first value that the definition of a model, trainer or augment refuses."""
-    if not values and not is_described(group, name):
-        return  # one line of the registry is enough where there is nothing to choose
+    if is_reference(name) or (not values and not is_described(group, name)):
+        return  # those of a reference are checked by gpufeed.plugins; others may have nothing to choose
     if error := first_error("hyper", {group: {name: values}}):
         path = list(error.absolute_path)
         raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
@@ -212,6 +213,8 @@ def check_hyper(group: str, name: str, values: object, place: str) -> None:
 
 def read_hyper(group: str, name: str) -> dict:
     """The checked defaults of one model, trainer or augment from config/hydra; {} of one without options."""
+    if is_reference(name):
+        return {}
     path = HYPER / group / f"{name}.yaml"
     place = str(path.relative_to(ROOT))
     try:
@@ -229,16 +232,6 @@ def read_hyper(group: str, name: str) -> dict:
     values = {} if values is None else values  # a file of comments
     check_hyper(group, name, values, place)
     return values
-
-
-def parse_override(text: str) -> tuple[str, str, object]:
-    """'model.stem=cifar' as (group, key, value); the value is JSON where it can be, else a string."""
-    target, _, value = text.partition("=")
-    group, _, key = target.partition(".")
-    try:
-        return group, key, json.loads(value)
-    except (ValueError, RecursionError):  # the latter for a thousand opening brackets
-        return group, key, value
 
 
 def settled(hyper: dict, where: str) -> dict:
@@ -260,9 +253,13 @@ def settled(hyper: dict, where: str) -> dict:
 
 
 class Composer:
-    """Hyper-parameters of a cell: the defaults of its groups, then its overrides."""
+    """Hyper-parameters of a cell: the defaults of its groups, then its overrides.
 
-    def __init__(self):
+    config, answers: what its references are asked in, and what they answered (gpufeed.core.plan_plugins).
+    """
+
+    def __init__(self, config: Mapping | None = None, answers: Mapping | None = None):
+        self.config, self.answers = config, answers or {}
         self.defaults: dict[tuple[str, str], dict] = {}
         self.composed: dict[tuple, dict] = {}  # checking each of 10,000 cells took 2.1 of 3.1 s
 
@@ -273,27 +270,43 @@ class Composer:
         Cells that differ in other axes share one dict. Raises GpufeedError for an override of nothing and
         for a value that the schema refuses.
         """
-        key = (*(getattr(cell, group) for group in GROUPS), cell.overrides)
-        if key not in self.composed:
-            self.composed[key] = self._compose(cell, where)
-        return self.composed[key]
+        names = (*(getattr(cell, group) for group in GROUPS), cell.overrides, *references_of(cell).values())
+        if names not in self.composed:
+            self.composed[names] = self._compose(cell, where)
+        return self.composed[names]
 
     def _compose(self, cell: Cell, where: str) -> dict:
         hyper = {group: self._defaults(group, getattr(cell, group)) for group in GROUPS}
+        references = references_of(cell)
+        made_for = self._made_for(cell) if "model" in references else {}
+        if hyper["recipe"] and made_for:
+            hyper["recipe"] |= {name: made_for[name] for name in ("size", "short_side")}
         for text in cell.overrides:
-            group, key, value = parse_override(text)
-            name = getattr(cell, group)
+            group, name, value = parse_override(text)
+            entry = getattr(cell, group)
+            if group in references:
+                hyper[group][name] = value
+                continue
             if not hyper[group]:
                 raise GpufeedError(
-                    f"{text!r} in {where}", f"nothing: {group} {name!r} has no hyper-parameters", "remove it"
+                    f"{text!r} in {where}", f"nothing: {group} {entry!r} has no hyper-parameters", "remove it"
                 )
-            if key not in hyper[group]:
-                raise unknown(f"{group} hyper-parameter", key, hyper[group], f"{where}: {text}")
-            hyper[group][key] = value
-            check_hyper(group, name, hyper[group], f"the overrides of {where}")
-        if "heads" in hyper["model"]:  # a vision transformer of ours
+            if name not in hyper[group]:
+                raise unknown(f"{group} hyper-parameter", name, hyper[group], f"{where}: {text}")
+            hyper[group][name] = value
+            check_hyper(group, entry, hyper[group], f"the overrides of {where}")
+        if "heads" in hyper["model"] and "model" not in references:  # a vision transformer of ours
             vit_options.check(hyper["model"], f"{where}, model {cell.model}")
+        if made_for:
+            hyper["input"] = {name: made_for[name] for name in ("mean", "std")}
+        if code := code_of(references.values()):
+            hyper["code"] = code
         return settled(hyper, where)
+
+    def _made_for(self, cell: Cell) -> dict:
+        """Return size, short_side, mean and std of the images that the cell's model was made for, or {}."""
+        found = self.answers.get(as_text(question(self.config, cell, "model")), {}) if self.config else {}
+        return found.get("made_for") or {}
 
     def _defaults(self, group: str, name: str) -> dict:
         """A copy of the defaults, read once."""
@@ -315,7 +328,7 @@ def planned(config: Mapping) -> Plan:
     """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config."""
     check(config)
     keep_quick(config)
-    found = plan(config, Composer())
+    found = plan(config, Composer(config, answers(config)))
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
         if name in config["run"]:  # one that is not may be meant for another dataset of the name

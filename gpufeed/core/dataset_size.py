@@ -100,6 +100,15 @@ def unresized(config: Mapping, dataset: str) -> Amount:
     return Amount(images, images * max(BLOCK, side**2 * 3 // (2 * LOSSY)), pixels, pixels)
 
 
+def size_of(config: Mapping, dataset: str) -> list[int] | None:
+    """Return [height, width] of all images of a source, resized if it says so; None where only files tell."""
+    source = config["sources"][dataset]
+    options = with_defaults(source["layout"], source.get("options", {}))
+    sides = {name: side for name, (_, side) in IMAGES.items()} | {"tiny_imagenet": TINY_IMAGENET[1]}
+    size = source.get("resize") or options.get("size") or sides.get(source["layout"])
+    return [size, size] if isinstance(size, int) else size and list(size)
+
+
 def counted(folder: Path, seconds: float = COUNTING_S) -> Amount:
     """The images below a folder, links followed; what cannot be read counts as nothing.
 

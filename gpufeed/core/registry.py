@@ -1,16 +1,18 @@
 """Every layout, store, decoder, loader, augment, model, trainer and inference backend, one line each.
 
 The workflow imports this file while it plans, so it names modules without importing them;
-`load` fetches the object behind a name in the job that needs it.
+`load` fetches the object behind a name in the job that needs it. Where a config may name code of one's own
+(gpufeed.core.references), a reference to it counts as a name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import Skip, unknown
+from gpufeed.core.references import is_reference, resolve
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,22 @@ class LoaderEntry(Entry):
     def reads_files(self) -> bool:
         """Whether it reads image files: all, or those that its store may leave."""
         return self.store is None or bool(self.store.leaves)
+
+
+class Open(dict):
+    """Entries by name; a reference is one of them, too, though none is listed. entry: makes that of one."""
+
+    def __init__(self, entry: Callable[[str], Entry], entries: Mapping[str, Entry]):
+        super().__init__(entries)
+        self.entry = entry
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or is_reference(name)
+
+    def __missing__(self, name: str) -> Entry:
+        if not is_reference(name):
+            raise KeyError(name)
+        return self.entry(name)
 
 
 # of samples, one after the other on the host
@@ -322,6 +340,7 @@ MODELS = {
     "timm_vit_tiny": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
     "timm_vit_small": ModelEntry("gpufeed.models.timm_vit:timm_vit", sized=True),
 }
+MODELS = Open(lambda name: ModelEntry(name, sized=True), MODELS)
 
 TRAINERS = {
     "plain": Entry("gpufeed.training.engines.plain:PlainTrainer"),
@@ -384,6 +403,8 @@ def load(kind: str, name: str, what: str = "target") -> Any:
     entries = KINDS[kind]
     if name not in entries:
         raise unknown(kind, name, entries, where="the registry")
+    if is_reference(name):
+        return resolve(name)
     module, _, attribute = getattr(entries[name], what).partition(":")
     return getattr(import_module(module), attribute)
 
@@ -393,11 +414,14 @@ def fetch(kind: str, name: str) -> Any:
     try:
         return load(kind, name)
     except ModuleNotFoundError as error:
-        if (error.name or "gpufeed").split(".")[0] == "gpufeed":
-            raise
-        raise Skip(
-            f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks."
-        ) from error
+        raise lacking(kind, name, error) from error
+
+
+def lacking(kind: str, name: str, error: ModuleNotFoundError) -> Exception:
+    """Return the Skip for a package that the node lacks; the error itself where it is a module of ours."""
+    if (error.name or "gpufeed").split(".")[0] == "gpufeed":
+        return error
+    return Skip(f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks.")
 
 
 def takes_gpu(decoder: str) -> bool:
@@ -433,7 +457,7 @@ def modules_of(kind: str, name: str) -> set[str]:
     """
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
-    targets = [KINDS[kind][name].target]
+    targets = [] if is_reference(name) else [KINDS[kind][name].target]
     if kind == "loader":
         store = LOADERS[name].store
         targets += [store.target, store.verify, store.parts, store.leaves] if store else []

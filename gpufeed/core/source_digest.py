@@ -16,13 +16,15 @@ from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-# What of core a job computes with. The rest of core plans, checks and writes documents, and what it plans
-# reaches a job as params, which Snakemake compares.
+# What beside the rooms, and of core, a job computes with. The rest of core plans, checks and writes documents,
+# and what it plans reaches a job as params, which Snakemake compares.
 COMPUTING = (
+    "plugins",
     "core/image_listing",
     "core/plan_decoding",
     "core/plan_inference",
     "core/plan_kernels",
+    "core/references",
     "core/repeats",
     "core/vit_options",
 )

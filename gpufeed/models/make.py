@@ -6,18 +6,34 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpufeed.core.registry import MODELS, fetch
+from gpufeed import plugins
+from gpufeed.core.references import is_reference
+from gpufeed.core.registry import MODELS, fetch, lacking
 from gpufeed.core.vit_options import PLAIN_FORM
 
 
 def make(name: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]) -> nn.Module:
-    """The model registered as `name`, on the CPU, over float (N, 3, H, W), giving logits (N, num_classes).
+    """The model `name`, registered or a reference, on the CPU: float (N, 3, H, W) to logits (N, num_classes).
 
     image_size: (height, width) of the images that it will get, which models of any size do not read.
     Raises Skip if a package that it needs is missing, GpufeedError for options that it refuses.
     """
+    if is_reference(name):
+        return referred_to(name, num_classes, image_size, options)
     size = (image_size,) if MODELS[name].sized else ()
     return fetch("model", name)(num_classes, *size, **options)
+
+
+def referred_to(
+    reference: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]
+) -> nn.Module:
+    """As make, of a reference; one that gives no logits of this dataset is refused before it trains."""
+    try:
+        model = plugins.make_model(reference, num_classes, image_size, options)
+    except ModuleNotFoundError as error:
+        raise lacking("model", reference, error) from error
+    plugins.check_output(model, reference, num_classes, image_size)
+    return model
 
 
 def portable(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -137,9 +137,15 @@ def make_model(cell: Cell, request: LoadRequest) -> nn.Module:
 
 
 def make_augment(name: str, cell: Cell, manifest: Manifest, seed: int) -> Any:
-    """An augment for the manifest's mean and std; the cell's options belong to the cell's own augment."""
+    """An augment for the cell's mean and std; the cell's options belong to the cell's own augment."""
     options = cell.hyper.get("augment", {}) if name == cell.augment else {}
-    return fetch("augment", name)(manifest.info.mean, manifest.info.std, seed, options)
+    return fetch("augment", name)(*mean_and_std(cell, manifest), seed, options)
+
+
+def mean_and_std(cell: Cell, manifest: Manifest) -> tuple[Sequence[float], Sequence[float]]:
+    """Return by what pixels are normalised: what the cell's model was made for, or the dataset's own."""
+    own = cell.hyper.get("input", vars(manifest.info))
+    return own["mean"], own["std"]
 
 
 def load_request(

@@ -16,6 +16,7 @@ from gpufeed.augment.random_resized_crop import RandomResizedCrop, made_recipe
 from gpufeed.core.errors import GpufeedError, Skip, first_line
 from gpufeed.core.file_writes import whole
 from gpufeed.core.record import MODEL, MODEL_VERSION
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import MODELS
 from gpufeed.decoders.encoded_file import most_pixels
 from gpufeed.models.make import make, portable
@@ -59,7 +60,8 @@ class SavedModel:
                 f"a file of model {name!r}", f"one of: {', '.join(MODELS)}", "use the gpufeed that wrote it"
             )
         try:
-            model = make(name, len(self.classes), self.size, portable(options))
+            options = options if is_reference(name) else portable(options)
+            model = make(name, len(self.classes), self.size, options)
             model.load_state_dict(self.state_dict)
         except (GpufeedError, Skip):
             raise

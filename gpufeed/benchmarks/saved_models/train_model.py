@@ -8,11 +8,12 @@ from torch import nn
 
 from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.benchmarks.saved_models.model_file import save
+from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.record import MODEL
 from gpufeed.training.cell_training import Trained, guarded, read_cell, settle_process, train
 from gpufeed.training.checkpoints import Checkpoints, remove_if_done, resumable
-from gpufeed.training.runtime_context import Place, Stores
+from gpufeed.training.runtime_context import Place, Stores, mean_and_std
 
 REPEAT = 0  # whose seed the training has
 OF_EPOCH = ("epoch", "steps", "images", "train_loss")
@@ -53,13 +54,14 @@ def train_model(
         ),
     )
     about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
-    about |= learned(trained, place) if trained else unlearned()
+    about |= learned(cell_, trained, place) if trained else unlearned()
     return Attempt(about, trained.model if trained else None)
 
 
-def learned(trained: Trained, place: Place) -> dict[str, Any]:
+def learned(cell: Cell, trained: Trained, place: Place) -> dict[str, Any]:
     """What a finished training adds to its document."""
     info = trained.request.manifest.info
+    mean, std = mean_and_std(cell, trained.request.manifest)
     height, width = trained.request.image_size
     return {
         "resolved": place.resolved(),
@@ -68,8 +70,8 @@ def learned(trained: Trained, place: Place) -> dict[str, Any]:
             "height": height,
             "width": width,
             "channels": 3,
-            "mean": list(info.mean),
-            "std": list(info.std),
+            "mean": list(mean),
+            "std": list(std),
         },
         "classes": list(info.classes),
         "epochs": [{key: epoch[key] for key in OF_EPOCH} for epoch in trained.result.epochs],

@@ -1,0 +1,219 @@
+"""References to a model, dataset, loader or augment of one's own, where the config takes a registered name.
+
+`torchvision:NAME`, `timm:NAME`, `package.module:attribute` or `path.py:attribute`. Standard library only: the
+workflow reads them while it plans, and imports nothing that they name. `resolve` does, in jobs.
+"""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.source_digest import imported, statements
+
+LIBRARIES = ("torchvision", "timm")  # of models by name
+OF_CODE = ("package.module:attribute", "path.py:attribute")
+FORMS = {"model": (*(f"{library}:NAME" for library in LIBRARIES), *OF_CODE), "loader": OF_CODE}
+INSTALLED = ("site-packages", "dist-packages")  # code below these is known by its version
+
+
+def is_reference(name: object) -> bool:
+    """Return whether a name refers to code: registered names have no colon."""
+    return isinstance(name, str) and ":" in name
+
+
+def split(reference: str) -> tuple[str, str]:
+    """Return what stands before the last colon and behind it."""
+    where, _, attribute = reference.rpartition(":")
+    return where, attribute
+
+
+def is_file(reference: str) -> bool:
+    """Return whether a reference names a file."""
+    return split(reference)[0].endswith(".py")
+
+
+def short(name: str) -> str:
+    """Return a name for paths: `my_model.Net` for my_model.py:Net, any other name than a reference as it is.
+
+    Of a file in another folder a digest of the path tells it from files of the same name.
+    """
+    if not is_reference(name):
+        return name
+    where, attribute = split(name)
+    parts = [f"{Path(where).stem if is_file(name) else where}.{attribute}"]
+    if is_file(name) and Path(where).name != where:
+        parts.append(hashlib.sha256(where.encode()).hexdigest()[:4])
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", "-".join(parts))
+
+
+def check(kind: str, reference: str, where: str) -> None:
+    """Raise GpufeedError for a reference that can name nothing, as far as the disk says.
+
+    kind: a key of FORMS. where: its place in the config.
+    """
+    place, attribute = split(reference)
+    found, forms = f"{kind} {reference!r} in {where}", " or ".join(FORMS[kind])
+    if place in LIBRARIES:
+        if kind != "model" or not attribute:
+            remedy = "write the name of a model after the colon" if kind == "model" else "name code of yours"
+            raise GpufeedError(found, forms, remedy)
+        return
+    words = attribute.split(".") + ([] if is_file(reference) else place.split("."))
+    if not all(word.isidentifier() for word in words):
+        raise GpufeedError(found, forms, "write it in one of these forms")
+    if not is_file(reference):
+        module_file(place, found)
+        return
+    if not (path := Path(place).expanduser()).is_file():
+        near = get_close_matches(path.name, [other.name for other in sorted(path.parent.glob("*.py"))], n=1)
+        there = path.parent.absolute()
+        raise GpufeedError(
+            f"{found}, and no file {path.name} in {there}",
+            "a file of Python; its path is seen from the folder of the run",
+            f"write {str(path.with_name(near[0]))!r} instead" if near else "correct the path",
+        )
+
+
+def module_file(module: str, found: str = "") -> Path | None:
+    """Return the file of a module without importing it; None for one that is built in.
+
+    Raises GpufeedError, which begins with `found`, where there is none.
+    """
+    see_run_folder()
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    folders, name = (spec and spec.submodule_search_locations) or [], top
+    for part in rest if spec else ():
+        spec = importlib.machinery.PathFinder.find_spec(name := f"{name}.{part}", list(folders))
+        if spec is None:
+            break
+        folders = spec.submodule_search_locations or []
+    if spec is None:
+        raise GpufeedError(
+            f"{found or module}, and no module {name}",
+            "a module in the folder of the run, in PYTHONPATH or installed",
+            "correct its name, or install the package",
+        )
+    return Path(spec.origin) if spec.has_location and spec.origin else None
+
+
+def see_run_folder() -> None:
+    """Let modules in the folder of the run be imported, after all others."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def source_file(reference: str) -> Path | None:
+    """Return the file of one's own that a reference names; None for an installed package."""
+    where, _ = split(reference)
+    if where in LIBRARIES:
+        return None
+    path = Path(where).expanduser() if is_file(reference) else module_file(where)
+    return None if path is None or set(INSTALLED) & set(path.parts) else path
+
+
+def code_of(references: Iterable[str]) -> dict[str, str]:
+    """Return file -> digest of its code, of what the references name and what that imports of its folder.
+
+    Comments, docstrings and layout do not count. Files are called as seen from where their imports begin.
+    Raises GpufeedError for a file that is no Python.
+    """
+    found = {}
+    for reference in references:
+        if (path := source_file(reference)) is not None:
+            depth = 0 if is_file(reference) else split(reference)[0].count(".") + (path.name == "__init__.py")
+            found |= closure(path.absolute(), path.absolute().parents[depth])
+    return found
+
+
+def closure(first: Path, root: Path) -> dict[str, str]:
+    """Return file -> digest of the code of a file and of all below `root` that it imports."""
+    ahead, found = [first], {}
+    while ahead:
+        name = ahead[0].relative_to(root).as_posix()
+        digest, imports = parsed(path := ahead.pop(0), path.stat().st_mtime_ns, root)
+        if name not in found:
+            found[name] = digest
+            ahead += imports
+    return found
+
+
+@cache
+def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
+    """Return the digest of a file's code, and the files below `root` that it imports."""
+    try:
+        tree = ast.parse(path.read_bytes(), path.name)
+    except (SyntaxError, ValueError) as error:
+        line = f", line {error.lineno}" if getattr(error, "lineno", None) else ""
+        raise GpufeedError(
+            f"{path}{line}: {error.msg if isinstance(error, SyntaxError) else error}",
+            "a file that Python can read",
+            "correct it",
+        ) from error
+    within = list(path.relative_to(root).parent.parts)
+    names = {tuple(name.split(".")) for node in statements(tree) for name in imported(node, within)}
+    parts = {name[:count] for name in names for count in range(1, len(name) + 1)}
+    files = (root.joinpath(*part, *end) for part in parts for end in ((), ("__init__",)))
+    inside = sorted(file for stem in files if (file := stem.with_name(f"{stem.name}.py")).is_file())
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], inside
+
+
+def declared(reference: str, name: str) -> Any:
+    """Return the literal that a class assigns to `name` in its body, read without an import; None without."""
+    path, (_, attribute) = source_file(reference), split(reference)
+    for node in ast.parse(path.read_bytes()).body if path is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == attribute:
+            for line in node.body:
+                if isinstance(line, ast.Assign) and any(ast.unparse(at) == name for at in line.targets):
+                    return ast.literal_eval(line.value)
+    return None
+
+
+def resolve(reference: str) -> Any:
+    """Return what a reference to a module or a file names; imports it.
+
+    A file is imported by its name, with its folder first in the path, as Python does for a script: worker
+    processes find it again. Raises GpufeedError where it has no such attribute.
+    """
+    where, attribute = split(reference)
+    see_run_folder()
+    if is_file(reference):
+        path = Path(where).expanduser().absolute()
+        if str(path.parent) not in sys.path:
+            sys.path.insert(0, str(path.parent))
+        module = importlib.import_module(path.stem)
+        if Path(getattr(module, "__file__", None) or "").resolve() != path.resolve():
+            raise GpufeedError(
+                f"{path}, whose name {path.stem} another module has",
+                "a file whose name no installed module has",
+                f"give it another name, such as my_{path.stem}.py",
+            )
+    else:
+        module = importlib.import_module(where)
+    found = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [name for name in vars(found) if not name.startswith("_")]
+            raise GpufeedError(
+                f"no {part!r} in {getattr(found, '__file__', None) or where}",
+                f"one of: {', '.join(public)}",
+                nearest(part, public),
+            )
+        found = getattr(found, part)
+    return found
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return what to do about a name that is not among the choices."""
+    near = get_close_matches(name, list(choices), n=1)
+    return f"write {near[0]!r} instead" if near else "correct the name"

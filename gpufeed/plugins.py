@@ -1,0 +1,209 @@
+"""Models of torchvision, of timm and of one's own, by reference; and the process that tries references.
+
+`python -m gpufeed.plugins` reads questions (gpufeed.core.plan_plugins) from standard input and writes as many
+answers: {"made_for": ...}, or {"error": [found, expected, what to do]}. Code of others may print meanwhile.
+"""
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpufeed.core.errors import GpufeedError, first_line
+from gpufeed.core.references import nearest, resolve, split
+
+IMAGES = 2  # of the batch that a model is tried with; batch normalisation wants more than one
+SIDE = 224  # where only the files of a dataset tell their size
+CLASSES = 10  # where only they tell how many
+
+
+def make_model(
+    reference: str, num_classes: int, image_size: tuple[int, int], options: Mapping[str, Any]
+) -> nn.Module:
+    """Return the untrained model that a reference names, on the CPU.
+
+    image_size: (height, width). Code of one's own gets both if it takes `num_classes` and `image_size`.
+    Raises GpufeedError for a name that torchvision does not know and for a wrong option, and what the import
+    raises.
+    """
+    library, name = split(reference)
+    if library == "torchvision":
+        from torchvision import models
+
+        known(reference, models.list_models(module=models))
+        make, given = models.get_model, {"name": name, "weights": None}
+    elif library == "timm":
+        import timm
+
+        make, given = timm.create_model, {"model_name": name, "pretrained": False}
+    else:
+        make, given = resolve(reference), {"image_size": tuple(image_size)}
+    model = called(make, {"num_classes": num_classes, **given}, options, reference)
+    if not isinstance(model, nn.Module):
+        raise GpufeedError(
+            f"{reference}, which gives {described(model)}",
+            "a class of torch.nn.Module, or a function that returns one",
+            "return the model from it",
+        )
+    return model
+
+
+def known(reference: str, names: Iterable[str]) -> None:
+    """Raise GpufeedError for a library's model that is not among its names."""
+    library, name = split(reference)
+    if name not in (names := list(names)):
+        near = get_close_matches(name, names, n=5)
+        raise GpufeedError(
+            f"model {reference!r}",
+            f"a model that {library} knows{', such as ' * bool(near)}{', '.join(near)}",
+            f"write '{library}:{near[0]}' instead" if near else f"see the list of {library}'s models",
+        )
+
+
+def called(make: Any, given: Mapping[str, Any], options: Mapping[str, Any], reference: str) -> Any:
+    """Return make(**given, **options), of `given` only what it takes by name.
+
+    Raises GpufeedError for an option that it does not take, for one that it wants, and where it raises.
+    """
+    if not callable(make):
+        raise GpufeedError(
+            f"{reference}, which is {described(make)}", "a class or a function", "name one that makes it"
+        )
+    parameters = inspect.signature(make).parameters
+    names = [
+        name for name, one in parameters.items() if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+    ]
+    whatever = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    taken = {*names, "num_classes"} if whatever else names
+    mine = {name: value for name, value in given.items() if name in taken}
+    choices = [name for name in names if name not in given]
+    for option in options:
+        if option in given or not (option in names or whatever):
+            raise GpufeedError(
+                f"option {option!r} of {reference}",
+                f"one of: {', '.join(choices)}" if choices else "no option: it takes none",
+                nearest(option, choices) if choices else "remove it from `overrides`",
+            )
+    for name in choices:
+        if parameters[name].default is inspect.Parameter.empty and name not in options:
+            raise GpufeedError(
+                f"no value for {name!r}, which {reference} asks for",
+                f"a default, or an option {name}=VALUE in the overrides of its cells",
+                f"give {name!r} one of the two",
+            )
+    try:
+        return make(**mine, **options)
+    except (ModuleNotFoundError, GpufeedError):
+        raise
+    except Exception as error:
+        raise GpufeedError(
+            f"{reference} with {dict(options)}, which raises {type(error).__name__}: {first_line(error)}",
+            f"arguments that it runs with{', of ' * bool(choices)}{', '.join(choices)}",
+            "correct the options, or its code",
+        ) from error
+
+
+def described(value: object) -> str:
+    """Return in words what stands in a tensor's or a model's place."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)} and type {str(value.dtype).removeprefix('torch.')}"
+    return f"a {type(value).__name__}"
+
+
+def check_output(
+    model: nn.Module, reference: str, classes: int, size: tuple[int, int], modes: Iterable[bool] = (False,)
+) -> None:
+    """Raise GpufeedError unless a model gives (N, classes) for images of (height, width), in each mode.
+
+    modes: True for training, which draws random numbers. The model is left as it was.
+    """
+    was, images = model.training, torch.zeros(IMAGES, 3, *size)
+    of = f"{IMAGES} images of {size[0]} x {size[1]}"
+    for mode in modes:
+        model.train(mode)
+        try:
+            with torch.no_grad():
+                found = model(images)
+        except Exception as error:
+            raise GpufeedError(
+                f"{reference}, which raises {type(error).__name__} for {of}: {first_line(error)}",
+                "a model over float (N, 3, H, W), of images in that size",
+                "correct it, give it options for that size, or resize: recipe random_resized_crop brings "
+                "images to recipe.size, `resize` of a source to any size",
+            ) from error
+        if not isinstance(found, torch.Tensor) or found.shape != (IMAGES, classes):
+            raise GpufeedError(
+                f"{reference}, which gives {described(found)} for {of}",
+                f"one tensor of shape ({IMAGES}, {classes}): a row an image, a column a class",
+                "let it take `num_classes`, and return the logits alone",
+            )
+    model.train(was)
+
+
+def made_for(reference: str) -> dict[str, Any] | None:
+    """Return size, short_side, mean and std of the images that a model of timm was made for; else None.
+
+    Raises GpufeedError for a name that timm does not know.
+    """
+    library, name = split(reference)
+    if library != "timm":
+        return None
+    import timm
+
+    known(reference, timm.list_models() + timm.list_models(pretrained=True))
+    about = timm.get_pretrained_cfg(name)
+    side = about.input_size[-1]
+    return {
+        "size": side,
+        "short_side": round(side / about.crop_pct),
+        "mean": list(about.mean),
+        "std": list(about.std),
+    }
+
+
+def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a model was made for, once it was made and has given logits."""
+    name, classes = asked["name"], asked["classes"] or CLASSES
+    size = (SIDE, SIDE) if asked["size"] in ("own", None) else tuple(asked["size"])
+    if (own := made_for(name)) and asked["size"] == "own":
+        size = (own["size"], own["size"])
+    model = make_model(name, classes, size, asked["options"])
+    if asked["size"] is not None:
+        check_output(model, name, classes, size, modes=(True, False))
+    return {"made_for": own}
+
+
+ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"model": answer_model}
+
+
+def answer(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a question; whatever the code in question raises is an error in words."""
+    try:
+        return ANSWERS[asked["kind"]](asked)
+    except GpufeedError as error:
+        return {"error": [error.found, error.expected, error.remedy]}
+    except ModuleNotFoundError as error:
+        remedy = "install it where the workflow runs, or correct the import"
+        return {"error": [f"{asked['name']}: {error}", f"the package {error.name}", remedy]}
+    except BaseException as error:  # SystemExit of a script without a main guard, too
+        found = f"{asked['name']}, which raises {type(error).__name__}: {first_line(error)}"
+        return {"error": [found, "code that can be imported", "correct it; a script wants a main guard"]}
+
+
+def main() -> None:
+    """Answer the questions of standard input."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what code of others prints
+    answers = [answer(asked) for asked in json.load(sys.stdin)]
+    with open(out, "w", encoding="utf-8") as file:
+        json.dump(answers, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""References: their forms, the digests of their code, and the sentences of wrong ones."""
+
+import json
+
+import pytest
+from config_fixtures import merged
+from snakemake.utils import update_config
+from workflow_fixtures import TINY
+
+from gpufeed.core import plan_plugins
+from gpufeed.core.config import planned
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_plugins import asked_of_process
+from gpufeed.core.references import code_of, resolve, short
+from gpufeed.core.registry import LOADERS, MODELS
+
+NET = """
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, num_classes, width=8):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, width, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(width, num_classes)
+
+    def forward(self, images):
+        return self.head(self.layers(images))
+
+
+class Pair(Net):
+    def forward(self, images):
+        return super().forward(images), images
+
+
+def wide(num_classes):
+    return Net(num_classes + 1)
+
+
+def image_net(num_classes, image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * image_size[0] * image_size[1], num_classes))
+
+
+def fixed(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+
+
+def needs(num_classes, depth):
+    return Net(num_classes)
+
+
+def text(num_classes):
+    return "no model"
+
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder of the run, with a file of models, one that imports what is missing, and a script."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_model.py").write_text(NET)
+    (tmp_path / "needs_package.py").write_text("import no_such_package\n")
+    (tmp_path / "script.py").write_text("print('training')\nraise SystemExit(3)\n")
+    (tmp_path / "broken.py").write_text("def model(:\n    pass\n")
+    return tmp_path
+
+
+def config(*overrides: str, **axes) -> dict:
+    """A config of one experiment with these axes."""
+    found = merged("config.yaml")
+    update_config(found, TINY)
+    common = {"dataset": "synthetic", "loader": "resident", "augment": "torch", "batch_size": 8}
+    block = {**common, **axes, **({"overrides": [list(overrides)]} if overrides else {})}
+    found["experiments"] = {"tiny": {"title": "t", "question": "q", "blocks": {"b": block}}}
+    return found
+
+
+NEVER_IMPORTED = [  # what the disk alone refuses
+    ({"model": "mobilenet_v3_small"}, "model 'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
+    ({"model": "my_modle.py:Net"}, "no file my_modle.py", "a file of Python", "write 'my_model.py'"),
+    ({"model": "my_model.py:"}, "'my_model.py:'", "path.py:attribute", "one of these forms"),
+    ({"model": "no_such.module:Net"}, "no module no_such", "a module in", "install the package"),
+    ({"model": "torch.no_such:Net"}, "no module torch.no_such", "a module in", "correct its name"),
+    ({"model": "timm:"}, "'timm:'", "timm:NAME", "the name of a model"),
+    ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "Python can read", "correct it"),
+    ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "code of yours"),
+]
+
+
+@pytest.mark.parametrize(("axes", "found", "expected", "remedy"), NEVER_IMPORTED)
+def test_a_reference_that_names_nothing_is_refused_without_an_import(
+    monkeypatch, axes, found, expected, remedy
+):
+    monkeypatch.setattr(plan_plugins, "asked_of_process", pytest.fail)
+    with pytest.raises(GpufeedError) as error:
+        planned(config(**axes))
+    assert found in error.value.found
+    assert expected in error.value.expected
+    assert remedy in error.value.remedy
+
+
+TRIED = [  # what a process that imports it refuses: reference, options, found, expected, what to do
+    (
+        "torchvision:mobilnet_v3_small",
+        {},
+        "mobilnet",
+        "mobilenet_v3_small",
+        "'torchvision:mobilenet_v3_small'",
+    ),
+    ("torchvision:resnet18", {"widht": 2}, "raises TypeError", "arguments", "options"),
+    ("timm:resnet5", {}, "model 'timm:resnet5'", "such as resnet50", "write 'timm:resnet5"),
+    ("my_model.py:Nett", {}, "no 'Nett' in", "one of: ", "write 'Net'"),
+    ("my_model.py:Net", {"widht": 2}, "option 'widht'", "one of: width", "write 'width'"),
+    ("my_model.py:Net", {"num_classes": 2}, "option 'num_classes'", "one of: width", "correct"),
+    ("my_model.py:Net", {"width": "wide"}, "raises TypeError", "width", "options"),
+    ("my_model.py:needs", {}, "no value for 'depth'", "depth=VALUE", "'depth'"),
+    ("my_model.py:number", {}, "which is a int", "a class or a function", "name one"),
+    ("my_model.py:text", {}, "gives a str", "torch.nn.Module", "return the model"),
+    ("my_model.py:wide", {}, "shape (2, 4)", "shape (2, 3)", "num_classes"),
+    ("my_model.py:Pair", {}, "gives a tuple for 2 images of 16 x 16", "one tensor", "logits"),
+    ("my_model.py:fixed", {}, "raises RuntimeError for 2 images of 16 x 16", "that size", "recipe.size"),
+    ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "install it"),
+    ("script.py:Net", {}, "raises SystemExit", "can be imported", "main guard"),
+]
+RIGHT = [
+    ("my_model.py:Net", {"width": 2}),
+    ("my_model.py:image_net", {}),
+    ("torchvision.models:resnet18", {}),
+]
+OF_TIMM = {"size": 160, "short_side": 168, "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+def asked(name: str, options: dict, size: object = (16, 16), kind: str = "model") -> dict:
+    return {"kind": kind, "name": name, "options": options, "classes": 3, "size": size, "code": {}}
+
+
+@pytest.mark.slow
+def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
+    refused = [asked(name, options) for name, options, *_ in TRIED]
+    right = [asked(name, options) for name, options in RIGHT]
+    answers = asked_of_process([*refused, *right, asked("timm:test_resnet", {}, size="own")])
+    for (name, options, *words), answer in zip(TRIED, answers, strict=False):
+        parts = zip(words, answer["error"], strict=True)
+        assert all(word in said for word, said in parts), (name, options, answer)
+    assert answers[len(TRIED) :] == [{"made_for": None}] * len(RIGHT) + [{"made_for": OF_TIMM}]
+
+
+@pytest.mark.slow
+def test_an_edit_makes_another_cell_and_a_comment_does_not(folder, monkeypatch):
+    wanted = config("model.width=4", model="my_model.py:Net")
+    ids = [set(planned(wanted).cells["tiny"])]
+    assert json.loads((folder / plan_plugins.KEPT).read_text())
+    monkeypatch.setattr(plan_plugins, "asked_of_process", pytest.fail)
+    (folder / "my_model.py").write_text(f"# models\n{NET}")
+    ids.append(set(planned(wanted).cells["tiny"]))  # from what is kept
+    monkeypatch.undo()
+    monkeypatch.chdir(folder)
+    (folder / "my_model.py").write_text(NET.replace("Conv2d(3, width, 3)", "Conv2d(3, width, 5)"))
+    ids.append(set(planned(wanted).cells["tiny"]))
+    assert ids[0] == ids[1] != ids[2]
+    (cell,) = planned(wanted).cells["tiny"].values()
+    assert cell.hyper["model"] == {"width": 4}
+    assert list(cell.hyper["code"]) == ["my_model.py"]
+    assert cell.id.startswith("synthetic-resident-torch-my_model.Net-auto-b8-")
+
+
+def test_code_is_that_of_a_file_and_of_what_it_imports_beside_it(folder):
+    (folder / "parts").mkdir()
+    (folder / "parts/__init__.py").write_text("")
+    (folder / "parts/layers.py").write_text("from . import sizes\n")
+    (folder / "parts/sizes.py").write_text("WIDTH = 3\n")
+    (folder / "parts/other.py").write_text("WIDTH = 4\n")
+    (folder / "user.py").write_text("import torch\n\ndef net():\n    from parts.layers import Layer\n")
+    before = code_of(["user.py:net"])
+    assert sorted(before) == ["parts/__init__.py", "parts/layers.py", "parts/sizes.py", "user.py"]
+    (folder / "parts/sizes.py").write_text("WIDTH = 30\n")
+    after = code_of(["user.py:net", "parts.layers:Layer"])
+    assert {name for name in before if before[name] != after[name]} == {"parts/sizes.py"}
+    assert code_of(["torchvision:resnet18", "torchvision.models:resnet18", "timm:resnet50"]) == {}
+
+
+def test_names_for_paths_and_entries():
+    assert short("resnet18") == "resnet18"
+    assert short("timm:vit_tiny_patch16_224.augreg") == "timm.vit_tiny_patch16_224.augreg"
+    assert short("my_model.py:Net") == "my_model.Net"
+    assert short("here/my_model.py:Net") != short("there/my_model.py:Net")
+    assert "my_model.py:Net" in MODELS
+    assert "my_model.py:Net" not in list(MODELS)
+    assert "no_model" not in MODELS
+    with pytest.raises(KeyError):
+        LOADERS["no_loader"]
+
+
+def test_a_file_whose_name_a_module_has_is_refused(folder):
+    (folder / "json.py").write_text("Net = 1\n")
+    with pytest.raises(GpufeedError, match=r"such as my_json\.py"):
+        resolve("json.py:Net")

@@ -67,9 +67,29 @@ def known(reference: str, names: Iterable[str]) -> None:
 
 
 def called(make: Any, given: Mapping[str, Any], options: Mapping[str, Any], reference: str) -> Any:
-    """Return make(**given, **options), of `given` only what it takes by name.
+    """Return make(**given, **options), of `given` only what it takes by name; raise as `arguments`.
 
-    Raises GpufeedError for an option that it does not take, for one that it wants, and where it raises.
+    Raises GpufeedError where it raises.
+    """
+    mine = arguments(make, given, options, reference)
+    try:
+        return make(**mine, **options)
+    except (ModuleNotFoundError, GpufeedError):
+        raise
+    except Exception as error:
+        raise GpufeedError(
+            f"{reference} with {dict(options)}, which raises {type(error).__name__}: {first_line(error)}",
+            f"arguments that it runs with, of {inspect.signature(make)}",
+            "correct the options, or its code",
+        ) from error
+
+
+def arguments(
+    make: Any, given: Mapping[str, Any], options: Mapping[str, Any], reference: str
+) -> dict[str, Any]:
+    """Return what of `given` something takes by name; raise GpufeedError if it is not called with `options`.
+
+    That is for an option that it does not take, and for one that it wants.
     """
     if not callable(make):
         raise GpufeedError(
@@ -97,16 +117,7 @@ def called(make: Any, given: Mapping[str, Any], options: Mapping[str, Any], refe
                 f"a default, or an option {name}=VALUE in the overrides of its cells",
                 f"give {name!r} one of the two",
             )
-    try:
-        return make(**mine, **options)
-    except (ModuleNotFoundError, GpufeedError):
-        raise
-    except Exception as error:
-        raise GpufeedError(
-            f"{reference} with {dict(options)}, which raises {type(error).__name__}: {first_line(error)}",
-            f"arguments that it runs with{', of ' * bool(choices)}{', '.join(choices)}",
-            "correct the options, or its code",
-        ) from error
+    return mine
 
 
 def described(value: object) -> str:
@@ -179,7 +190,29 @@ def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"made_for": own}
 
 
-ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"model": answer_model}
+LOADER = "gpufeed.loaders.base.Loader"
+
+
+def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {}: the equivalence check says the rest of a loader that can be made."""
+    name, made = asked["name"], resolve(asked["name"])
+    bases = [f"{base.__module__}.{base.__qualname__}" for base in getattr(made, "__mro__", ())]
+    missing = sorted(getattr(made, "__abstractmethods__", ()))
+    if LOADER not in bases or missing:
+        lacks = f", which has no {' and no '.join(missing)}" if missing else f", {described(made)}"
+        raise GpufeedError(
+            f"{name}{lacks}",
+            f"a class of {LOADER}, or of OrderedLoader beside it, with all its methods",
+            "derive it from one of the two (CONTRIBUTING.md has an example)",
+        )
+    arguments(made, dict.fromkeys(list(inspect.signature(made).parameters)[:1]), asked["options"], name)
+    return {}
+
+
+ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "model": answer_model,
+    "loader": answer_loader,
+}
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, Any]:

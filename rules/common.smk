@@ -19,7 +19,7 @@ from gpufeed.core.retry_policy import announce_planning_node
 from gpufeed.core.schedule import Order
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.system.parent_watchdog import handed_down
-from gpufeed.core.registry import DECODERS, LOADERS, takes_gpu
+from gpufeed.core.registry import DECODERS, takes_gpu
 from gpufeed.core.repeats import AGAIN, number_of
 from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.workflow.benchmarks import Benchmarks, Models
@@ -68,7 +68,7 @@ wildcard_constraints:
     dataset="|".join(config["sources"]),
     decoder="|".join({**DECODERS, **STRIP_SETS}),
     experiment="|".join(PLAN.cells),
-    loader="|".join(LOADERS),
+    loader="|".join(GATES.loaders),
     side="[0-9]+",
     variant="[a-z0-9_.-]+",
     cell="[A-Za-z0-9_.-]+",

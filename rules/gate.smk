@@ -21,6 +21,7 @@ rule gate:
         settings=GATES.settings_judged,
         device=config["device"],
         attempt=GATES.attempt_of,
-        code=lambda wildcards: CODES.of("gate", loader=wildcards.loader, decoder=GATES.decoders_of(wildcards)),
+        loader=GATES.loader_of,
+        code=lambda wildcards: CODES.of("gate", loader=GATES.loader_of(wildcards), decoder=GATES.decoders_of(wildcards)),
     script:
         "../workflow/scripts/gate.py"

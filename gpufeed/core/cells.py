@@ -156,7 +156,7 @@ def named(identity: Mapping) -> str:
     engines = identity.get("hw_decoder_load")
     parts = [
         identity["dataset"],
-        identity["loader"],
+        short(identity["loader"]),
         decoder,
         "" if engines is None else f"hw{engines}",
         f"w{workers}" if workers else "",
@@ -403,6 +403,7 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
     for axis, allowed in choices.items():
         if axis in FORMS and is_reference(axes.get(axis)):
             check(axis, axes[axis], where)
+            allowed[axes[axis]]  # raises where a loader's entry is wrong
         elif axis in axes and axes[axis] not in allowed:
             raise unknown(axis, axes[axis], [*allowed, *FORMS.get(axis, ())], where)
     for axis in ("dataset", "loader"):

@@ -285,9 +285,9 @@ class Composer:
             group, name, value = parse_override(text)
             entry = getattr(cell, group)
             if group in references:
-                hyper[group][name] = value
+                hyper.setdefault(group, {})[name] = value
                 continue
-            if not hyper[group]:
+            if not hyper.get(group):
                 raise GpufeedError(
                     f"{text!r} in {where}", f"nothing: {group} {entry!r} has no hyper-parameters", "remove it"
                 )

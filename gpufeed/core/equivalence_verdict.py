@@ -30,6 +30,8 @@ def loader_settings(cell: Cell) -> dict:
         settings["cores"] = cell.cores  # as many workers
     if cell.hyper.get("recipe"):
         settings["recipe"] = dict(cell.hyper["recipe"])
+    if cell.hyper.get("loader"):
+        settings["options"] = dict(cell.hyper["loader"])
     return settings
 
 
@@ -47,9 +49,14 @@ def variant(settings: Mapping, device: str = "auto") -> str:
     parts += [settings["decoder"]] if "decoder" in settings else []
     parts += [f"hw{settings['hw_decoder_load'] * 100:g}"] if "hw_decoder_load" in settings else []
     if recipe := settings.get("recipe"):
-        digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:6]
-        parts.append(f"rrc{recipe['size']}-{digest}")
+        parts.append(f"rrc{recipe['size']}-{digest(recipe)}")
+    parts += [f"o{digest(options)}"] if (options := settings.get("options")) else []
     return "-".join(parts if device == "auto" else [*parts, device])
+
+
+def digest(options: Mapping) -> str:
+    """Return options as six characters of a file's name."""
+    return hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()[:6]
 
 
 def settings_in_words(settings: Mapping) -> str:
@@ -68,6 +75,7 @@ def settings_in_words(settings: Mapping) -> str:
     if (share := settings.get("hw_decoder_load")) is not None:
         parts.append(f"{share:.0%} of the files for JPEG engines")
     parts += [f"random resized crops of {settings['recipe']['size']}"] if "recipe" in settings else []
+    parts += [f"{name} {value}" for name, value in settings.get("options", {}).items()]
     return ", ".join(parts)
 
 

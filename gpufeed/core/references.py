@@ -84,6 +84,7 @@ def check(kind: str, reference: str, where: str) -> None:
         )
 
 
+@cache
 def module_file(module: str, found: str = "") -> Path | None:
     """Return the file of a module without importing it; None for one that is built in.
 
@@ -168,14 +169,35 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], inside
 
 
-def declared(reference: str, name: str) -> Any:
-    """Return the literal that a class assigns to `name` in its body, read without an import; None without."""
-    path, (_, attribute) = source_file(reference), split(reference)
-    for node in ast.parse(path.read_bytes()).body if path is not None else ():
-        if isinstance(node, ast.ClassDef) and node.name == attribute:
+def declared(reference: str, name: str) -> dict[str, Any] | None:
+    """Return the dict that a class assigns to `name` in its body, read without an import; None without.
+
+    Raises GpufeedError for one that is not written out. A file that is gone declares nothing.
+    """
+    path = source_file(reference)
+    if path is None or not path.is_file():
+        return None
+    text = literal(path, path.stat().st_mtime_ns, split(reference)[1], name)
+    try:
+        return text and dict(ast.literal_eval(text))
+    except (ValueError, TypeError) as error:
+        raise GpufeedError(
+            f"`{name}` of {reference}: {text}",
+            "a dict of texts, numbers, booleans and lists of them: it is read without an import",
+            "write the values out",
+        ) from error
+
+
+@cache
+def literal(path: Path, changed_ns: int, of: str, name: str) -> str | None:
+    """Return what a class of a file assigns to `name`, as text."""
+    for node in ast.parse(path.read_bytes()).body:
+        if isinstance(node, ast.ClassDef) and node.name == of:
             for line in node.body:
-                if isinstance(line, ast.Assign) and any(ast.unparse(at) == name for at in line.targets):
-                    return ast.literal_eval(line.value)
+                if isinstance(line, ast.Assign | ast.AnnAssign) and f"{ast.unparse(line)} ".startswith(
+                    (f"{name} =", f"{name}: ")
+                ):
+                    return ast.unparse(line.value)
     return None
 
 

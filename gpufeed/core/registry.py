@@ -6,13 +6,13 @@ The workflow imports this file while it plans, so it names modules without impor
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.errors import Skip, unknown
-from gpufeed.core.references import is_reference, resolve
+from gpufeed.core.errors import GpufeedError, Skip, unknown
+from gpufeed.core.references import declared, is_reference, nearest, resolve
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,34 @@ class Open(dict):
         if not is_reference(name):
             raise KeyError(name)
         return self.entry(name)
+
+
+def loader_entry(reference: str) -> LoaderEntry:
+    """Return the entry of a loader of one's own: what its class declares as `entry`, fields of LoaderEntry.
+
+    Raises GpufeedError for what is no field, or no value of one.
+    """
+    given = declared(reference, "entry") or {}
+    known = {one.name: one.default for one in fields(LoaderEntry) if one.name != "target"}
+    choices = {
+        "workers": ("never", "optional", "required"),
+        "device": ("any", "cuda"),
+        "reads": ("files", *STORES),
+    }
+    choices |= {"windows": ("never", "given", "own"), "augments": tuple(AUGMENTS), "decoders": HOST_DECODERS}
+    for name, value in given.items():
+        if name not in known:
+            where = f"one of: {', '.join(known)}"
+            raise GpufeedError(f"{name!r} in `entry` of {reference}", where, nearest(name, known))
+        allowed = choices.get(name, (True, False))
+        given[name] = tuple(value) if isinstance(known[name], tuple) else value
+        if not set(given[name] if isinstance(known[name], tuple) else [value]) <= set(allowed):
+            raise GpufeedError(
+                f"{name}: {value!r} in `entry` of {reference}",
+                f"{'some' if isinstance(known[name], tuple) else 'one'} of: {', '.join(map(str, allowed))}",
+                "correct it",
+            )
+    return LoaderEntry(reference, **given)
 
 
 # of samples, one after the other on the host
@@ -312,6 +340,7 @@ LOADERS = {
     ),
     "replay": LoaderEntry("gpufeed.loaders.replay:ReplayLoader", makes=True, ceiling=True, windows="given"),
 }
+LOADERS = Open(loader_entry, LOADERS)
 
 AUGMENTS = {
     "none": AugmentEntry("gpufeed.augment.base:Normalise", does="not augmented"),

@@ -16,8 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-# What beside the rooms, and of core, a job computes with. The rest of core plans, checks and writes documents,
-# and what it plans reaches a job as params, which Snakemake compares.
+# What beside the rooms, and of core, a job computes with. The rest of core plans, checks and writes
+# documents, and what it plans reaches a job as params, which Snakemake compares.
 COMPUTING = (
     "plugins",
     "core/image_listing",

@@ -5,17 +5,18 @@ The order of an epoch is a function of (seed, epoch) alone, the same on every de
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Window
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import fetch
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.decoders.base import Tally, Tolerance
 from gpufeed.system.random_draws import BITS, MASK, fold
@@ -77,6 +78,7 @@ class LoadRequest:
     recipe: RandomResizedCrop | None = None  # what makes an image a sample; None: the sample is the image
     decoder: str = "pillow"  # of the DataLoader's worker processes
     hw_decoder_load: float | None = None  # share of the files for JPEG engines; None: by their size
+    options: Mapping[str, Any] = field(default_factory=dict)  # keyword arguments of a loader of one's own
     decoded: np.ndarray | None = None
     # ^ uint8 (n, H, W, 3): images that come in place of decoded files, in turn, to time a loader without
     # its decoder; files are read as ever
@@ -293,7 +295,7 @@ class Loader(ABC):
         """
         if cls.no_decoding is not None:
             raise NoStage(cls.no_decoding)
-        return cls(replace(request, decoded=pixels()))
+        return cls(replace(request, decoded=pixels()), **request.options)
 
     @classmethod
     def without_transfer(cls, request: LoadRequest) -> "Loader":
@@ -302,7 +304,7 @@ class Loader(ABC):
             raise NoStage("The device is the CPU, to which nothing is copied.")
         if cls.no_transfer is not None:
             raise NoStage(cls.no_transfer)
-        return cls(replace(request, device=torch.device("cpu")))
+        return cls(replace(request, device=torch.device("cpu")), **request.options)
 
     def __enter__(self) -> "Loader":
         self.open()
@@ -310,6 +312,11 @@ class Loader(ABC):
 
     def __exit__(self, *exc) -> None:
         self.close()
+
+
+def make_loader(name: str, request: LoadRequest) -> Loader:
+    """Return the loader `name`, registered or a reference, not open yet; raises as `fetch`."""
+    return fetch("loader", name)(request, **request.options)
 
 
 class OrderedLoader(Loader):

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from gpufeed.core.references import is_file, split
 from gpufeed.core.registry import AUGMENTS, LOADERS, ON_DEVICE, Entry
 
 HEAD = """\
@@ -21,7 +23,7 @@ manifest = Manifest.read(folder / "manifest.parquet")
 request = LoadRequest(
 {arguments}
 )
-with {loader}(request) as loader:
+with {loader}(request{options}) as loader:
     for epoch in range(2):  # each in an order of its own
         for batch in loader:
             images, labels = {images}, batch.labels  # float (N, 3, H, W) and int64 (N,)
@@ -41,22 +43,25 @@ def text(row: Mapping[str, Any] | pd.Series, cache: str | None) -> str | None:
         "gpufeed.loaders.base": "LoadRequest",
         **dict([_split(loader), _split(augment)]),
     }
-    on_device, options = row["augment"] in ON_DEVICE, json.loads(row["hyper"]).get("augment", {})
-    made = f"{_split(augment)[1]}(manifest.info.mean, manifest.info.std, 0, {options!r})"
+    on_device, hyper = row["augment"] in ON_DEVICE, json.loads(row["hyper"])
+    own = hyper.get("input", {})
+    mean, std = (own.get(name, f"manifest.info.{name}") for name in ("mean", "std"))
+    made = f"{_split(augment)[1]}({mean}, {std}, 0, {hyper.get('augment', {})!r})"
     return HEAD.format(
         imports="\n".join(f"from {module} import {name}" for module, name in sorted(modules.items())),
         dataset=row["dataset"],
         augment=f"augment = {made}",
         arguments="\n".join(f"    {name}={value}," for name, value in _arguments(row, cache).items()),
         loader=_split(loader)[1],
+        options="".join(f", {name}={value!r}" for name, value in hyper.get("loader", {}).items()),
         images="augment(batch.images, batch.ids, epoch)" if on_device else "batch.images",
     )
 
 
 def _split(entry: Entry) -> tuple[str, str]:
-    """(module, name) of a registered object."""
-    module, _, name = entry.target.partition(":")
-    return module, name
+    """(module, name) of a registered object, or of one that a reference names."""
+    where, name = split(entry.target)
+    return Path(where).stem if is_file(entry.target) else where, name
 
 
 def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[str, str]:

@@ -19,10 +19,10 @@ from gpufeed import native
 from gpufeed.core.cells import Cell, check_batch
 from gpufeed.core.equivalence_verdict import NotPassed, admit, check_same
 from gpufeed.core.errors import GpufeedError, Skip, first_line, one_line
-from gpufeed.core.registry import LOADERS, fetch
+from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import bring, is_packed
-from gpufeed.loaders.base import Loader, LoadRequest
+from gpufeed.loaders.base import Loader, LoadRequest, make_loader
 from gpufeed.loaders.pixel_tolerance import pixel_source
 from gpufeed.models.make import require
 from gpufeed.system import devices
@@ -295,7 +295,7 @@ def made_ready(
         Watch(place.device, page_cached_share(input_files(request)), world_size > 1) if telemetry else None
     )
     opening = time.perf_counter()
-    with fetch("loader", cell.loader)(request) as loader:
+    with make_loader(cell.loader, request) as loader:
         open_s = time.perf_counter() - opening
         if verdict is not None:
             version = pixel_source(cell.loader, loader, request.cache).version
@@ -360,7 +360,7 @@ def judge(cell: Cell, model: nn.Module, request: LoadRequest, precision: str) ->
     alone = {"rank": 0, "world_size": 1, "ungathered": False}
     alone["recipe"] = request.recipe and request.recipe.for_evaluation()
     held_out = replace(request, split=split, shuffle=False, sample_transform=None, **alone)
-    with fetch("loader", cell.loader)(held_out) as loader:
+    with make_loader(cell.loader, held_out) as loader:
         return answers(model, loader, normalise, request.device, precision, cell.channels_last)
 
 

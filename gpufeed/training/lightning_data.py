@@ -18,9 +18,9 @@ from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.registry import LOADERS, fetch
+from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.loaders.base import Batch, Loader
+from gpufeed.loaders.base import Batch, Loader, make_loader
 from gpufeed.system.devices import resolve_device
 from gpufeed.training.distributed.process_group import steps_in_epoch
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
@@ -273,7 +273,7 @@ class ImageDataModule(LightningDataModule):
             world_size=self.share["num_replicas"],
             ungathered=False,
         )
-        loader = fetch("loader", cell.loader)(request)
+        loader = make_loader(cell.loader, request)
         batches = Batches(loader, augment if augment.where == "device" else None)
         self._opened[name] = batches  # before open(), so that it is closed if that fails
         loader.open()

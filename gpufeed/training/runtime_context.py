@@ -164,6 +164,7 @@ def load_request(
         recipe=made_recipe(cell.hyper.get("recipe"), seed),
         decoder=cell.decoder,
         hw_decoder_load=cell.hw_decoder_load,
+        options=cell.hyper.get("loader", {}),
         workers=workers_of(cell),
         threads=torch.get_num_threads(),
         prefetch_factor=cell.prefetch_factor,

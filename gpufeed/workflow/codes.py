@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.plan_decoding import STRIP_SETS
+from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, LOADERS, modules_of
 from gpufeed.core.source_digest import MEASURING, REPORTING, SourceDigests
 from gpufeed.workflow.run import Run
@@ -29,13 +30,15 @@ class Codes:
         files: patterns of other files of the package. names: kind -> what the script takes from the registry,
         such as decoder="pillow".
         """
-        modules = set()
+        modules, references = set(), []
         for kind, given in names.items():
             for name in [given] if isinstance(given, str) else given:
+                references += [name] * is_reference(name)
                 if kind == "decoder" and name in STRIP_SETS and name not in DECODERS:
                     continue  # no decoder of files: the scripts import what joins and decodes strips
                 modules |= modules_of(kind, name)
-        return self.sources.of(script_file(script), *sorted(modules), rooms=MEASURING, files=files)
+        ours = self.sources.of(script_file(script), *sorted(modules), rooms=MEASURING, files=files)
+        return "-".join([ours, *code_of(references).values()])
 
     def of_training(self, script: str) -> Callable[[Any], str]:
         """Return what gives the digest for the wildcards of a cell that a script trains or evaluates."""

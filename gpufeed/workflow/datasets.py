@@ -83,7 +83,7 @@ class Datasets:
         """Return dataset, loader and options of the recipe behind a path, of a cell or of a gate."""
         if hasattr(wildcards, "loader"):
             recipe = self.gates.settings_judged(wildcards).get("recipe")
-            return wildcards.dataset, wildcards.loader, recipe
+            return wildcards.dataset, self.gates.loader_of(wildcards), recipe
         cell = self.run.cell_of(wildcards)
         return cell.dataset, cell.loader, cell.hyper.get("recipe")
 

@@ -6,6 +6,7 @@ from typing import Any
 from gpufeed.core.cells import Cell
 from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.references import short
 from gpufeed.core.registry import LOADERS
 from gpufeed.workflow.run import Run
 
@@ -14,7 +15,7 @@ REFERENCE = "pillow"  # decodes the cache that every loader is held against
 
 def gate_name(cell: Cell) -> str:
     """Return what tells the verdict on a cell's loader with the cell's settings from others."""
-    return f"{cell.dataset}/{cell.loader}/{variant(loader_settings(cell), cell.device)}"
+    return f"{cell.dataset}/{short(cell.loader)}/{variant(loader_settings(cell), cell.device)}"
 
 
 def waits(cell: Cell) -> bool:
@@ -42,6 +43,16 @@ class Gates:
         cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
         return {gate_name(cell): loader_settings(cell) for cell in cells}
 
+    @cached_property
+    def loaders(self) -> dict[str, str]:
+        """Name in paths -> loader, of registered loaders and of the references of this run."""
+        cells = (cell for own in self.run.plan.cells.values() for cell in own.values())
+        return {name: name for name in LOADERS} | {short(cell.loader): cell.loader for cell in cells}
+
+    def loader_of(self, wildcards: Any) -> str:
+        """Return the loader that a verdict is on."""
+        return self.loaders[wildcards.loader]
+
     def settings_judged(self, wildcards: Any) -> dict[str, Any]:
         """Return the settings behind a verdict's name; raise GpufeedError if no cell has them."""
         if found := self.judged.get(f"{wildcards.dataset}/{wildcards.loader}/{wildcards.variant}"):
@@ -54,7 +65,7 @@ class Gates:
 
     def decoders_of(self, wildcards: Any) -> list[str]:
         """Return who decodes in the worker processes of a verdict's loader; none where it has no choice."""
-        choice = LOADERS[wildcards.loader].decoders
+        choice = LOADERS[self.loader_of(wildcards)].decoders
         return [self.settings_judged(wildcards).get("decoder", choice[0])] if choice else []
 
     def reference_of(self, wildcards: Any) -> str | list[str]:

@@ -34,11 +34,11 @@ def task_of(job: Any) -> Task:
 
     Here, where no loader is taken for stuck meanwhile.
     """
-    if LOADERS[job.wildcards.loader].reads_files:
+    if LOADERS[job.params.loader].reads_files:
         bring(Path(job.input.manifest).parent)
     return Task(
         dataset=job.wildcards.dataset,
-        loader=job.wildcards.loader,
+        loader=job.params.loader,
         settings=job.params.settings,
         manifest=job.input.manifest,
         reference=job.input.get("reference") or None,

@@ -124,7 +124,7 @@ def judgement(bench: Bench, tell: Callable[[str, Any], None]) -> dict:
             if request.recipe is not None and (place or LOADERS[bench.loader].windows == "own"):
                 request = replace(request, recipe=request.recipe.for_evaluation())
             tell("alive", f"opening the loader for split {split}")
-            with make(request) as loader:
+            with make(request, **request.options) as loader:
                 source = pixel_source(bench.loader, loader, request.cache)
                 tell("facts", {"pixels": fields_of(source)})
                 tallies += [loader.tally] if loader.tally is not None else []

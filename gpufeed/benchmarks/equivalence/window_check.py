@@ -18,9 +18,9 @@ import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.benchmarks.equivalence.window_images import coordinate_jpeg, read_windows
-from gpufeed.core.registry import LOADERS, STORES, fetch, load
+from gpufeed.core.registry import LOADERS, STORES, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
-from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.base import LoadRequest, make_loader
 
 COUNT = 10_000  # windows of the library
 OURS = 10  # times as many of our rule, always the same: their own chance then hardly counts
@@ -40,7 +40,7 @@ def check_windows(name: str, request: LoadRequest, tell: Callable[[str, Any], No
             stores[LOADERS[name].reads] = path = Path(folder) / store.file
             path.parent.mkdir(parents=True, exist_ok=True)
             load("store", LOADERS[name].reads, "build")(made, path)
-        with fetch("loader", name)(replace(request, manifest=made, **stores)) as loader:
+        with make_loader(name, replace(request, manifest=made, **stores)) as loader:
             parts, count = [], 0
             while count < COUNT:
                 for batch in loader:

@@ -7,9 +7,8 @@ from dataclasses import replace
 import torch
 
 from gpufeed.core.cells import Cell
-from gpufeed.core.registry import fetch
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.loaders.base import LoadRequest
+from gpufeed.loaders.base import LoadRequest, make_loader
 from gpufeed.training.runtime_context import Stores, load_request, make_augment
 
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -25,7 +24,7 @@ def requested(cell: Cell, samples: Manifest, stores: Stores, device: torch.devic
 def opened(cell: Cell, request: LoadRequest) -> Iterator[Iterator[Pair]]:
     """Batches of one epoch: images float32 (N, 3, H, W), contiguous, and labels int64 (N,), on the device."""
     normalise = make_augment("none", cell, request.manifest, request.seed)
-    with fetch("loader", cell.loader)(request) as loader:
+    with make_loader(cell.loader, request) as loader:
         yield (
             (normalise(batch.images, batch.ids, 0).float().contiguous(), batch.labels.clone())
             for batch in loader

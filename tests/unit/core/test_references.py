@@ -8,9 +8,10 @@ from snakemake.utils import update_config
 from workflow_fixtures import TINY
 
 from gpufeed.core import plan_plugins
-from gpufeed.core.config import planned
+from gpufeed.core.cells import Cell
+from gpufeed.core.config import Composer, planned
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.plan_plugins import asked_of_process
+from gpufeed.core.plan_plugins import as_text, asked_of_process, question
 from gpufeed.core.references import code_of, resolve, short
 from gpufeed.core.registry import LOADERS, MODELS
 
@@ -55,6 +56,35 @@ def text(num_classes):
 
 number = 3
 """
+LOADER = """
+from gpufeed.loaders.base import OrderedLoader
+
+
+class Read(OrderedLoader):
+    entry = {"reads": "cache", "workers": "optional", "augments": ["none", "torch"]}
+
+    def __init__(self, request, *, depth=2):
+        super().__init__(request)
+
+    def batches(self, order):
+        yield from ()
+
+
+class Unfinished(OrderedLoader):
+    pass
+
+
+class Misspelt(Read):
+    entry = {"raeds": "cache"}
+
+
+class Elsewhere(Read):
+    entry = {"reads": "moon"}
+
+
+class Computed(Read):
+    entry = {"reads": "ca" + str("che")}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +92,7 @@ def folder(tmp_path, monkeypatch):
     """The folder of the run, with a file of models, one that imports what is missing, and a script."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model.py").write_text(NET)
+    (tmp_path / "my_loader.py").write_text(LOADER)
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "script.py").write_text("print('training')\nraise SystemExit(3)\n")
     (tmp_path / "broken.py").write_text("def model(:\n    pass\n")
@@ -86,6 +117,9 @@ NEVER_IMPORTED = [  # what the disk alone refuses
     ({"model": "torch.no_such:Net"}, "no module torch.no_such", "a module in", "correct its name"),
     ({"model": "timm:"}, "'timm:'", "timm:NAME", "the name of a model"),
     ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "Python can read", "correct it"),
+    ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),
+    ({"loader": "my_loader.py:Elsewhere"}, "reads: 'moon'", "one of: files, cache", "correct it"),
+    ({"loader": "my_loader.py:Computed"}, "`entry` of my_loader.py:Computed", "a dict", "write the values"),
     ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "code of yours"),
 ]
 
@@ -125,6 +159,11 @@ TRIED = [  # what a process that imports it refuses: reference, options, found, 
     ("needs_package.py:Net", {}, "No module named 'no_such_package'", "the package", "install it"),
     ("script.py:Net", {}, "raises SystemExit", "can be imported", "main guard"),
 ]
+LOADERS_TRIED = [
+    ("my_loader.py:Unfinished", {}, "which has no batches", "all its methods", "derive it"),
+    ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.loaders.base.Loader", "derive it"),
+    ("my_loader.py:Read", {"dept": 3}, "option 'dept'", "one of: depth", "write 'depth'"),
+]
 RIGHT = [
     ("my_model.py:Net", {"width": 2}),
     ("my_model.py:image_net", {}),
@@ -141,11 +180,13 @@ def asked(name: str, options: dict, size: object = (16, 16), kind: str = "model"
 def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
     refused = [asked(name, options) for name, options, *_ in TRIED]
     right = [asked(name, options) for name, options in RIGHT]
+    refused += [asked(name, options, kind="loader") for name, options, *_ in LOADERS_TRIED]
+    right += [asked("my_loader.py:Read", {"depth": 3}, kind="loader")]
     answers = asked_of_process([*refused, *right, asked("timm:test_resnet", {}, size="own")])
-    for (name, options, *words), answer in zip(TRIED, answers, strict=False):
+    for (name, options, *words), answer in zip(TRIED + LOADERS_TRIED, answers, strict=False):
         parts = zip(words, answer["error"], strict=True)
         assert all(word in said for word, said in parts), (name, options, answer)
-    assert answers[len(TRIED) :] == [{"made_for": None}] * len(RIGHT) + [{"made_for": OF_TIMM}]
+    assert answers[len(refused) :] == [*[{"made_for": None}] * len(RIGHT), {}, {"made_for": OF_TIMM}]
 
 
 @pytest.mark.slow
@@ -165,6 +206,17 @@ def test_an_edit_makes_another_cell_and_a_comment_does_not(folder, monkeypatch):
     assert cell.hyper["model"] == {"width": 4}
     assert list(cell.hyper["code"]) == ["my_model.py"]
     assert cell.id.startswith("synthetic-resident-torch-my_model.Net-auto-b8-")
+
+
+@pytest.mark.parametrize(("overrides", "size"), [((), 160), (("recipe.size=96",), 96)])
+def test_a_model_of_timm_brings_its_size_mean_and_deviation(overrides, size):
+    wanted = config()
+    axes = {"model": "timm:test_resnet", "recipe": "random_resized_crop", "overrides": overrides}
+    cell = Cell("tiny", "synthetic", "resident", **axes)
+    asked = as_text(question(wanted, cell, "model"))
+    hyper = Composer(wanted, {asked: {"made_for": OF_TIMM}})(cell, "the test")
+    assert (hyper["recipe"]["size"], hyper["recipe"]["short_side"]) == (size, 168)
+    assert hyper["input"] == {"mean": [0.5] * 3, "std": [0.5] * 3}
 
 
 def test_code_is_that_of_a_file_and_of_what_it_imports_beside_it(folder):
@@ -192,6 +244,12 @@ def test_names_for_paths_and_entries():
     assert "no_model" not in MODELS
     with pytest.raises(KeyError):
         LOADERS["no_loader"]
+
+
+def test_a_loader_says_what_the_planner_must_know():
+    entry = LOADERS["my_loader.py:Read"]
+    assert (entry.reads, entry.workers, entry.augments) == ("cache", "optional", ("none", "torch"))
+    assert entry.decoded
 
 
 def test_a_file_whose_name_a_module_has_is_refused(folder):

@@ -1,4 +1,4 @@
-"""Models of torchvision, of timm and of one's own, by reference; and the process that tries references.
+"""Models and Datasets by reference, and the process that tries references.
 
 `python -m gpufeed.plugins` reads questions (gpufeed.core.plan_plugins) from standard input and writes as many
 answers: {"made_for": ...}, or {"error": [found, expected, what to do]}. Code of others may print meanwhile.
@@ -6,15 +6,22 @@ answers: {"made_for": ...}, or {"error": [found, expected, what to do]}. Code of
 
 import inspect
 import json
+import operator
 import os
+import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import nn
 
+from gpufeed.core.config_sources import EVALUATION
 from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.references import nearest, resolve, split
 
@@ -190,6 +197,102 @@ def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {"made_for": own}
 
 
+def open_dataset(reference: str, part: str, options: Mapping[str, Any]) -> Any:
+    """Return the Dataset that a reference names, of a split; each process has one of each."""
+    asked = {name: value for name, value in options.items() if name != EVALUATION}
+    asked |= options[EVALUATION] if part != "train" else {}
+    return _open_dataset(reference, json.dumps(asked, sort_keys=True))
+
+
+@cache
+def _open_dataset(reference: str, options: str) -> Any:
+    made = called(resolve(reference), {}, json.loads(options), reference)
+    lacks = [name for name in ("__getitem__", "__len__") if not hasattr(made, name)]
+    if lacks or not len(made):
+        raise GpufeedError(
+            f"{reference}, {described(made)} {'without ' + ' and '.join(lacks) if lacks else 'of no item'}",
+            "a map-style Dataset of one item or more",
+            "give it __getitem__ and __len__, or other options",
+        )
+    return made
+
+
+def sample(dataset: Any, index: int, state: int, reference: str) -> tuple[np.ndarray, int]:
+    """Return the pixels of an item, uint8 (H, W, 3), and its label.
+
+    What it draws of random numbers of torch, NumPy and Python is a function of `state`. Raises GpufeedError
+    for an item that is no image with a label, and where it raises.
+    """
+    try:
+        with seeded(state):
+            item = dataset[index]
+    except GpufeedError:
+        raise
+    except Exception as error:
+        raise GpufeedError(
+            f"item {index} of {reference}, which raises {type(error).__name__}: {first_line(error)}",
+            "an image and its label for each item",
+            "correct it, or leave that item out",
+        ) from error
+    try:
+        image, label = item
+        return pixels(image), operator.index(label.item() if isinstance(label, torch.Tensor) else label)
+    except (TypeError, ValueError) as error:
+        kinds = [described(part) for part in item] if isinstance(item, tuple) else [described(item)]
+        raise GpufeedError(
+            f"item {index} of {reference}: {' and '.join(kinds)} ({first_line(error)})",
+            "(image, label): PIL image, uint8 tensor (3, H, W) or uint8 array (H, W, 3), and a whole number",
+            "leave ToTensor and Normalize out, which the cell's augment does",
+        ) from error
+
+
+def pixels(image: Any) -> np.ndarray:
+    """Return an image as uint8 (H, W, 3); raise TypeError for what is none."""
+    if isinstance(image, Image.Image):
+        return np.array(image.convert("RGB"))
+    array = image.permute(1, 2, 0).numpy() if isinstance(image, torch.Tensor) else np.asarray(image)
+    if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] not in (1, 3):
+        raise TypeError(f"no uint8 image, but {array.dtype} of shape {array.shape}")
+    return np.ascontiguousarray(np.broadcast_to(array, (*array.shape[:2], 3)))
+
+
+@contextmanager
+def seeded(state: int) -> Iterator[None]:
+    """Seed torch, NumPy and Python; put them back behind the block, but in worker processes."""
+    kept = None
+    if torch.utils.data.get_worker_info() is None:
+        kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(state)
+    np.random.seed(state & 0xFFFFFFFF)
+    random.seed(state)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            torch.set_rng_state(kept[0])
+            np.random.set_state(kept[1])
+            random.setstate(kept[2])
+
+
+def labels(dataset: Any, reference: str) -> list[int]:
+    """Return all labels of a Dataset: its `targets` or `labels`, else those of its items, one by one."""
+    given = next(
+        (found for name in ("targets", "labels") if (found := getattr(dataset, name, None)) is not None), None
+    )
+    if given is not None and len(given) == len(dataset):
+        return [int(label) for label in given]
+    return [sample(dataset, index, 0, reference)[1] for index in range(len(dataset))]
+
+
+def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {}: the first and the last item of each split are an image and a label."""
+    for part in ("train", "test")[: 1 + (EVALUATION in asked["options"])]:
+        opened = open_dataset(asked["name"], part, asked["options"])
+        for index in (0, len(opened) - 1):
+            sample(opened, index, 0, asked["name"])
+    return {}
+
+
 LOADER = "gpufeed.loaders.base.Loader"
 
 
@@ -212,6 +315,7 @@ def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
 ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "model": answer_model,
     "loader": answer_loader,
+    "dataset": answer_dataset,
 }
 
 

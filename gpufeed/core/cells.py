@@ -15,7 +15,7 @@ from typing import Any
 
 from gpufeed.core import vit_options
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.references import FORMS, check, is_reference, short
+from gpufeed.core.references import FORMS, check, code_of, is_reference, short
 from gpufeed.core.registry import (
     AUGMENTS,
     DECODERS,
@@ -413,6 +413,19 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
             )
 
 
+def name_sources(config: Mapping) -> None:
+    """Make a source of each reference that a block has as its dataset, and let the block name that."""
+    for experiment in config["experiments"].values():
+        for block in (experiment.get("common", {}), *experiment["blocks"].values()):
+            given = block.get("dataset", [])
+            names = given if isinstance(given, list) else [given]
+            for name in filter(is_reference, names):
+                check("dataset", name, "a block")
+                config["sources"].setdefault(short(name), {"layout": name})
+            if any(map(is_reference, names)):
+                block["dataset"] = [short(name) for name in names]
+
+
 QUANTITY = ("limit", "copies", "times")  # keys of a source: how many of its images are used, and how often
 
 
@@ -439,8 +452,9 @@ def content(config: Mapping, dataset: str) -> dict:
     files = {file["name"]: file["sha256"] for file in source.get("files", [])}
     resize = {"resize": list(source["resize"])} if source.get("resize") else {}
     tiles = {"tiles": content(config, options["of"])} if source["layout"] in DERIVED else {}
+    code = {"code": code_of([source["layout"]])} if is_reference(source["layout"]) else {}
     made_of = {"layout": source["layout"], "files": files, "options": options}
-    return {**made_of, **resize, **quantity(source), **tiles}
+    return {**made_of, **resize, **quantity(source), **tiles, **code}
 
 
 def crossed(config: Mapping, name: str) -> Iterator[tuple[str, Cell]]:

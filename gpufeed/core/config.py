@@ -12,9 +12,9 @@ import yaml
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
-from gpufeed.core.cells import Cell, Plan, check_batch, plan
+from gpufeed.core.cells import Cell, Plan, check_batch, name_sources, plan
 from gpufeed.core.config_schema import explain, first_error, read_yaml, validator
-from gpufeed.core.config_sources import check_of, check_source, holds_out, training_images
+from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.plan_decoding import check_sweep
@@ -103,6 +103,13 @@ def check_evaluation(config: Mapping, cells: Iterable[Cell]) -> None:
             f"which holds no image out for evaluation"
         )
         steps = "`steps` in every block, after which nothing is evaluated"
+        if is_reference(source["layout"]):
+            raise GpufeedError(
+                found,
+                f"{steps}, or what differs in the Dataset to evaluate",
+                f"give experiment {cell.experiment!r} `steps`, or the source options such as "
+                f"{EVALUATION}: {{train: false}}",
+            )
         if source["layout"] in ("mosaic", "noise"):
             raise GpufeedError(found, steps, f"give experiment {cell.experiment!r} `steps`")
         option = f"sources.{cell.dataset}.options.evaluation_share"
@@ -299,7 +306,7 @@ class Composer:
             vit_options.check(hyper["model"], f"{where}, model {cell.model}")
         if made_for:
             hyper["input"] = {name: made_for[name] for name in ("mean", "std")}
-        if code := code_of(references.values()):
+        if code := code_of(name for kind, name in references.items() if kind != "dataset"):
             hyper["code"] = code
         return settled(hyper, where)
 
@@ -327,6 +334,7 @@ def keep_quick(config: Mapping) -> None:
 def planned(config: Mapping) -> Plan:
     """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config."""
     check(config)
+    name_sources(config)
     keep_quick(config)
     found = plan(config, Composer(config, answers(config)))
     for name, cells in found.cells.items():

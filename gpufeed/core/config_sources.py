@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from gpufeed.core.cells import QUANTITY, quantity
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.references import FORMS, check, is_reference
 from gpufeed.core.registry import DERIVED, LAYOUTS, MADE
+
+EVALUATION = "evaluation"  # option of a Dataset: those in which the one to evaluate differs
 
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte.gz",
@@ -22,12 +25,14 @@ def check_source(source: Mapping, where: str) -> None:
     """Raises GpufeedError for a source that its layout would refuse once its files are there."""
     layout, options = source["layout"], source.get("options", {})
     if layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS, where)
+        raise unknown("layout", layout, [*LAYOUTS, *FORMS["dataset"]], where)
+    if is_reference(layout):
+        check("dataset", layout, where)
     if layout in MADE and (extra := quantity(source)):
         raise GpufeedError(
             f"{next(iter(extra))} in {where}, whose layout is {layout}",
             f"{', '.join(QUANTITY)} for layouts with image files: {layout} has none",
-            "remove it; `count` in the source's options says how many images there are",
+            "remove it; the source's options say how many images there are",
         )
     if layout == "image_folder":
         return check_folder(source, where)
@@ -105,7 +110,8 @@ def check_of(config: Mapping, dataset: str) -> None:
     others = [
         name
         for name, row in config["sources"].items()
-        if row["layout"] not in (*DERIVED, *MADE)
+        if row["layout"] not in DERIVED
+        and row["layout"] not in MADE
         and ("resize" not in row if layout == "mosaic" else holds_out(row))
     ]
     for name in (of, config["use_instead"].get(of, of)):
@@ -147,6 +153,8 @@ def holds_out(source: Mapping) -> bool:
     """Whether a source has images that nothing trains on."""
     if source["layout"] == "synthetic":
         return bool(evaluation_images(with_defaults("synthetic", source.get("options", {}))))
+    if is_reference(source["layout"]):
+        return EVALUATION in source.get("options", {})
     return source["layout"] not in ("mosaic", "noise")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpufeed.core.cells import source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.image_listing import is_image
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import MADE
 
 # (images of both splits, side in pixels) of layouts that come in one size
@@ -89,7 +90,9 @@ def unresized(config: Mapping, dataset: str) -> Amount:
         images, side = IMAGES[layout]
     elif layout == "tiny_imagenet":
         images, side = archives // TINY_IMAGENET[0], TINY_IMAGENET[1]
-    elif "size" not in (options := with_defaults(layout, source_options(config, dataset))):
+    elif is_reference(layout) or "size" not in (
+        options := with_defaults(layout, source_options(config, dataset))
+    ):
         return Amount(0, archives, archives * LOSSY // 3, archives * LOSSY // 3)
     else:
         side = options["size"]
@@ -105,7 +108,8 @@ def size_of(config: Mapping, dataset: str) -> list[int] | None:
     source = config["sources"][dataset]
     options = with_defaults(source["layout"], source.get("options", {}))
     sides = {name: side for name, (_, side) in IMAGES.items()} | {"tiny_imagenet": TINY_IMAGENET[1]}
-    size = source.get("resize") or options.get("size") or sides.get(source["layout"])
+    known = None if is_reference(source["layout"]) else options.get("size") or sides.get(source["layout"])
+    size = source.get("resize") or known
     return [size, size] if isinstance(size, int) else size and list(size)
 
 

@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def references_of(cell: Cell) -> dict[str, str]:
     """Return kind -> reference, of those that a cell has."""
-    return {kind: name for kind in FORMS if is_reference(name := getattr(cell, kind))}
+    of = {"dataset": cell.source.get("layout")}
+    return {kind: name for kind in FORMS if is_reference(name := of.get(kind, getattr(cell, kind)))}
 
 
 def options_of(cell: Cell, group: str) -> dict[str, Any]:
@@ -54,9 +55,12 @@ def question(config: Mapping, cell: Cell, kind: str) -> dict[str, Any]:
 
     size: (height, width) of its images; OWN: that of the model, or the recipe's; None: not known yet.
     """
-    name, source = getattr(cell, kind), config["sources"][cell.dataset]
+    name, source = references_of(cell)[kind], config["sources"][cell.dataset]
     asked = {"kind": kind, "name": name, "options": options_of(cell, kind), "code": code_of([name])}
-    classes = with_defaults(source["layout"], source.get("options", {})).get("classes")
+    if kind == "dataset":
+        return asked | {"options": source.get("options", {})}
+    described = {} if is_reference(source["layout"]) else source.get("options", {})
+    classes = with_defaults(source["layout"], described).get("classes")
     asked["classes"] = classes or CLASSES.get(source["layout"])
     asked["size"] = size_of(config, cell.dataset)
     if RECIPES[cell.recipe].of_loader:
@@ -70,7 +74,8 @@ def answers(config: Mapping) -> dict[str, Any]:
 
     Raises GpufeedError at the first that is refused.
     """
-    if not any(map(is_reference, named(config["experiments"]))):
+    layouts = [source["layout"] for source in config["sources"].values()]
+    if not any(map(is_reference, [*named(config["experiments"]), *layouts])):
         return {}
     cells = [cell for name in config["experiments"] for _, cell in crossed(config, name)]
     asked = [question(config, cell, kind) for cell in cells for kind in references_of(cell)]

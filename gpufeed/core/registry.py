@@ -167,7 +167,17 @@ LAYOUTS = {
     "image_folder": Entry("gpufeed.datasets.image_folder:reorganise"),
     "noise": Entry("gpufeed.datasets.noise:reorganise"),
 }
-MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
+LAYOUTS = Open(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
+
+
+class Made(tuple):
+    """Names of layouts; a reference, to a torch Dataset, is among them, too."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or is_reference(name)
+
+
+MADE = Made(("noise",))  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
 STORES = {
@@ -432,9 +442,10 @@ def load(kind: str, name: str, what: str = "target") -> Any:
     entries = KINDS[kind]
     if name not in entries:
         raise unknown(kind, name, entries, where="the registry")
-    if is_reference(name):
+    target = getattr(entries[name], what)
+    if target == name:  # a reference
         return resolve(name)
-    module, _, attribute = getattr(entries[name], what).partition(":")
+    module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)
 
 
@@ -486,7 +497,7 @@ def modules_of(kind: str, name: str) -> set[str]:
     """
     if name not in KINDS[kind]:
         raise unknown(kind, name, KINDS[kind], where="the registry")
-    targets = [] if is_reference(name) else [KINDS[kind][name].target]
+    targets = [target] if (target := KINDS[kind][name].target) != name else []
     if kind == "loader":
         store = LOADERS[name].store
         targets += [store.target, store.verify, store.parts, store.leaves] if store else []

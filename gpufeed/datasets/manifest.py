@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import MADE
 from gpufeed.datasets.packed import files_at
 from gpufeed.decoders.pillow import resized
+from gpufeed.system import random_draws
 
 COLUMNS = {
     "path": pa.string(),  # relative to Manifest.files_root()
@@ -83,12 +85,20 @@ class Manifest:
         """Return whether no file holds the images, so that the loading process makes the pixels."""
         return self.info.layout in MADE
 
-    def pixels(self, sample_id: int) -> np.ndarray:
+    def pixels(self, sample_id: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
         """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`.
 
-        They are a function of the dataset's seed and the sample's own number.
+        They are a function of the dataset's seed and the sample's own number. Those of a Dataset by reference
+        may draw: they are one of the seed of an order, the epoch and the sample.
         """
-        number = self.table["path"].iat[sample_id].rpartition("/")[2]  # its own number, in a part too
+        split, _, number = self.table["path"].iat[sample_id].rpartition("/")  # its own number, in a part too
+        if is_reference(self.info.layout):
+            from gpufeed import plugins  # imports torch
+
+            dataset = plugins.open_dataset(self.info.layout, split, self.info.source["options"])
+            state = random_draws.sample_state(seed, epoch, sample_id)
+            image, _ = plugins.sample(dataset, int(number), state, self.info.layout)
+            return resized(image, self.info.resize) if self.info.resize else image
         random = np.random.default_rng([self.info.source["seed"], int(number)])
         side = self.info.source["size"]
         image = random.integers(0, 256, (side, side, 3), dtype=np.uint8)

@@ -13,6 +13,7 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import NO_ROOM, enough_disk
 from gpufeed.core.folders import check_apart
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import load
 from gpufeed.datasets import packed
 from gpufeed.datasets.manifest import Manifest
@@ -76,6 +77,7 @@ def laid_out(
     """As `prepare`, in folders."""
     limit = quantity.get("limit")
     early = {"limit": limit} if layout == "image_folder" else {}  # may have millions, or lie far away
+    early |= {"reference": layout} if is_reference(layout) else {}
     manifest = load("layout", layout)(archives, out, dataset, options, **early)
     # a manifest on disk is one whose images have been looked at
     (manifest.root / "manifest.parquet").unlink()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.references import is_reference
 from gpufeed.core.registry import load
 from gpufeed.core.run_time_estimate import shared_memory, waiting
 from gpufeed.decoders.base import Decoder, bad_file
@@ -56,7 +58,9 @@ class Samples(Dataset):
         self.decoder: Decoder = load("decoder", request.decoder)()
         self.crops = HostCrops(request.recipe, self.decoder) if request.recipe else None
         self.sizes = manifest.sizes() if request.recipe else None
-        self.maker = manifest.pixels if manifest.made else None
+        self.maker, self.seed = manifest.pixels if manifest.made else None, request.seed
+        if is_reference(manifest.info.layout):
+            self.maker(int(manifest.ids(request.split)[0]))  # opened here, for workers that are forked
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:
         return self.made(*key)
@@ -79,8 +83,13 @@ class Samples(Dataset):
         data: as in `made`. epoch: in which a recipe draws its window.
         """
         if self.maker is not None and self.decoded is None:
-            image = self.maker(sample_id)
-            return image if self.crops is None else self.crops.of_image(image, sample_id, epoch)
+            image = self.maker(sample_id, self.seed, epoch)
+            if self.crops is not None:
+                return self.crops.of_image(image, sample_id, epoch)
+            if image.shape != self.shape:
+                path = Path(str(self.paths[sample_id]))
+                raise bad_file(path, f"made as {image.shape}, and the first of its split as {self.shape}")
+            return image
         path = self.root / str(self.paths[sample_id])
         if data is None and self.maker is None:
             try:

@@ -6,7 +6,7 @@ from typing import Any
 from gpufeed.core.cells import Cell
 from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.references import short
+from gpufeed.core.references import is_reference, short
 from gpufeed.core.registry import LOADERS
 from gpufeed.workflow.run import Run
 
@@ -69,8 +69,9 @@ class Gates:
         return [self.settings_judged(wildcards).get("decoder", choice[0])] if choice else []
 
     def reference_of(self, wildcards: Any) -> str | list[str]:
-        """Return the cache that a loader is held against; [] for a recipe's samples, made of the files."""
-        if "recipe" in self.settings_judged(wildcards):
+        """Return the cache that a loader is held against; [] for samples of a recipe or a Dataset."""
+        layout = self.run.config["sources"][wildcards.dataset]["layout"]
+        if "recipe" in self.settings_judged(wildcards) or is_reference(layout):
             return []
         return f"{self.run.config['data']}/{wildcards.dataset}/cache/{REFERENCE}.npy"
 

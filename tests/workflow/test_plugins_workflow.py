@@ -11,7 +11,13 @@ pytestmark = pytest.mark.slow
 EXPERIMENT = SHORT["experiments"]["tiny"]
 COMMON = {**EXPERIMENT["common"], "augment": "torch", "steps": 4, "loader": "resident"}
 BLOCKS = {
-    "libraries": {"model": ["torchvision:mobilenet_v3_small", "timm:resnet50"]},
+    "torchvision": {"model": "torchvision:mobilenet_v3_small"},
+    "dataset": {
+        "model": "timm:resnet50",
+        "dataset": "my_data.py:Squares",
+        "loader": "dataloader_workers",
+        "workers": 2,
+    },
     "mine": {
         "model": "my_model.py:Net",
         "loader": "my_loader.py:Cached",
@@ -36,14 +42,21 @@ def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured):
     rows = list(csv.DictReader((flow.folder / table).read_text().splitlines()))
     assert {(row["model"], row["loader"], row["status"]) for row in rows} == {
         ("torchvision:mobilenet_v3_small", "resident", "done"),
-        ("timm:resnet50", "resident", "done"),
+        ("timm:resnet50", "dataloader_workers", "done"),
         ("my_model.py:Net", "my_loader.py:Cached", "done"),
     }
+    (record,) = map(json.loads, flow.files("results/records/tiny/my_data.Squares-*/0.json").values())
+    assert (record["dataset"]["samples"], record["dataset"]["classes"]) == (48, 3)
     (record,) = map(json.loads, flow.files("results/records/tiny/*my_loader*/0.json").values())
     assert record["cell"]["hyper"]["model"] == {"width": 4}
     assert record["steps"]["wait_ms"]["min"] >= 3
-    (verdict,) = map(json.loads, flow.files("results/gate/synthetic/my_loader.Cached/*.json").values())
-    assert (verdict["status"], verdict["loader"]) == ("passed", "my_loader.py:Cached")
+    verdicts = flow.files("results/gate/synthetic/my_loader.Cached/*.json") | flow.files(
+        "results/gate/my_data.Squares/*/*.json"
+    )
+    assert {(verdict["loader"], verdict["status"]) for verdict in map(json.loads, verdicts.values())} == {
+        ("my_loader.py:Cached", "passed"),
+        ("dataloader_workers", "passed"),
+    }
 
     model = flow.folder / "my_model.py"
     model.write_text(model.read_text().replace("stride=2", "stride=1"))

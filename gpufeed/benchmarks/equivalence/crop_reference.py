@@ -7,6 +7,7 @@ import numpy as np
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
 from gpufeed.benchmarks.equivalence.epoch_check import Reference
+from gpufeed.core.references import is_reference
 from gpufeed.decoders.encoded_file import read_file
 from gpufeed.decoders.pillow import PillowDecoder, resized
 from gpufeed.loaders.base import Loader, LoadRequest
@@ -19,16 +20,22 @@ MOST = 2048  # samples whose pixels are compared in an epoch, other ones in each
 
 
 @dataclass(frozen=True)
-class CropReference(Reference):
-    """recipe: of the loader that is judged. sizes: int64 (N, 2), height and width of each file."""
+class SampledReference(Reference):
+    """share: of the samples whose pixels are compared."""
 
-    recipe: RandomResizedCrop
-    sizes: np.ndarray
-    share: float  # of the samples whose pixels are compared
+    share: float
 
     def compared(self, ids: np.ndarray, epoch: int) -> np.ndarray:
         draws = random_draws.draw(random_draws.sample_state(0, epoch, ids), 0)
         return np.flatnonzero(random_draws.chance(draws, self.share))
+
+
+@dataclass(frozen=True)
+class CropReference(SampledReference):
+    """recipe: of the loader that is judged. sizes: int64 (N, 2), height and width of each file."""
+
+    recipe: RandomResizedCrop
+    sizes: np.ndarray
 
     def allowed(self, source: PixelSource, ids: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         of = source.reduced or source.tolerance
@@ -58,7 +65,7 @@ def crop_reference(
 
     def row(sample_id: int, epoch: int) -> np.ndarray:
         if manifest.made:
-            image = manifest.pixels(sample_id)
+            image = manifest.pixels(sample_id, request.seed, epoch)
         else:
             image = decoded_alone(pillow, read_file(str(files[sample_id])), files[sample_id])
         image, window = loader.reference_cut(recipe, sample_id, epoch, image)
@@ -68,10 +75,26 @@ def crop_reference(
         return recipe.cut(image, window)
 
     def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
-        with ThreadPoolExecutor(request.threads) as pool:
+        # a Dataset draws from random numbers that all threads share
+        with ThreadPoolExecutor(1 if is_reference(manifest.info.layout) else request.threads) as pool:
             made = list(pool.map(lambda sample_id: row(sample_id, epoch), ids.tolist()))
         return np.stack(made) if made else np.empty((0, recipe.size, recipe.size, 3), np.uint8)
 
-    share = min(1.0, MOST / len(manifest.ids(request.split)))
     shape = (recipe.size, recipe.size, 3)
-    return CropReference(shape, rows, labels, paths, recipe, sizes, share)
+    return CropReference(shape, rows, labels, paths, share_of(request), recipe, sizes)
+
+
+def share_of(request: LoadRequest) -> float:
+    """Return the share of a split whose pixels are compared."""
+    return min(1.0, MOST / len(request.manifest.ids(request.split)))
+
+
+def dataset_reference(request: LoadRequest, labels: np.ndarray, paths: list[str]) -> SampledReference:
+    """Return the reference for a Dataset by reference: its items, asked one after the other."""
+
+    def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
+        made = [request.manifest.pixels(sample_id, request.seed, epoch) for sample_id in ids.tolist()]
+        return np.stack(made) if made else np.empty((0, *shape), np.uint8)
+
+    shape = (*request.image_size, 3)
+    return SampledReference(shape, rows, labels, paths, share_of(request))

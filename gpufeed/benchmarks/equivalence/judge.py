@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpufeed.augment.random_resized_crop import made_recipe
-from gpufeed.benchmarks.equivalence.crop_reference import crop_reference
+from gpufeed.benchmarks.equivalence.crop_reference import crop_reference, dataset_reference
 from gpufeed.benchmarks.equivalence.epoch_check import Differences, Mismatch, Reference, check_epoch
 from gpufeed.benchmarks.equivalence.equivalence_task import Task
 from gpufeed.benchmarks.equivalence.window_check import check_windows
@@ -44,8 +44,10 @@ class Bench:
         """Return what is right for a loader of this request."""
         manifest, pixels = request.manifest, self.pixels
         about = manifest.labels(), manifest.table["path"].tolist()
-        if pixels is None:
+        if request.recipe is not None:
             return crop_reference(request, loader, *about)
+        if pixels is None:
+            return dataset_reference(request, *about)
         return Reference(pixels.shape[1:], lambda ids, _: pixels[ids], *about)
 
     def split_ids(self, split: str) -> np.ndarray:

@@ -87,12 +87,56 @@ class Computed(Read):
 """
 
 
+DATA = """
+import torch
+
+
+class Data:
+    targets = [0, 1, 2]
+
+    def __init__(self, size=16):
+        self.size = size
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return torch.zeros(3, self.size, self.size, dtype=torch.uint8), index
+
+
+class Floats(Data):
+    def __getitem__(self, index):
+        return torch.zeros(3, 16, 16), index
+
+
+class Alone(Data):
+    def __getitem__(self, index):
+        return torch.zeros(3, 16, 16, dtype=torch.uint8)
+
+
+class Raises(Data):
+    def __getitem__(self, index):
+        return {}["image"]
+
+
+class Empty(Data):
+    def __len__(self):
+        return 0
+
+
+class NoLength:
+    def __getitem__(self, index):
+        return None
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The folder of the run, with a file of models, one that imports what is missing, and a script."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_model.py").write_text(NET)
     (tmp_path / "my_loader.py").write_text(LOADER)
+    (tmp_path / "my_data.py").write_text(DATA)
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "script.py").write_text("print('training')\nraise SystemExit(3)\n")
     (tmp_path / "broken.py").write_text("def model(:\n    pass\n")
@@ -120,6 +164,8 @@ NEVER_IMPORTED = [  # what the disk alone refuses
     ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),
     ({"loader": "my_loader.py:Elsewhere"}, "reads: 'moon'", "one of: files, cache", "correct it"),
     ({"loader": "my_loader.py:Computed"}, "`entry` of my_loader.py:Computed", "a dict", "write the values"),
+    ({"dataset": "my_dat.py:Data"}, "no file my_dat.py", "a file of Python", "write 'my_data.py'"),
+    ({"dataset": "timm:data"}, "dataset 'timm:data'", "path.py:attribute", "code of yours"),
     ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "code of yours"),
 ]
 
@@ -164,6 +210,15 @@ LOADERS_TRIED = [
     ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.loaders.base.Loader", "derive it"),
     ("my_loader.py:Read", {"dept": 3}, "option 'dept'", "one of: depth", "write 'depth'"),
 ]
+DATASETS_TRIED = [
+    ("my_data.py:Data", {"siz": 3}, "option 'siz'", "one of: size", "write 'size'"),
+    ("my_data.py:Floats", {}, "shape (3, 16, 16) and type float32", "(image, label)", "leave ToTensor"),
+    ("my_data.py:Alone", {}, "too many values", "(image, label)", "augment"),
+    ("my_data.py:Raises", {}, "item 0 of my_data.py:Raises, which raises KeyError", "image", "correct it"),
+    ("my_data.py:Empty", {}, "of no item", "one item or more", "other options"),
+    ("my_data.py:NoLength", {}, "without __len__", "map-style", "__len__"),
+    ("my_model.py:Net", {}, "no value for 'num_classes'", "a default", "'num_classes'"),
+]
 RIGHT = [
     ("my_model.py:Net", {"width": 2}),
     ("my_model.py:image_net", {}),
@@ -181,12 +236,25 @@ def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
     refused = [asked(name, options) for name, options, *_ in TRIED]
     right = [asked(name, options) for name, options in RIGHT]
     refused += [asked(name, options, kind="loader") for name, options, *_ in LOADERS_TRIED]
+    refused += [asked(name, options, kind="dataset") for name, options, *_ in DATASETS_TRIED]
     right += [asked("my_loader.py:Read", {"depth": 3}, kind="loader")]
+    right += [asked("my_data.py:Data", {"evaluation": {"size": 8}}, kind="dataset")]
     answers = asked_of_process([*refused, *right, asked("timm:test_resnet", {}, size="own")])
-    for (name, options, *words), answer in zip(TRIED + LOADERS_TRIED, answers, strict=False):
+    for (name, options, *words), answer in zip(TRIED + LOADERS_TRIED + DATASETS_TRIED, answers, strict=False):
         parts = zip(words, answer["error"], strict=True)
         assert all(word in said for word, said in parts), (name, options, answer)
-    assert answers[len(refused) :] == [*[{"made_for": None}] * len(RIGHT), {}, {"made_for": OF_TIMM}]
+    assert answers[len(refused) :] == [*[{"made_for": None}] * len(RIGHT), {}, {}, {"made_for": OF_TIMM}]
+
+
+def test_whole_epochs_on_a_dataset_that_holds_nothing_out_are_refused(monkeypatch):
+    monkeypatch.setattr(plan_plugins, "ask", lambda questions: {})
+    wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2)
+    with pytest.raises(GpufeedError, match=r"holds no image out[^$]*evaluation: {train: false}"):
+        planned(wanted)
+    wanted = config(dataset="my_data.py:Data", loader="dataloader_sync", batch_size=2, steps=4)
+    (cell,) = planned(wanted).cells["tiny"].values()
+    assert cell.id.startswith("my_data.Data-dataloader_sync-")
+    assert list(cell.source["code"]) == ["my_data.py"]
 
 
 @pytest.mark.slow

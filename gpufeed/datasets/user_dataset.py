@@ -1,0 +1,36 @@
+"""A torch Dataset of one's own: the loading process asks it for each sample (Manifest.pixels)."""
+
+from pathlib import Path
+
+from gpufeed import plugins
+from gpufeed.core.config_sources import EVALUATION
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.image_folder import MEAN, STD
+from gpufeed.datasets.manifest import DatasetInfo, Manifest
+from gpufeed.datasets.staging import staging
+
+
+def reorganise(archives: list[Path], out: Path, dataset: str, options: dict, reference: str) -> Manifest:
+    """Write a manifest without image files: a row for each item of the Dataset that a reference names.
+
+    options: its arguments; EVALUATION: those in which the Dataset to evaluate differs. Rows have the size of
+    the first item. Mean and standard deviation are ImageNet's. Raises GpufeedError as gpufeed.plugins does.
+    """
+    source = {"options": options}
+    with staging(out) as stage:
+        for split in ("train", "test")[: 1 + (EVALUATION in options)]:
+            opened = plugins.open_dataset(reference, split, options)
+            shape = plugins.sample(opened, 0, 0, reference)[0].shape
+            labels = plugins.labels(opened, reference)
+            stage.rows += [(f"{split}/{i:08d}", label, split, *shape) for i, label in enumerate(labels)]
+            source[split] = len(labels)
+        named = getattr(plugins.open_dataset(reference, "train", options), "classes", None)
+        count = 1 + max(row[1] for row in stage.rows)
+        classes = [str(name) for name in named or range(count)]
+        if len(classes) < count:
+            raise GpufeedError(
+                f"label {count - 1} in {reference}, whose `classes` are {len(classes)}",
+                "labels from 0 to the number of classes, less one",
+                "correct its labels or its `classes`",
+            )
+        return stage.finish(DatasetInfo(dataset, reference, classes, "test", MEAN, STD, source=source))

@@ -1,0 +1,100 @@
+"""A torch Dataset by reference: its manifest, and items that draw as a function of seed, epoch and sample."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from gpufeed.core.errors import GpufeedError
+from gpufeed.datasets.manifest import Manifest
+from gpufeed.datasets.prepare import prepare
+from gpufeed.loaders.base import LoadRequest, make_loader
+
+DATA = """
+import random
+
+import numpy as np
+import torch
+from PIL import Image
+
+
+class Noise:
+    classes = ["even", "odd"]
+
+    def __init__(self, count=6, height=8):
+        self.count, self.height = count, height
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, index):
+        draws = [random.randrange(256), np.random.randint(256), int(torch.randint(256, ()))]
+        return Image.new("RGB", (10, self.height), tuple(draws)), index % 2
+
+
+class Uneven(Noise):
+    def __getitem__(self, index):
+        return Image.new("L", (10 + index, 8)), torch.tensor(index % 2)
+
+
+class Third(Noise):
+    targets = torch.tensor([0, 1, 2, 0, 1, 2])
+"""
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """(attribute, options) -> the prepared manifest of that Dataset."""
+    monkeypatch.chdir(tmp_path)
+    name = f"data_{tmp_path.name}"  # each test's own module
+    (tmp_path / f"{name}.py").write_text(DATA)
+
+    def made(attribute: str, **options) -> Manifest:
+        prepare(f"{name}.py:{attribute}", [], tmp_path / "out", "mine", options)
+        return Manifest.read(tmp_path / "out/manifest.parquet")
+
+    return made
+
+
+def test_a_manifest_has_a_row_for_each_item_of_both_splits(made):
+    manifest = made("Noise", count=4, evaluation={"count": 3})
+    assert manifest.table["split"].tolist() == ["train"] * 4 + ["test"] * 3
+    assert manifest.labels().tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert (manifest.image_size(), manifest.info.classes, manifest.made) == ((8, 10), ["even", "odd"], True)
+
+
+def test_an_item_is_a_function_of_seed_epoch_and_sample_and_leaves_random_numbers_alone(made):
+    manifest = made("Noise", evaluation={"height": 8})
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    expected = torch.rand(()), np.random.rand(), random.random()
+    torch.manual_seed(1), np.random.seed(1), random.seed(1)
+    draws = {
+        key: manifest.pixels(*key)[0, 0].tolist() for key in [(0, 5, 1), (1, 5, 1), (0, 6, 1), (0, 5, 2)]
+    }
+    assert (torch.rand(()), np.random.rand(), random.random()) == expected
+    assert all(len({colour[channel] for colour in draws.values()}) > 1 for channel in range(3))
+    assert manifest.pixels(0, 5, 1)[0, 0].tolist() == draws[0, 5, 1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_give_the_items_that_the_process_itself_makes(made, workers):
+    manifest = made("Noise")
+    name = "dataloader_workers" if workers else "dataloader_sync"
+    request = LoadRequest(manifest, "train", 4, torch.device("cpu"), seed=3, workers=workers)
+    with make_loader(name, request) as loader:
+        for epoch in range(2):
+            for batch in loader:
+                for image, sample in zip(batch.images, batch.ids.tolist(), strict=True):
+                    assert np.array_equal(image.numpy(), manifest.pixels(sample, 3, epoch))
+
+
+def test_an_image_of_another_size_and_a_label_without_a_class_are_named(made):
+    request = LoadRequest(made("Uneven"), "train", 6, torch.device("cpu"))
+    with (
+        make_loader("dataloader_sync", request) as loader,
+        pytest.raises(GpufeedError, match=r"\(8, 1\d, 3\)"),
+    ):
+        list(loader)
+    with pytest.raises(GpufeedError, match=r"label 2 in .* whose `classes` are 2"):
+        made("Third")

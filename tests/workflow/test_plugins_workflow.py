@@ -1,6 +1,5 @@
 """What docs/plugins.md shows, through the workflow: each from one line of a config."""
 
-import csv
 import json
 import re
 
@@ -32,33 +31,37 @@ def files_of_the_page() -> dict[str, str]:
     return dict(re.findall(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
-def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured):
+def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured, monkeypatch):
     tiny = {**EXPERIMENT, "common": COMMON, "blocks": BLOCKS}
     flow = measured({**SHORT, "experiments": {"tiny": tiny}})
     for name, text in files_of_the_page().items():
         (flow.folder / name).write_text(text)
-    table = "results/tables/tiny/cells.csv"
-    flow.run(table)
-    rows = list(csv.DictReader((flow.folder / table).read_text().splitlines()))
-    assert {(row["model"], row["loader"], row["status"]) for row in rows} == {
-        ("torchvision:mobilenet_v3_small", "resident", "done"),
-        ("timm:resnet50", "dataloader_workers", "done"),
-        ("my_model.py:Net", "my_loader.py:Cached", "done"),
+    monkeypatch.chdir(flow.folder)
+    paths = flow.planned_records()
+    flow.run(*paths)
+    records = {path.split("/")[-2]: json.loads((flow.folder / path).read_text()) for path in paths}
+    found = {
+        (*map(record["cell"].get, ("model", "dataset", "loader")), record["status"])
+        for record in records.values()
     }
-    (record,) = map(json.loads, flow.files("results/records/tiny/my_data.Squares-*/0.json").values())
-    assert (record["dataset"]["samples"], record["dataset"]["classes"]) == (48, 3)
-    (record,) = map(json.loads, flow.files("results/records/tiny/*my_loader*/0.json").values())
-    assert record["cell"]["hyper"]["model"] == {"width": 4}
-    assert record["steps"]["wait_ms"]["min"] >= 3
-    verdicts = flow.files("results/gate/synthetic/my_loader.Cached/*.json") | flow.files(
-        "results/gate/my_data.Squares/*/*.json"
-    )
-    assert {(verdict["loader"], verdict["status"]) for verdict in map(json.loads, verdicts.values())} == {
-        ("my_loader.py:Cached", "passed"),
-        ("dataloader_workers", "passed"),
+    assert found == {
+        ("torchvision:mobilenet_v3_small", "synthetic", "resident", "done"),
+        ("timm:resnet50", "my_data.Squares", "dataloader_workers", "done"),
+        ("my_model.py:Net", "synthetic", "my_loader.py:Cached", "done"),
+    }
+    (mine,) = (record for cell, record in records.items() if "my_loader.Cached" in cell)
+    assert mine["cell"]["hyper"]["model"] == {"width": 4}
+    assert mine["steps"]["wait_ms"]["min"] >= 3
+    (of_dataset,) = (record for cell, record in records.items() if "my_data.Squares" in cell)
+    assert (of_dataset["dataset"]["samples"], of_dataset["dataset"]["classes"]) == (48, 3)
+    assert of_dataset["cell"]["hyper"]["input"]["mean"] == [0.485, 0.456, 0.406]
+    verdicts = [json.loads(text) for text in flow.files("results/gate/**/*.json").values()]
+    assert {(verdict["dataset"], verdict["loader"], verdict["status"]) for verdict in verdicts} >= {
+        ("synthetic", "my_loader.py:Cached", "passed"),
+        ("my_data.Squares", "dataloader_workers", "passed"),
     }
 
     model = flow.folder / "my_model.py"
     model.write_text(model.read_text().replace("stride=2", "stride=1"))
-    planned = flow.run(table, "-n", "--quiet", "rules")
-    assert re.search(r"^measure_cell +1$", planned, re.MULTILINE)
+    (new,) = flow.planned_records() - paths
+    assert "my_model.Net" in new

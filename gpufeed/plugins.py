@@ -24,6 +24,7 @@ from torch import nn
 from gpufeed.core.config_sources import EVALUATION
 from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.references import nearest, resolve, split
+from gpufeed.core.registry import AUGMENTS
 
 IMAGES = 2  # of the batch that a model is tried with; batch normalisation wants more than one
 SIDE = 224  # where only the files of a dataset tell their size
@@ -293,21 +294,64 @@ def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-LOADER = "gpufeed.loaders.base.Loader"
+LOADER, AUGMENT = "gpufeed.loaders.base.Loader", "gpufeed.augment.base.Augment"
+
+
+def derived(reference: str, base: str, beside: str) -> type:
+    """Return the class that a reference names; raise GpufeedError if it is no class of `base`, or unfinished.
+
+    beside: what stands beside the base, which most derive from.
+    """
+    made = resolve(reference)
+    bases = [f"{one.__module__}.{one.__qualname__}" for one in getattr(made, "__mro__", ())]
+    missing = sorted(getattr(made, "__abstractmethods__", ()))
+    if base not in bases or missing:
+        lacks = f", which has no {' and no '.join(missing)}" if missing else f", {described(made)}"
+        raise GpufeedError(
+            f"{reference}{lacks}",
+            f"a class of {base}, or of {beside} beside it, with all its methods",
+            "derive it from one of the two (docs/plugins.md has examples)",
+        )
+    return made
+
+
+def answer_augment(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {}: it makes of uint8 images what a model takes, and runs where its entry says."""
+    name, planned = asked["name"], AUGMENTS[asked["name"]].where
+    kind = derived(name, AUGMENT, "DeviceAugment")
+    for option in asked["options"]:
+        if option not in kind.defaults:
+            choices = f"one of its `defaults`: {', '.join(kind.defaults)}"
+            raise GpufeedError(f"option {option!r} of {name}", choices, nearest(option, kind.defaults))
+    made = kind((0.5,) * 3, (0.5,) * 3, 0, asked["options"])
+    if getattr(made, "where", None) != planned:
+        raise GpufeedError(
+            f"{name}, whose `where` is {getattr(made, 'where', None)!r}, and {planned!r} by its `entry`",
+            "the same in both: device (where there is no entry) or sample",
+            f'write entry = {{"where": "sample"}} into it, or where = "{planned}"',
+        )
+    images = torch.full((IMAGES, 32, 32, 3), 128, dtype=torch.uint8)
+    given = (images, torch.arange(IMAGES), 0) if planned == "device" else (images[0], 0, 0)
+    expected = (IMAGES, 3, *made.output_size(32, 32))[int(planned == "sample") :]
+    try:
+        found = made(*given)
+    except GpufeedError:
+        raise
+    except Exception as error:
+        found = f"{type(error).__name__}: {first_line(error)}"
+    if not isinstance(found, torch.Tensor) or found.shape != expected or not found.is_floating_point():
+        raise GpufeedError(
+            f"{name}, which gives {found if isinstance(found, str) else described(found)} for "
+            f"{described(given[0])}",
+            f"normalised pixels, a float tensor of shape {expected}",
+            "end it with self.normalise(images)" if planned == "device" else "put the channels first",
+        )
+    return {}
 
 
 def answer_loader(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return {}: the equivalence check says the rest of a loader that can be made."""
-    name, made = asked["name"], resolve(asked["name"])
-    bases = [f"{base.__module__}.{base.__qualname__}" for base in getattr(made, "__mro__", ())]
-    missing = sorted(getattr(made, "__abstractmethods__", ()))
-    if LOADER not in bases or missing:
-        lacks = f", which has no {' and no '.join(missing)}" if missing else f", {described(made)}"
-        raise GpufeedError(
-            f"{name}{lacks}",
-            f"a class of {LOADER}, or of OrderedLoader beside it, with all its methods",
-            "derive it from one of the two (CONTRIBUTING.md has an example)",
-        )
+    name, made = asked["name"], derived(asked["name"], LOADER, "OrderedLoader")
     arguments(made, dict.fromkeys(list(inspect.signature(made).parameters)[:1]), asked["options"], name)
     return {}
 
@@ -316,6 +360,7 @@ ANSWERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "model": answer_model,
     "loader": answer_loader,
     "dataset": answer_dataset,
+    "augment": answer_augment,
 }
 
 

@@ -23,7 +23,6 @@ from gpufeed.core.registry import (
     LOADERS,
     MADE,
     MODELS,
-    ON_DEVICE,
     RECIPES,
     TRAINERS,
 )
@@ -162,7 +161,7 @@ def named(identity: Mapping) -> str:
         f"w{workers}" if workers else "",
         f"c{identity['cores']}" if identity.get("cores") else "",
         recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
-        identity["augment"],
+        short(identity["augment"]),
         short(identity["model"]),
         "" if trainer == "plain" else trainer,
         identity["precision"],
@@ -222,7 +221,7 @@ def impossible(cell: Cell) -> str | None:
         return f"{cell.loader} leaves no file to a GPU's JPEG engines, so hw_decoder_load must be null"
     if cell.source.get("resize") and not loader.resizes:
         return f"{cell.loader} gives images the size of their files, and {cell.dataset} is to be resized"
-    if cell.augment not in loader.augments:
+    if not loader.has_place_for(cell.augment):
         return homeless(cell)
     if AUGMENTS[cell.augment].device == "cuda" and cell.device in ("cpu", "mps"):
         return f"augment {cell.augment} runs CUDA kernels, and the config says device {cell.device}"
@@ -267,7 +266,7 @@ def without_windows(cell: Cell) -> str | None:
         return f"{cell.loader} does not crop and resize each image by itself, as recipe {cell.recipe} wants"
     if cell.source.get("resize"):
         return f"recipe {cell.recipe} resizes windows of whole images, and {cell.dataset} has `resize`"
-    if cell.augment not in ON_DEVICE:
+    if AUGMENTS[cell.augment].where != "device":
         return f"recipe {cell.recipe} crops and flips in the loader, which augment {cell.augment} does too"
     return None
 

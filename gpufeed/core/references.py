@@ -23,7 +23,7 @@ from gpufeed.core.source_digest import imported, statements
 LIBRARIES = ("torchvision", "timm")  # of models by name
 OF_CODE = ("package.module:attribute", "path.py:attribute")
 FORMS = {"model": (*(f"{library}:NAME" for library in LIBRARIES), *OF_CODE)}
-FORMS |= {"loader": OF_CODE, "dataset": OF_CODE}
+FORMS |= {"loader": OF_CODE, "dataset": OF_CODE, "augment": OF_CODE}
 INSTALLED = ("site-packages", "dist-packages")  # code below these is known by its version
 
 

@@ -52,6 +52,7 @@ class DecoderEntry(Entry):
 class AugmentEntry(Entry):
     device: str = "any"  # any | cuda
     does: str = "augmented"  # in words: augments that do the same to the pixels are compared
+    where: str = "device"  # device: whole batches | sample: where each was decoded | loader: in its pipeline
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class BackendEntry(Entry):
 
 
 ON_DEVICE = ("none", "torch", "chain", "fused")  # augments of whole batches, for every loader
+PLACES = {"device": "torch", "sample": "cpu"}  # of an augment of one's own: like which one it has a loader
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ class LoaderEntry(Entry):
         """Whether it reads pixels that were decoded before."""
         return self.store is not None and self.store.decoded
 
+    def has_place_for(self, augment: str) -> bool:
+        """Return whether an augment runs with it; one of one's own does where a registered one does."""
+        return (PLACES[AUGMENTS[augment].where] if is_reference(augment) else augment) in self.augments
+
     @property
     def reads_files(self) -> bool:
         """Whether it reads image files: all, or those that its store may leave."""
@@ -126,31 +132,42 @@ class Open(dict):
 
 
 def loader_entry(reference: str) -> LoaderEntry:
-    """Return the entry of a loader of one's own: what its class declares as `entry`, fields of LoaderEntry.
+    """Return the entry of a loader of one's own."""
+    choices = {"workers": ("never", "optional", "required"), "reads": ("files", *STORES)}
+    choices |= {"windows": ("never", "given", "own"), "device": ("any", "cuda")}
+    choices |= {"augments": tuple(AUGMENTS), "decoders": HOST_DECODERS}
+    given = declared_entry(reference, LoaderEntry, choices)
+    return LoaderEntry(reference, **given)
 
-    Raises GpufeedError for what is no field, or no value of one.
+
+def augment_entry(reference: str) -> AugmentEntry:
+    """Return the entry of an augment of one's own, which is like no other."""
+    choices = {"device": ("any", "cuda"), "where": tuple(PLACES)}
+    given = declared_entry(reference, AugmentEntry, choices)
+    return AugmentEntry(reference, does=f"augmented by {reference}", **given)
+
+
+def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> dict[str, Any]:
+    """Return what a class of one's own declares as `entry`: fields of its kind of Entry, by name.
+
+    choices: field -> values that it may have, where these are not true and false. Raises GpufeedError for
+    what is no field, or no value of one.
     """
     given = declared(reference, "entry") or {}
-    known = {one.name: one.default for one in fields(LoaderEntry) if one.name != "target"}
-    choices = {
-        "workers": ("never", "optional", "required"),
-        "device": ("any", "cuda"),
-        "reads": ("files", *STORES),
-    }
-    choices |= {"windows": ("never", "given", "own"), "augments": tuple(AUGMENTS), "decoders": HOST_DECODERS}
+    known = {one.name: one.default for one in fields(kind) if one.name not in ("target", "does")}
     for name, value in given.items():
         if name not in known:
             where = f"one of: {', '.join(known)}"
             raise GpufeedError(f"{name!r} in `entry` of {reference}", where, nearest(name, known))
-        allowed = choices.get(name, (True, False))
-        given[name] = tuple(value) if isinstance(known[name], tuple) else value
-        if not set(given[name] if isinstance(known[name], tuple) else [value]) <= set(allowed):
+        allowed, several = choices.get(name, (True, False)), isinstance(known[name], tuple)
+        given[name] = tuple(value) if several else value
+        if not set(given[name] if several else [value]) <= set(allowed):
             raise GpufeedError(
                 f"{name}: {value!r} in `entry` of {reference}",
-                f"{'some' if isinstance(known[name], tuple) else 'one'} of: {', '.join(map(str, allowed))}",
+                f"{'some' if several else 'one'} of: {', '.join(map(str, allowed))}",
                 "correct it",
             )
-    return LoaderEntry(reference, **given)
+    return given
 
 
 # of samples, one after the other on the host
@@ -354,12 +371,15 @@ LOADERS = Open(loader_entry, LOADERS)
 
 AUGMENTS = {
     "none": AugmentEntry("gpufeed.augment.base:Normalise", does="not augmented"),
-    "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment"),
+    "cpu": AugmentEntry("gpufeed.augment.cpu:CpuAugment", where="sample"),
     "torch": AugmentEntry("gpufeed.augment.reference:TorchAugment"),
-    "dali": AugmentEntry("gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour"),
+    "dali": AugmentEntry(
+        "gpufeed.augment.dali:DaliAugment", does="augmented by rotation and colour", where="loader"
+    ),
     "chain": AugmentEntry("gpufeed.augment.chain:ChainAugment", device="cuda"),
     "fused": AugmentEntry("gpufeed.augment.fused:FusedAugment", device="cuda"),
 }
+AUGMENTS = Open(augment_entry, AUGMENTS)
 
 RECIPES = {
     "crop_flip": RecipeEntry(""),

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from gpufeed.core.references import is_file, split
-from gpufeed.core.registry import AUGMENTS, LOADERS, ON_DEVICE, Entry
+from gpufeed.core.registry import AUGMENTS, LOADERS, Entry
 
 HEAD = """\
 from pathlib import Path
@@ -43,7 +43,7 @@ def text(row: Mapping[str, Any] | pd.Series, cache: str | None) -> str | None:
         "gpufeed.loaders.base": "LoadRequest",
         **dict([_split(loader), _split(augment)]),
     }
-    on_device, hyper = row["augment"] in ON_DEVICE, json.loads(row["hyper"])
+    on_device, hyper = augment.where == "device", json.loads(row["hyper"])
     own = hyper.get("input", {})
     mean, std = (own.get(name, f"manifest.info.{name}") for name in ("mean", "std"))
     made = f"{_split(augment)[1]}({mean}, {std}, 0, {hyper.get('augment', {})!r})"
@@ -76,7 +76,7 @@ def _arguments(row: Mapping[str, Any] | pd.Series, cache: str | None) -> dict[st
     if loader.store:
         file = loader.store.file.format(decoder=(cache or "simplejpeg").split()[0])
         found[loader.reads] = f'folder / "{file}"'
-    if row["augment"] not in ON_DEVICE:
+    if AUGMENTS[row["augment"]].where != "device":
         found["sample_transform"] = "augment"
     found["threads"] = "torch.get_num_threads()"
     if workers:

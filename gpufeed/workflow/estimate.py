@@ -10,7 +10,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, source_options, without_cuda, without_place_for
 from gpufeed.core.dataset_size import EVALUATED, Amount, amount_of, ffcv_bytes
-from gpufeed.core.registry import DERIVED, LOADERS, ON_DEVICE, STORES, store_file
+from gpufeed.core.registry import AUGMENTS, DERIVED, LOADERS, STORES, store_file
 from gpufeed.core.run_time_estimate import (
     CEILING_EPOCHS,
     DATASET_S,
@@ -138,7 +138,7 @@ class Estimate:
         cores = cell.cores or self.cores
         workers = max(1, cores // cell.devices) if cell.workers == "auto" else cell.workers
         pixels = recipe["size"] ** 2 if recipe else sizes.kept // max(1, sizes.count)
-        value = 1 if cell.augment in ON_DEVICE else 4  # uint8, or float32
+        value = 1 if AUGMENTS[cell.augment].where == "device" else 4  # uint8, or float32
         return cell.devices * waiting(cell.batch_size * pixels * 3 * value, workers, cell.prefetch_factor)
 
     def files_to_write(self, dataset: str) -> dict[str, int]:

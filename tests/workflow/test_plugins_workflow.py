@@ -20,7 +20,8 @@ BLOCKS = {
     "mine": {
         "model": "my_model.py:Net",
         "loader": "my_loader.py:Cached",
-        "overrides": [["model.width=4", "loader.pause_ms=3"]],
+        "augment": "my_augment.py:Dimmed",
+        "overrides": [["model.width=4", "loader.pause_ms=3", "augment.least=0.25"]],
     },
 }
 
@@ -51,6 +52,8 @@ def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured, mo
     }
     (mine,) = (record for cell, record in records.items() if "my_loader.Cached" in cell)
     assert mine["cell"]["hyper"]["model"] == {"width": 4}
+    assert mine["cell"]["hyper"]["augment"] == {"least": 0.25}
+    assert set(mine["cell"]["hyper"]["code"]) == {"my_model.py", "my_loader.py", "my_augment.py"}
     assert mine["steps"]["wait_ms"]["min"] >= 3
     (of_dataset,) = (record for cell, record in records.items() if "my_data.Squares" in cell)
     assert (of_dataset["dataset"]["samples"], of_dataset["dataset"]["classes"]) == (48, 3)

@@ -13,7 +13,7 @@ from gpufeed.core.config import Composer, planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_plugins import as_text, asked_of_process, question
 from gpufeed.core.references import code_of, resolve, short
-from gpufeed.core.registry import LOADERS, MODELS
+from gpufeed.core.registry import AUGMENTS, LOADERS, MODELS
 
 NET = """
 from torch import nn
@@ -130,6 +130,46 @@ class NoLength:
 """
 
 
+AUGMENT = """
+import torch
+
+from gpufeed.augment.base import Augment, DeviceAugment
+
+
+class Dim(DeviceAugment):
+    defaults = {"least": 0.5}
+
+    def __call__(self, images, ids, epoch):
+        return self.normalise((images * self.options["least"]).to(torch.uint8))
+
+
+class Sample(Augment):
+    where = "sample"
+    entry = {"where": "sample"}
+
+    def __call__(self, image, sample_id, epoch):
+        return image.permute(2, 0, 1) / 255
+
+
+class Undeclared(Sample):
+    pass
+
+
+class Turned(DeviceAugment):
+    def __call__(self, images, ids, epoch):
+        return self.normalise(images).permute(0, 2, 3, 1)
+
+
+class Fails(DeviceAugment):
+    def __call__(self, images, ids, epoch):
+        raise RuntimeError("no")
+
+
+class Misplaced(Sample):
+    entry = {"where": "moon"}
+"""
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """The folder of the run, with a file of models, one that imports what is missing, and a script."""
@@ -137,6 +177,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text(NET)
     (tmp_path / "my_loader.py").write_text(LOADER)
     (tmp_path / "my_data.py").write_text(DATA)
+    (tmp_path / "my_augment.py").write_text(AUGMENT)
     (tmp_path / "needs_package.py").write_text("import no_such_package\n")
     (tmp_path / "script.py").write_text("print('training')\nraise SystemExit(3)\n")
     (tmp_path / "broken.py").write_text("def model(:\n    pass\n")
@@ -164,6 +205,8 @@ NEVER_IMPORTED = [  # what the disk alone refuses
     ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),
     ({"loader": "my_loader.py:Elsewhere"}, "reads: 'moon'", "one of: files, cache", "correct it"),
     ({"loader": "my_loader.py:Computed"}, "`entry` of my_loader.py:Computed", "a dict", "write the values"),
+    ({"augment": "my_augment.py:Misplaced"}, "where: 'moon'", "one of: device, sample", "correct it"),
+    ({"augment": "my_augment.Dim"}, "augment 'my_augment.Dim'", "path.py:attribute", "choose one"),
     ({"dataset": "my_dat.py:Data"}, "no file my_dat.py", "a file of Python", "write 'my_data.py'"),
     ({"dataset": "timm:data"}, "dataset 'timm:data'", "path.py:attribute", "code of yours"),
     ({"loader": "torchvision:resnet18"}, "'torchvision:resnet18'", "path.py:attribute", "code of yours"),
@@ -219,6 +262,19 @@ DATASETS_TRIED = [
     ("my_data.py:NoLength", {}, "without __len__", "map-style", "__len__"),
     ("my_model.py:Net", {}, "no value for 'num_classes'", "a default", "'num_classes'"),
 ]
+AUGMENTS_TRIED = [
+    ("my_augment.py:Dim", {"last": 1}, "option 'last'", "its `defaults`: least", "write 'least'"),
+    ("my_augment.py:Undeclared", {}, "`where` is 'sample', and 'device'", "the same", 'entry = {"where"'),
+    ("my_augment.py:Turned", {}, "shape (2, 32, 32, 3) and type float32", "(2, 3, 32, 32)", "normalise"),
+    ("my_augment.py:Fails", {}, "gives RuntimeError: no", "(2, 3, 32, 32)", "normalise"),
+    ("my_model.py:Net", {}, "my_model.py:Net, a type", "gpufeed.augment.base.Augment", "derive it"),
+]
+REFUSED = {
+    "model": TRIED,
+    "loader": LOADERS_TRIED,
+    "dataset": DATASETS_TRIED,
+    "augment": AUGMENTS_TRIED,
+}
 RIGHT = [
     ("my_model.py:Net", {"width": 2}),
     ("my_model.py:image_net", {}),
@@ -233,17 +289,21 @@ def asked(name: str, options: dict, size: object = (16, 16), kind: str = "model"
 
 @pytest.mark.slow
 def test_what_does_not_run_is_a_sentence_and_what_runs_is_none():
-    refused = [asked(name, options) for name, options, *_ in TRIED]
+    rows = [(kind, *row) for kind, tried in REFUSED.items() for row in tried]
+    refused = [asked(name, options, kind=kind) for kind, name, options, *_ in rows]
     right = [asked(name, options) for name, options in RIGHT]
-    refused += [asked(name, options, kind="loader") for name, options, *_ in LOADERS_TRIED]
-    refused += [asked(name, options, kind="dataset") for name, options, *_ in DATASETS_TRIED]
-    right += [asked("my_loader.py:Read", {"depth": 3}, kind="loader")]
-    right += [asked("my_data.py:Data", {"evaluation": {"size": 8}}, kind="dataset")]
-    answers = asked_of_process([*refused, *right, asked("timm:test_resnet", {}, size="own")])
-    for (name, options, *words), answer in zip(TRIED + LOADERS_TRIED + DATASETS_TRIED, answers, strict=False):
+    right += [
+        asked("my_loader.py:Read", {"depth": 3}, kind="loader"),
+        asked("my_data.py:Data", {"evaluation": {"size": 8}}, kind="dataset"),
+        asked("my_augment.py:Dim", {"least": 0.1}, kind="augment"),
+        asked("my_augment.py:Sample", {}, kind="augment"),
+        asked("timm:test_resnet", {}, size="own"),
+    ]
+    answers = asked_of_process(refused + right)
+    for (_, name, options, *words), answer in zip(rows, answers, strict=False):
         parts = zip(words, answer["error"], strict=True)
         assert all(word in said for word, said in parts), (name, options, answer)
-    assert answers[len(refused) :] == [*[{"made_for": None}] * len(RIGHT), {}, {}, {"made_for": OF_TIMM}]
+    assert answers[len(rows) :] == [*[{"made_for": None}] * len(RIGHT), *[{}] * 4, {"made_for": OF_TIMM}]
 
 
 def test_whole_epochs_on_a_dataset_that_holds_nothing_out_are_refused(monkeypatch):
@@ -318,6 +378,16 @@ def test_a_loader_says_what_the_planner_must_know():
     entry = LOADERS["my_loader.py:Read"]
     assert (entry.reads, entry.workers, entry.augments) == ("cache", "optional", ("none", "torch"))
     assert entry.decoded
+
+
+def test_an_augment_has_a_place_where_a_registered_one_of_its_kind_has():
+    resident, workers = LOADERS["resident"], LOADERS["dataloader_sync"]
+    assert resident.has_place_for("my_augment.py:Dim")
+    assert not resident.has_place_for("my_augment.py:Sample")
+    assert workers.has_place_for("my_augment.py:Sample")
+    assert LOADERS["my_loader.py:Read"].has_place_for("my_augment.py:Dim")
+    assert not LOADERS["my_loader.py:Read"].has_place_for("my_augment.py:Sample")
+    assert AUGMENTS["my_augment.py:Dim"].does == "augmented by my_augment.py:Dim"
 
 
 def test_a_file_whose_name_a_module_has_is_refused(folder):

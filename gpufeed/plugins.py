@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import nn
 from gpufeed.core.config_sources import EVALUATION
 from gpufeed.core.errors import GpufeedError, first_line
 from gpufeed.core.references import nearest, resolve, split
-from gpufeed.core.registry import AUGMENTS
+from gpufeed.core.registry import AUGMENTS, FILES
 
 IMAGES = 2  # of the batch that a model is tried with; batch normalisation wants more than one
 SIDE = 224  # where only the files of a dataset tell their size
@@ -200,7 +201,7 @@ def answer_model(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 def open_dataset(reference: str, part: str, options: Mapping[str, Any]) -> Any:
     """Return the Dataset that a reference names, of a split; each process has one of each."""
-    asked = {name: value for name, value in options.items() if name != EVALUATION}
+    asked = {name: value for name, value in options.items() if name not in (EVALUATION, FILES)}
     asked |= options[EVALUATION] if part != "train" else {}
     return _open_dataset(reference, json.dumps(asked, sort_keys=True))
 
@@ -285,10 +286,33 @@ def labels(dataset: Any, reference: str) -> list[int]:
     return [sample(dataset, index, 0, reference)[1] for index in range(len(dataset))]
 
 
+def files(dataset: Any, reference: str) -> list[tuple[Path, int]]:
+    """Return (path, label) of all samples: the Dataset's `samples`, as torchvision's ImageFolder has them.
+
+    Raises GpufeedError where it has none, and for a file that is not there.
+    """
+    try:
+        found = [(Path(path).expanduser(), operator.index(label)) for path, label in dataset.samples]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise GpufeedError(
+            f"{reference} with `{FILES}`, whose `samples` are no files ({first_line(error)})",
+            "`samples`, a list of (path, label), as torchvision.datasets.ImageFolder has",
+            f"give it `samples`, or leave `{FILES}` out of the source's options",
+        ) from error
+    for path, _ in found:
+        if not path.is_file():
+            remedy = f"correct `samples` of {reference}, or mount what they lie on"
+            raise GpufeedError(f"no file {path}", "files that can be read", remedy)
+    return found
+
+
 def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {}: the first and the last item of each split are an image and a label."""
+    """Return {}: the first and the last item of each split are an image and a label, or all are files."""
     for part in ("train", "test")[: 1 + (EVALUATION in asked["options"])]:
         opened = open_dataset(asked["name"], part, asked["options"])
+        if asked["options"].get(FILES):
+            files(opened, asked["name"])
+            continue
         for index in (0, len(opened) - 1):
             sample(opened, index, 0, asked["name"])
     return {}

@@ -21,10 +21,10 @@ from gpufeed.core.registry import (
     DECODERS,
     DERIVED,
     LOADERS,
-    MADE,
     MODELS,
     RECIPES,
     TRAINERS,
+    is_made,
 )
 from gpufeed.core.repeats import Auto, read_auto
 
@@ -209,7 +209,7 @@ def impossible(cell: Cell) -> str | None:
     loader = LOADERS[cell.loader]
     if sentence := without_place_for(cell.workers, cell.loader):
         return sentence
-    if cell.source.get("layout") in MADE and not loader.makes:
+    if is_made(cell.source) and not loader.makes:
         return f"{cell.loader} reads files or a store built from them, and {cell.dataset} has no image files"
     if loader.device == "cuda" and cell.device in ("cpu", "mps"):
         return f"{cell.loader} decodes on a CUDA GPU, and the config says device {cell.device}"

@@ -25,7 +25,7 @@ from gpufeed.core.plan_plugins import answers, as_text, parse_override, question
 from gpufeed.core.plan_saved_models import kept_cells
 from gpufeed.core.plan_side_by_side import pair
 from gpufeed.core.references import code_of, is_reference
-from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, MADE, STORES
+from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, STORES, is_made
 from gpufeed.core.run_part import check_part
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -173,7 +173,7 @@ def check_made(config: Mapping) -> None:
         of = {"builds": [builds.dataset] if builds else [], "sweep": sweep.get("datasets", [])}
         for part, datasets in of.items():
             for dataset in datasets:
-                if config["sources"][dataset]["layout"] in MADE:
+                if is_made(config["sources"][dataset]):
                     raise GpufeedError(
                         f"dataset {dataset!r} in experiments.{name}.{part}, which has no image files",
                         "a dataset of image files, since decoders read files",

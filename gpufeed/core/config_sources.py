@@ -9,7 +9,7 @@ from gpufeed.core.cells import QUANTITY, quantity
 from gpufeed.core.config_schema import validator
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.references import FORMS, check, is_reference
-from gpufeed.core.registry import DERIVED, LAYOUTS, MADE
+from gpufeed.core.registry import DERIVED, LAYOUTS, is_made
 
 EVALUATION = "evaluation"  # option of a Dataset: those in which the one to evaluate differs
 
@@ -28,7 +28,7 @@ def check_source(source: Mapping, where: str) -> None:
         raise unknown("layout", layout, [*LAYOUTS, *FORMS["dataset"]], where)
     if is_reference(layout):
         check("dataset", layout, where)
-    if layout in MADE and (extra := quantity(source)):
+    if is_made(source) and (extra := quantity(source)):
         raise GpufeedError(
             f"{next(iter(extra))} in {where}, whose layout is {layout}",
             f"{', '.join(QUANTITY)} for layouts with image files: {layout} has none",
@@ -44,7 +44,7 @@ def check_source(source: Mapping, where: str) -> None:
         )
     if layout == "synthetic":
         check_splits(options, where)
-    elif layout in MADE:
+    elif is_made(source) or is_reference(layout):
         return
     elif layout in DERIVED:
         check_derived(source, where)
@@ -111,7 +111,7 @@ def check_of(config: Mapping, dataset: str) -> None:
         name
         for name, row in config["sources"].items()
         if row["layout"] not in DERIVED
-        and row["layout"] not in MADE
+        and not is_made(row)
         and ("resize" not in row if layout == "mosaic" else holds_out(row))
     ]
     for name in (of, config["use_instead"].get(of, of)):

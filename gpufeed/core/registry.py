@@ -186,15 +186,8 @@ LAYOUTS = {
 }
 LAYOUTS = Open(lambda name: Entry("gpufeed.datasets.user_dataset:reorganise"), LAYOUTS)
 
-
-class Made(tuple):
-    """Names of layouts; a reference, to a torch Dataset, is among them, too."""
-
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or is_reference(name)
-
-
-MADE = Made(("noise",))  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
+MADE = ("noise",)  # layouts whose images no file holds: Manifest.pixels makes them from the sample ids
+FILES = "files"  # option of a Dataset by reference: its samples are files, which all loaders read
 DERIVED = ("mosaic", "gray_idx")  # layouts made of the images of another source, which `of` names
 
 STORES = {
@@ -482,6 +475,12 @@ def lacking(kind: str, name: str, error: ModuleNotFoundError) -> Exception:
     if (error.name or "gpufeed").split(".")[0] == "gpufeed":
         return error
     return Skip(f"{kind.capitalize()} {name} needs the package {error.name}, which this node lacks.")
+
+
+def is_made(source: Mapping[str, Any]) -> bool:
+    """Return whether no file holds the images of a source, or of what a dataset is made of."""
+    layout = source.get("layout")
+    return layout in MADE or (is_reference(layout) and not source.get("options", {}).get(FILES))
 
 
 def takes_gpu(decoder: str) -> bool:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import whole
 from gpufeed.core.references import is_reference
-from gpufeed.core.registry import MADE
+from gpufeed.core.registry import is_made
 from gpufeed.datasets.packed import files_at
 from gpufeed.decoders.pillow import resized
 from gpufeed.system import random_draws
@@ -83,7 +83,7 @@ class Manifest:
     @property
     def made(self) -> bool:
         """Return whether no file holds the images, so that the loading process makes the pixels."""
-        return self.info.layout in MADE
+        return is_made({**self.info.source, "layout": self.info.layout})
 
     def pixels(self, sample_id: int, seed: int = 0, epoch: int = 0) -> np.ndarray:
         """Make the pixels of a sample of a `made` dataset, uint8 (H, W, 3), resized to `image_size`.

@@ -1,29 +1,35 @@
-"""A torch Dataset of one's own: the loading process asks it for each sample (Manifest.pixels)."""
+"""A torch Dataset of one's own: it makes each sample (Manifest.pixels), or names the files of all."""
 
 from pathlib import Path
 
 from gpufeed import plugins
 from gpufeed.core.config_sources import EVALUATION
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.registry import FILES
 from gpufeed.datasets.image_folder import MEAN, STD
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import staging
 
 
 def reorganise(archives: list[Path], out: Path, dataset: str, options: dict, reference: str) -> Manifest:
-    """Write a manifest without image files: a row for each item of the Dataset that a reference names.
+    """Write a manifest with a row for each item of the Dataset that a reference names.
 
-    options: its arguments; EVALUATION: those in which the Dataset to evaluate differs. Rows have the size of
-    the first item. Mean and standard deviation are ImageNet's. Raises GpufeedError as gpufeed.plugins does.
+    options: its arguments; EVALUATION: those in which the Dataset to evaluate differs. With FILES its files
+    are linked, or copied; else there are none, and rows have the size of the first item. Mean and standard
+    deviation are ImageNet's. Raises GpufeedError as gpufeed.plugins does.
     """
     source = {"options": options}
     with staging(out) as stage:
         for split in ("train", "test")[: 1 + (EVALUATION in options)]:
             opened = plugins.open_dataset(reference, split, options)
+            if options.get(FILES):
+                for i, (path, label) in enumerate(plugins.files(opened, reference)):
+                    name = f"{i:08d}{path.suffix.lower()}"
+                    stage.add(split, f"class_{label}", name, label, path)
+                continue
             shape = plugins.sample(opened, 0, 0, reference)[0].shape
-            labels = plugins.labels(opened, reference)
-            stage.rows += [(f"{split}/{i:08d}", label, split, *shape) for i, label in enumerate(labels)]
-            source[split] = len(labels)
+            labels = enumerate(plugins.labels(opened, reference))
+            stage.rows += [(f"{split}/{i:08d}", label, split, *shape) for i, label in labels]
         named = getattr(plugins.open_dataset(reference, "train", options), "classes", None)
         count = 1 + max(row[1] for row in stage.rows)
         classes = [str(name) for name in named or range(count)]

@@ -59,7 +59,7 @@ class Samples(Dataset):
         self.crops = HostCrops(request.recipe, self.decoder) if request.recipe else None
         self.sizes = manifest.sizes() if request.recipe else None
         self.maker, self.seed = manifest.pixels if manifest.made else None, request.seed
-        if is_reference(manifest.info.layout):
+        if manifest.made and is_reference(manifest.info.layout):
             self.maker(int(manifest.ids(request.split)[0]))  # opened here, for workers that are forked
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[torch.Tensor, int, int] | GpufeedError:

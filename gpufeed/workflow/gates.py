@@ -7,7 +7,7 @@ from gpufeed.core.cells import Cell
 from gpufeed.core.equivalence_verdict import loader_settings, variant
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.references import is_reference, short
-from gpufeed.core.registry import LOADERS
+from gpufeed.core.registry import LOADERS, is_made
 from gpufeed.workflow.run import Run
 
 REFERENCE = "pillow"  # decodes the cache that every loader is held against
@@ -70,8 +70,9 @@ class Gates:
 
     def reference_of(self, wildcards: Any) -> str | list[str]:
         """Return the cache that a loader is held against; [] for samples of a recipe or a Dataset."""
-        layout = self.run.config["sources"][wildcards.dataset]["layout"]
-        if "recipe" in self.settings_judged(wildcards) or is_reference(layout):
+        source = self.run.config["sources"][wildcards.dataset]
+        draws = is_reference(source["layout"]) and is_made(source)
+        if "recipe" in self.settings_judged(wildcards) or draws:
             return []
         return f"{self.run.config['data']}/{wildcards.dataset}/cache/{REFERENCE}.npy"
 

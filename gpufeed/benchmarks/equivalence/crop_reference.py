@@ -76,7 +76,8 @@ def crop_reference(
 
     def rows(ids: np.ndarray, epoch: int) -> np.ndarray:
         # a Dataset draws from random numbers that all threads share
-        with ThreadPoolExecutor(1 if is_reference(manifest.info.layout) else request.threads) as pool:
+        draws = manifest.made and is_reference(manifest.info.layout)
+        with ThreadPoolExecutor(1 if draws else request.threads) as pool:
             made = list(pool.map(lambda sample_id: row(sample_id, epoch), ids.tolist()))
         return np.stack(made) if made else np.empty((0, recipe.size, recipe.size, 3), np.uint8)
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.datasets.manifest import Manifest
@@ -36,6 +37,14 @@ class Noise:
 class Uneven(Noise):
     def __getitem__(self, index):
         return Image.new("L", (10 + index, 8)), torch.tensor(index % 2)
+
+
+class Listed(Noise):
+    def __init__(self, folder, last=3):
+        self.samples = [(f"{folder}/{i}.png", i % 2) for i in range(last)]
+
+    def __len__(self):
+        return len(self.samples)
 
 
 class Third(Noise):
@@ -87,6 +96,21 @@ def test_workers_give_the_items_that_the_process_itself_makes(made, workers):
             for batch in loader:
                 for image, sample in zip(batch.images, batch.ids.tolist(), strict=True):
                     assert np.array_equal(image.numpy(), manifest.pixels(sample, 3, epoch))
+
+
+def test_files_that_a_dataset_names_are_laid_out_for_all_loaders(made, tmp_path):
+    colours = [(0, 0, 9 * i) for i in range(3)]
+    for i, colour in enumerate(colours):
+        Image.new("RGB", (10, 8), colour).save(tmp_path / f"{i}.png")
+    manifest = made("Listed", folder=str(tmp_path), files=True, evaluation={"last": 1})
+    assert not manifest.made
+    assert manifest.table["split"].tolist() == ["train"] * 3 + ["test"]
+    assert [Image.open(path).getpixel((0, 0)) for path in manifest.paths()] == [*colours, colours[0]]
+    assert manifest.labels().tolist() == [0, 1, 0, 0]
+    with pytest.raises(GpufeedError, match=r"no file .*/3\.png"):
+        made("Listed", folder=str(tmp_path), files=True, last=4)
+    with pytest.raises(GpufeedError, match="whose `samples` are no files"):
+        made("Noise", files=True)
 
 
 def test_an_image_of_another_size_and_a_label_without_a_class_are_named(made):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.source_digest import imported, statements
+from gpufeed.core.source_digest import PACKAGE, imported, statements
 
 LIBRARIES = ("torchvision", "timm")  # of models by name
 OF_CODE = ("package.module:attribute", "path.py:attribute")
@@ -164,7 +164,9 @@ def parsed(path: Path, changed_ns: int, root: Path) -> tuple[str, list[Path]]:
         ) from error
     within = list(path.relative_to(root).parent.parts)
     names = {tuple(name.split(".")) for node in statements(tree) for name in imported(node, within)}
-    parts = {name[:count] for name in names for count in range(1, len(name) + 1)}
+    # gpufeed, beside the files of a run in the clone, has digests of its own
+    others = [name for name in names if name[0] != PACKAGE.name]
+    parts = {name[:count] for name in others for count in range(1, len(name) + 1)}
     files = (root.joinpath(*part, *end) for part in parts for end in ((), ("__init__",)))
     inside = sorted(file for stem in files if (file := stem.with_name(f"{stem.name}.py")).is_file())
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12], inside

@@ -353,7 +353,10 @@ def test_code_is_that_of_a_file_and_of_what_it_imports_beside_it(folder):
     (folder / "parts/layers.py").write_text("from . import sizes\n")
     (folder / "parts/sizes.py").write_text("WIDTH = 3\n")
     (folder / "parts/other.py").write_text("WIDTH = 4\n")
-    (folder / "user.py").write_text("import torch\n\ndef net():\n    from parts.layers import Layer\n")
+    (folder / "gpufeed").mkdir()  # as in a clone
+    (folder / "gpufeed/__init__.py").write_text("")
+    text = "import torch, gpufeed\n\ndef net():\n    from parts.layers import Layer\n"
+    (folder / "user.py").write_text(text)
     before = code_of(["user.py:net"])
     assert sorted(before) == ["parts/__init__.py", "parts/layers.py", "parts/sizes.py", "user.py"]
     (folder / "parts/sizes.py").write_text("WIDTH = 30\n")

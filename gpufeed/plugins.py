@@ -318,7 +318,7 @@ def answer_dataset(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
-LOADER, AUGMENT = "gpufeed.loaders.base.Loader", "gpufeed.augment.base.Augment"
+LOADER, AUGMENT = "loaders.base.Loader", "augment.base.Augment"  # of gpufeed, in layers above this
 
 
 def derived(reference: str, base: str, beside: str) -> type:
@@ -327,13 +327,14 @@ def derived(reference: str, base: str, beside: str) -> type:
     beside: what stands beside the base, which most derive from.
     """
     made = resolve(reference)
-    bases = [f"{one.__module__}.{one.__qualname__}" for one in getattr(made, "__mro__", ())]
+    names = [f"{one.__module__}.{one.__qualname__}" for one in getattr(made, "__mro__", ())]
+    bases = [name.removeprefix("gpufeed.") for name in names]
     missing = sorted(getattr(made, "__abstractmethods__", ()))
     if base not in bases or missing:
         lacks = f", which has no {' and no '.join(missing)}" if missing else f", {described(made)}"
         raise GpufeedError(
             f"{reference}{lacks}",
-            f"a class of {base}, or of {beside} beside it, with all its methods",
+            f"a class of gpufeed.{base}, or of {beside} beside it, with all its methods",
             "derive it from one of the two (docs/plugins.md has examples)",
         )
     return made

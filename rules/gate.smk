@@ -22,6 +22,8 @@ rule gate:
         device=config["device"],
         attempt=GATES.attempt_of,
         loader=GATES.loader_of,
-        code=lambda wildcards: CODES.of("gate", loader=GATES.loader_of(wildcards), decoder=GATES.decoders_of(wildcards)),
+        code=lambda wildcards: CODES.of(
+            "gate", loader=GATES.loader_of(wildcards), decoder=GATES.decoders_of(wildcards)
+        ),
     script:
         "../workflow/scripts/gate.py"

@@ -32,7 +32,7 @@ def check_source(source: Mapping, where: str) -> None:
         raise GpufeedError(
             f"{next(iter(extra))} in {where}, whose layout is {layout}",
             f"{', '.join(QUANTITY)} for layouts with image files: {layout} has none",
-            "remove it; the source's options say how many images there are",
+            "remove it; the source's options, such as `count`, say how many images there are",
         )
     if layout == "image_folder":
         return check_folder(source, where)

@@ -19,7 +19,6 @@ from gpufeed.core.references import is_reference
 from gpufeed.core.registry import is_made
 from gpufeed.datasets.packed import files_at
 from gpufeed.decoders.pillow import resized
-from gpufeed.system import random_draws
 
 COLUMNS = {
     "path": pa.string(),  # relative to Manifest.files_root()
@@ -93,7 +92,8 @@ class Manifest:
         """
         split, _, number = self.table["path"].iat[sample_id].rpartition("/")  # its own number, in a part too
         if is_reference(self.info.layout):
-            from gpufeed import plugins  # imports torch
+            from gpufeed import plugins  # both import torch
+            from gpufeed.system import random_draws
 
             dataset = plugins.open_dataset(self.info.layout, split, self.info.source["options"])
             state = random_draws.sample_state(seed, epoch, sample_id)

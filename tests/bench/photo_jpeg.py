@@ -142,6 +142,15 @@ def windows_of(given: argparse.Namespace, paths: list[str]) -> Callable[[list[in
     return lambda batch: recipe.windows(torch.tensor(batch), 0, *sides[batch].unbind(1))
 
 
+def cut(images: Ragged, windows: Windows, size: int) -> None:
+    """Resize the windows of the images that were decoded; of a file that is not taken there is none."""
+    taken = images.heights.nonzero()[:, 0]
+    if len(taken) < len(images):
+        images, windows = images.select(taken), windows.select(taken.numpy())
+    if len(taken):
+        resample(images, windows, size)
+
+
 def ours(
     stack: ExitStack, given: argparse.Namespace, paths: list[str], size: int, whole: bool = False
 ) -> Pass:
@@ -160,7 +169,7 @@ def ours(
                 images, fault = decoder.decode_buffer(*read, needed)
                 faults.append(int(on_host(fault).count_nonzero()))
                 if windows is not None:
-                    resample(images, windows, given.crops)
+                    cut(images, windows, given.crops)
                 del images
 
         return work
@@ -192,8 +201,7 @@ def ours_kernels(
         for batch, own, part in zip(batches, windows, needed, strict=True):
             flat, _, places = decode_files(*batch, windows=part)
             if own is not None:
-                images = Ragged(flat, *places[:3], whole=None if whole else places[3:])
-                resample(images, own, given.crops)
+                cut(Ragged(flat, *places[:3], whole=None if whole else places[3:]), own, given.crops)
 
     def one(seconds: float) -> Result:
         took_ms, images = 0.0, 0

@@ -3,18 +3,20 @@
 From a clean checkout. CONFIG: as for `snakemake --configfile`, with absolute folders, without `results`, and
 with as many repeats as blocks are asked for. Each GPU has a clone of the checkout in WORK and cores of its
 own, and measures a block of every --only, one after the other: the most important first, since what is done
-stays if time runs out. What blocks need is made before, once for all: data, the extension, and the verdicts
-on the loaders, shared out to the GPUs. Meanwhile the last GPU compiles what --warm names. Records end up in
-WORK/results.
+stays if time runs out or the run is stopped (Ctrl-C, SIGTERM). What blocks need is made before, once for all:
+data, the extension, and the verdicts on the loaders, shared out to the GPUs. Meanwhile the last GPU compiles
+what --warm names. Records end up in WORK/results.
 """
 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +26,8 @@ CHECKOUT = Path(__file__).parents[2]
 DATA = ("prepare_dataset", "build_cache", "build_scaled_cache", "build_strips", "build_shards", "build_beton")
 SHARED = ("gate", "extension")  # folders of results that all clones have in common
 Axes = dict[str, list]
+STOPPED = threading.Event()  # nothing more begins then
+RUNNING: set[subprocess.Popen] = set()
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Place:
 
         Return whether all went well; what was said is in a log in WORK.
         """
+        if STOPPED.is_set():
+            return False
         command = [sys.executable, "-m", "snakemake", self.run.experiment, "--keep-going"]
         command += ["--rerun-triggers", "mtime", *(["--until", *until] if until else [])]
         command += ["--config", f"only={yaml.safe_dump(only, default_flow_style=True, width=10**6).strip()}"]
@@ -67,17 +73,36 @@ class Place:
         folder, began = self.run.work / self.name, time.monotonic()
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": self.gpu, "PYTHONPATH": path_with(folder)}
         with (self.run.work / f"{self.name}.log").open("a") as log:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 list(map(str, command)),
                 cwd=folder,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,  # a group of its own, which `interrupt` reaches whole
                 preexec_fn=lambda: os.sched_setaffinity(0, self.cores),
             )
-        said = "done" if done.returncode == 0 else f"failed, see {self.name}.log in {self.run.work}"
+        RUNNING.add(process)
+        if STOPPED.is_set():  # while it began
+            interrupt(process)
+        code = process.wait()
+        RUNNING.discard(process)
+        said = "done" if code == 0 else f"failed, see {self.name}.log in {self.run.work}"
         print(f"{self.name}: {what}: {said}, {time.monotonic() - began:.0f} s", flush=True)
-        return done.returncode == 0
+        return code == 0
+
+
+def interrupt(process: subprocess.Popen) -> None:
+    """Let a call of Snakemake end with all that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGINT)
+
+
+def stop(*_: object) -> None:
+    """End what runs; what was measured is collected then."""
+    STOPPED.set()
+    for process in list(RUNNING):
+        interrupt(process)
 
 
 def path_with(folder: Path) -> str:
@@ -108,22 +133,30 @@ def measure(places: list[Place], parts: list[Axes], warm: list[Axes], first: int
     if "loader" not in needed:
         judges, by_judge = judges[:1], [needed]
     with ThreadPoolExecutor() as pool:
-        calls = [
-            pool.submit(place.snakemake, "verdicts", share, first, "gate")
+        judging = [
+            (pool.submit(place.snakemake, "verdicts", share, first, "gate"), share)
             for place, share in zip(judges, by_judge, strict=True)
             if share.get("loader", True)
         ]
+        calls = [call for call, _ in judging]
         if warm:
             warming.make()
-            calls += [
-                pool.submit(
-                    lambda: all(warming.snakemake("compile", one, first, "measure_cell") for one in warm)
-                )
-            ]
+            calls.append(pool.submit(compiled, warming, warm, judging, first))
         well = [call.result() for call in calls]
     with ThreadPoolExecutor() as pool:
         blocks = pool.map(lambda pair: blocks_of(*pair, parts), enumerate(places, start=first))
         return all([*well, *blocks])
+
+
+def compiled(place: Place, warm: list[Axes], judging: list[tuple[Future, Axes]], block: int) -> bool:
+    """Measure cells for what they compile, each when nobody makes the verdict that it waits for any more."""
+    well = True
+    for one in warm:
+        for call, share in judging:
+            if not {"loader"} <= share.keys() & one.keys() or set(share["loader"]) & set(one["loader"]):
+                call.result()
+        well &= place.snakemake("compile", one, block, "measure_cell")
+    return well
 
 
 def blocks_of(number: int, place: Place, parts: list[Axes]) -> bool:
@@ -171,7 +204,13 @@ def main() -> int:
             f"found {len(allowed)} cores; expected {given.cores} for each of {len(given.gpus)} GPUs: "
             "lower --cores or name fewer GPUs"
         )
+    if given.work.exists():
+        parser.error(f"found {given.work}; expected a folder that is made, for this run alone: name another")
+    if not given.config.is_file():
+        parser.error(f"found no file {given.config}; expected one as for --configfile: look at its name")
     given.work.mkdir(parents=True)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     run = Run(given.work.resolve(), given.config.resolve(), given.experiment, given.dry_run)
     places = [
         Place(run, f"gpu{number}", gpu, allowed[number * given.cores : (number + 1) * given.cores])
@@ -179,8 +218,10 @@ def main() -> int:
     ]
     for place in places:
         place.make()
-    well = measure(places, given.only, given.warm, given.first_block)
-    collect(places)
+    try:
+        well = measure(places, given.only, given.warm, given.first_block)
+    finally:
+        collect(places)
     return int(not well)
 
 

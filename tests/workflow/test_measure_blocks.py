@@ -2,12 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
 import yaml
-from workflow_fixtures import ROOT, TINY
+from workflow_fixtures import ROOT, TINY, wait_until
 
 MEASURE = "results/reference/measure.py"
 
@@ -20,10 +21,28 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def measured(checkout, *arguments) -> subprocess.CompletedProcess:
+def begun(checkout, *arguments) -> subprocess.Popen:
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     command = [sys.executable, checkout / MEASURE, *map(str, arguments)]
-    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=checkout, env=environment, **pipes)
+
+
+def measured(checkout, *arguments) -> subprocess.CompletedProcess:
+    process = begun(checkout, *arguments)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def of_folder(folder) -> list[int]:
+    """Processes that run in it."""
+    found = []
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found += [int(number)] * os.readlink(f"/proc/{number}/cwd").startswith(f"{folder}/")
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
 
 
 def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
@@ -43,6 +62,24 @@ def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
     assert json.loads(verdict.read_text())["status"] == "passed"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_path, number):
+    config, work = tmp_path / "config.yaml", tmp_path / "work"
+    config.write_text(yaml.safe_dump({**TINY, "data": str(tmp_path / "data"), "least_s": 300}))
+    parts = ["--only", "{loader: [dataloader_sync]}", "--only", "{loader: [resident]}"]
+    process = begun(checkout, work, config, "tiny", "--gpus", "", "--cores", 1, *parts)
+    try:
+        wait_until(lambda: list(work.glob("gpu0/results/logs/measure_cell/*/*/0.log")), 150)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1, err
+    assert "resident" not in out  # whose block would have been next
+    assert not of_folder(work)
+    assert len(list((work / "results/gate").rglob("*.json"))) == 2
+
+
 def test_it_refuses_changes_and_more_cores_than_there_are(checkout, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(TINY))
@@ -51,6 +88,10 @@ def test_it_refuses_changes_and_more_cores_than_there_are(checkout, tmp_path):
     assert (few.returncode, "10000 for each of 1 GPUs" in few.stderr) == (2, True)
     said = measured(checkout, tmp_path / "work", config, "tiny", "--only", "resident")
     assert (said.returncode, "expected axes with values" in said.stderr) == (2, True)
+    nowhere = measured(checkout, tmp_path / "work", tmp_path / "other.yaml", "tiny", *only, "--cores", 1)
+    assert (nowhere.returncode, "found no file" in nowhere.stderr) == (2, True)
+    twice = measured(checkout, tmp_path, config, "tiny", *only, "--cores", 1)
+    assert (twice.returncode, "a folder that is made, for this run alone" in twice.stderr) == (2, True)
     (checkout / "README.md").write_text("changed")
     changed = measured(checkout, tmp_path / "work", config, "tiny", *only)
     assert (changed.returncode, "commit them" in changed.stderr) == (2, True)

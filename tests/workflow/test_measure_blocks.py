@@ -51,8 +51,10 @@ def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     both = ["--gpus", "", "", "--cores", 1, "--only", "{loader: [dataloader_sync]}"]
-    done = measured(checkout, work, config, "tiny", *both)
+    done = measured(checkout, work, config, "tiny", *both, "--warm", "{loader: [dataloader_sync]}")
     assert done.returncode == 0, done.stdout + done.stderr
+    judging = ["rule gate:" in (work / f"{name}.log").read_text() for name in ("gpu0", "gpu1", "warm")]
+    assert judging == [True, False, False]  # two that write one verdict would spoil each other's
     (cell,) = (work / "results/records/tiny").iterdir()
     records = [json.loads((cell / f"{block}.json").read_text()) for block in (0, 1)]
     assert [record["status"] for record in records] == ["done", "done"]

@@ -195,12 +195,16 @@ def test_bytes_that_are_left_over_are_for_pillow_and_counted(tmp_path):
             lambda data: saved("JPEG", waves(40, 50, np.random.default_rng(0))),
             r"decoded to \(40, 50, 3\), the",
         ),
+        (  # so small that few windows lie inside of it
+            lambda data: saved("JPEG", waves(9, 10, np.random.default_rng(0))),
+            r"decoded to \(9, 10, 3\), the",
+        ),
         (
             lambda data: saved("PNG", waves(40, 50, np.random.default_rng(0))),
             r"decoded to \(40, 50, 3\), the",
         ),
     ],
-    ids=["cut", "gone", "empty", "another size", "a PNG of another size"],
+    ids=["cut", "gone", "empty", "another size", "a smaller size", "a PNG of another size"],
 )
 def test_a_file_that_nobody_can_decode_is_named_in_its_turn(tmp_path, recipe, damage, said):
     manifest = write_files(tmp_path / "files", taken(), "jpg", (24, 32))

@@ -74,6 +74,10 @@ def watch(
 def _at_exit(record: Stretches, path: Path | None, quiet: bool) -> None:
     """Write and print the result when the process ends; a forked process has none."""
     if record.pid == os.getpid() and record.steps:
+        if (
+            getattr(sys, "last_type", None) and record.deep is not None
+        ):  # nobody waits after an error or Ctrl-C
+            record.deep, record.unstaged = None, "the training ended with an error before they were measured"
         result.finish(record, path, quiet)
 
 

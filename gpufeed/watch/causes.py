@@ -14,7 +14,7 @@ from typing import Any
 from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import free_host_bytes
 from gpufeed.watch.signs import Signs, slope
-from gpufeed.watch.stages import COLLATE, DECODE, READ, TRANSFORM
+from gpufeed.watch.stages import COLLATE, DECODE, READ, SAMPLE, TRANSFORM
 
 # Below this loss no loader is worth a change, and a busy machine scatters by as much.
 LOSS, SURE = 0.08, 0.97  # SURE: the upper end of the interval of utilization, where there is one
@@ -68,9 +68,17 @@ CHANGES = {
     '(`torchvision.io.decode_jpeg(..., device="cuda")`, DALI).',
     TRANSFORM: "Do fixed transforms once and store the result; do random ones on whole batches on the device "
     "(`torchvision.transforms.v2`).",
+    SAMPLE: "Profile `dataset[0]` to see what it does. Store the result of fixed work once; do random work on "
+    "whole batches on the device.",
     COLLATE: "Let `collate_fn` stack arrays of one size and do nothing else.",
 }
-DOES = {READ: "reading", DECODE: "decoding", TRANSFORM: "transforming", COLLATE: "`collate_fn`"}
+DOES = {
+    READ: "reading, or another wait of the dataset,",
+    DECODE: "decoding",
+    TRANSFORM: "transforming",
+    SAMPLE: "work of the dataset's `__getitem__`, outside of known decoders and transforms,",
+    COLLATE: "`collate_fn`",
+}
 
 
 def times(value: float) -> str:
@@ -105,7 +113,8 @@ class Diagnosis:
         groups = [of_loader, *([one] if one else [] for one in (self.slow(), self.start(), self.python()))]
         groups = sorted(filter(None, groups), key=lambda group: -(group[0].at_most or 1.0))
         risks = [one for one in (self.memory(), self.shared_memory(), self.copy()) if one]
-        nothing = [] if groups or self.input_bound or self.au < 1 - LITTLE else [self.nothing()]
+        much = self.input_bound or self.au < 1 - LITTLE or self.waited > LITTLE
+        nothing = [] if groups or much else [self.nothing()]
         return [one for group in groups for one in group] + risks + nothing
 
     @property
@@ -113,6 +122,14 @@ class Diagnosis:
         high, loss = self.found["au"]["high"], 1 - self.au
         stall = self.found["data_stall_share"] or 0.0
         return loss >= LOSS and (high is None or high < SURE) and stall >= STALL * loss
+
+    @property
+    def waited(self) -> float:
+        """The mean share of the time that fetches take: a few very long ones are in it, unlike in a median."""
+        waits, bodies = [one[2] for one in self.steady], [seconds for seconds, _ in self.signs.bodies]
+        if not waits or not bodies:
+            return 0.0
+        return fmean(waits) / max(1e-9, fmean(waits) + fmean(bodies))
 
     @property
     def keeps_up(self) -> bool:

@@ -177,7 +177,8 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
     if not record.batch_samples:
         said.append("Samples of a batch: no array with a length was found in it; rates count batches.")
     if paused := sum(one["paused"] for one in record.done):
-        said.append(f"{paused} stretches with a pause in a step, such as an evaluation or a checkpoint.")
+        of = "of an evaluation or a checkpoint"
+        said.append(f"{many(paused, 'stretch', 'stretches')} with a pause in a step, such as that {of}.")
     if record.unstaged:
         said.append(f"Stages of the loader: {record.unstaged}.")
     if record.ranks > 1:
@@ -187,6 +188,11 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
             "Steps from memory: no batch was held, so what the loader costs the steps themselves is not seen."
         )
     return said
+
+
+def many(number: int, noun: str, nouns: str = "") -> str:
+    """Return `1 step`, `2 steps`; nouns: the plural where it is not noun + s."""
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 def table(found: Mapping[str, Any]) -> str:
@@ -208,7 +214,8 @@ def table(found: Mapping[str, Any]) -> str:
         "start of an epoch, s": f"{np.median(starts):.2f}" if starts else "-",
     }
     width = max(map(len, rows))
-    counts = f"{found['steps']:,} steps, {found['epochs']} epochs, {found['ranks']} ranks"
+    nouns = {"steps": "step", "epochs": "epoch", "ranks": "rank"}
+    counts = ", ".join(many(found[name], noun) for name, noun in nouns.items())
     lines = [f"  {name:<{width}}  {value}" for name, value in rows.items()]
     changes = [f"  - {one}" for one in causes.told(found["causes"])]
     return "\n".join([f"gpufeed.watch: {counts}, {found['device']}", *lines, found["verdict"], *changes])

@@ -1,33 +1,56 @@
 """What each stage of a DataLoader takes: read, decode, transform, collate, and the copy to a GPU."""
 
+import logging
 import os
 import random
 import re
+import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import WRAPPER_ASSIGNMENTS, update_wrapper
-from inspect import getattr_static, isfunction
+from functools import WRAPPER_ASSIGNMENTS, reduce, update_wrapper
+from inspect import getattr_static, isfunction, isroutine
+from itertools import islice
+from multiprocessing import get_all_start_methods
 from statistics import median
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from gpufeed.watch.batches import DEEPEST
+from gpufeed.watch.batches import DEEPEST, PLAIN
 from gpufeed.watch.signs import delay
 
 BUDGET_S, BATCHES = 2.0, 8  # of the samples that are made, at most
 TIMEOUT_S = 60  # of a worker that does not answer
 COPIES = 5
+LOOKED_INTO = 64  # parts of each container in which an open file is looked for
 SAMPLE, READ, DECODE, TRANSFORM, COLLATE = "sample", "read", "decode", "transform", "collate"
+HARMLESS = (*PLAIN, type, torch.Tensor, torch.Generator, np.ndarray, ModuleType, logging.Logger)
+HARMLESS = (*HARMLESS, weakref.ref, type(threading.Lock()), type(threading.RLock()))
+IMAGE = "image"  # a library's function that reads and decodes
 # names that say what a function of a dataset does: torchvision's `loader` and `transform`, and others' own
 NAMES = {
-    TRANSFORM: re.compile(r"(^|_)(transform|augment|preprocess|crop|resize|normali[sz]e)"),
+    TRANSFORM: re.compile(r"(^|_)(transform|aug|tfm|preprocess|crop|resize|normali[sz]e)"),
     DECODE: re.compile(r"(^|_)(decode|imread|parse)"),
     READ: re.compile(r"(^|_)(read|load|fetch|open|download)"),
 }
+# functions of libraries that do the same, wherever a dataset calls them: module, name, what it does
+LIBRARIES = (
+    ("PIL.ImageFile", "ImageFile.load", IMAGE),
+    ("cv2", "imread", IMAGE),
+    ("cv2", "imdecode", IMAGE),
+    ("torchvision.io", "decode_image", IMAGE),
+    ("torchvision.io", "decode_jpeg", IMAGE),
+    ("torchvision.io", "read_image", IMAGE),
+    ("torchvision.transforms", "Compose.__call__", TRANSFORM),
+    ("torchvision.transforms.v2", "Compose.forward", TRANSFORM),
+    ("albumentations", "Compose.__call__", TRANSFORM),
+)
 
 
 class Unmeasured(Exception):
@@ -58,7 +81,14 @@ class Timers:
         return update_wrapper(run, call, WRAPPER_ASSIGNMENTS, ())
 
     def put_in(self, dataset: Any) -> None:
-        """Time the functions of a dataset, and of those inside it, whose names say what they do."""
+        """Time functions of libraries, of a dataset and of those inside it whose names say what they do."""
+        for module, name, kind in LIBRARIES:
+            *owners, name = name.split(".")
+            try:
+                owner = reduce(getattr, owners, sys.modules[module])
+                setattr(owner, name, self.timed(kind, getattr(owner, name)))
+            except (KeyError, AttributeError):
+                continue  # not imported, or another version
         for _ in range(DEEPEST):
             if not hasattr(dataset, "__dict__"):
                 break
@@ -88,6 +118,12 @@ class Stages(Dataset):
         if name.startswith("__") or name == "dataset":
             raise AttributeError(name)
         return getattr(self.dataset, name)  # a worker_init_fn may ask for more of it
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("dataset", "collate", "indices"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.dataset, name, value)  # or open a file there
 
     def __getitem__(self, _: int) -> dict[str, Any]:
         timers, rows, end = Timers(), [], time.perf_counter() + BUDGET_S
@@ -123,20 +159,44 @@ def split(spent: Mapping[str, Sequence[float]], lost_s: float) -> dict[str, floa
     """Return the seconds of a batch's stages, as they are on a core of their own.
 
     spent: of each kind of function, seconds and CPU seconds. lost_s: in which there was no core for them, in
-    proportion to their work. Where a function reads and may decode too, it reads while it waits.
+    proportion to their work. What reads and may decode too reads while it waits. Work of the dataset that is
+    in none of the functions stays what it is: work on a sample.
     """
     whole = sum(cpu_s for _, cpu_s in spent.values()) or 1.0
     alone = {kind: max(cpu, wall - lost_s * cpu / whole) for kind, (wall, cpu) in spent.items()}
-    found = dict.fromkeys((READ, DECODE, TRANSFORM, COLLATE), 0.0)
+    found = dict.fromkeys((READ, DECODE, TRANSFORM, SAMPLE, COLLATE), 0.0)
     for kind, seconds in alone.items():
         cpu_s = min(seconds, spent[kind][1])
-        if kind in (SAMPLE, READ) and (kind == SAMPLE or DECODE not in spent):
-            rest = TRANSFORM if kind == SAMPLE and TRANSFORM not in spent and len(spent) > 2 else DECODE
+        if kind in (SAMPLE, IMAGE) or (kind == READ and DECODE not in spent):
             found[READ] += seconds - cpu_s
-            found[rest] += cpu_s
+            found[SAMPLE if kind == SAMPLE else DECODE] += cpu_s
         else:
             found[kind] += seconds
     return found
+
+
+def unshared(part: Any, depth: int = DEEPEST) -> str | None:
+    """Return the type of an object in a dataset that two processes must not share, such as an open file.
+
+    Files, sockets, databases and shared counters have a descriptor, or refuse to be pickled.
+    """
+    if not depth or isinstance(part, HARMLESS) or isroutine(part):
+        return None
+    if isinstance(part, Mapping):
+        parts: Any = part.values()
+    elif isinstance(part, (list, tuple, set, frozenset)):
+        parts = part
+    elif hasattr(part, "fileno"):
+        return type(part).__name__
+    else:
+        own = (getattr_static(part, name, None) for name in ("__getstate__", "__reduce__", "__reduce_ex__"))
+        try:
+            if not any(map(isfunction, own)):  # those of the user may cost much, or close what they hold
+                part.__reduce_ex__(4)
+        except Exception:
+            return type(part).__name__
+        parts = getattr(part, "__dict__", {}).values()
+    return next(filter(None, (unshared(one, depth - 1) for one in islice(parts, LOOKED_INTO))), None)
 
 
 def measure(loader: Any) -> dict[str, Any]:
@@ -145,11 +205,21 @@ def measure(loader: Any) -> dict[str, Any]:
     A worker process of its own makes some batches of the dataset, anew: this process's dataset, its order and
     its random states stay as they are.
     """
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        raise Unmeasured(f"a {type(loader).__name__} is no DataLoader over a map-style dataset")
+    if not isinstance(loader, DataLoader):
+        raise Unmeasured(f"the loader is a {type(loader).__name__}; only those of a DataLoader are measured")
+    if isinstance(loader.dataset, IterableDataset):
+        raise Unmeasured("an IterableDataset gives its samples in its own order, none by its index")
     size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
     if not isinstance(size, int):
         raise Unmeasured("its batches have no fixed size")
+    context = loader.multiprocessing_context
+    if not loader.num_workers:
+        # nobody has made this dataset for another process, nor the script for one that imports it again
+        if not sys.platform.startswith("linux") or "fork" not in get_all_start_methods():
+            raise Unmeasured("with num_workers=0 they are measured on Linux alone")
+        if kind := unshared(loader.dataset):
+            raise Unmeasured(f"the dataset holds a {kind}, which a second process must not use")
+        context = "fork"
     try:
         count = len(loader.dataset)
         drawn = random.Random(0).sample(range(count), min(count, size * BATCHES))
@@ -162,12 +232,13 @@ def measure(loader: Any) -> dict[str, Any]:
                 num_workers=1,
                 timeout=TIMEOUT_S,
                 worker_init_fn=loader.worker_init_fn if loader.num_workers else None,
-                multiprocessing_context=loader.multiprocessing_context if loader.num_workers else None,
+                multiprocessing_context=context,
                 generator=torch.Generator(),
             )
     except Exception as error:  # the user's dataset, or a system that starts no process at its end
         said = str(error).strip().splitlines() or [""]
-        raise Unmeasured(f"{type(error).__name__}: {said[-1]}") from error
+        known = said[-1].startswith(f"{type(error).__name__}:")  # torch repeats it
+        raise Unmeasured(said[-1] if known else f"{type(error).__name__}: {said[-1]}") from error
     return found
 
 

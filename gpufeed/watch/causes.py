@@ -18,9 +18,9 @@ from gpufeed.watch.stages import COLLATE, DECODE, READ, SAMPLE, TRANSFORM
 
 # Below this loss no loader is worth a change, and a busy machine scatters by as much.
 LOSS, SURE = 0.08, 0.97  # SURE: the upper end of the interval of utilization, where there is one
-LITTLE = (
-    0.15  # of the time: a loss that nobody waits for at the fetch is no reason to say that nothing is lost
-)
+# Of the time: a loss that nobody waits for at the fetch is no reason to say that nothing is lost, nor is a
+# loader to blame for a smaller one where too few pairs of stretches give no interval.
+LITTLE = 0.15
 STALL = 1 / 3  # of the loss that must be seen as waiting at the fetch, else something else is slow
 FULL = 0.8  # of the loader's queue lies ready: it keeps up, and what is waited for is the handing over
 HANDED_S = 2e-3  # what a worker needs to hand a batch over: one that is made sooner is no work for it
@@ -68,8 +68,8 @@ CHANGES = {
     '(`torchvision.io.decode_jpeg(..., device="cuda")`, DALI).',
     TRANSFORM: "Do fixed transforms once and store the result; do random ones on whole batches on the device "
     "(`torchvision.transforms.v2`).",
-    SAMPLE: "Profile `dataset[0]` to see what it does. Store the result of fixed work once; do random work on "
-    "whole batches on the device.",
+    SAMPLE: "Profile `dataset[0]` to see what it does. Store the result of fixed work once; do random work "
+    "on whole batches on the device.",
     COLLATE: "Let `collate_fn` stack arrays of one size and do nothing else.",
 }
 DOES = {
@@ -83,6 +83,10 @@ DOES = {
 
 def times(value: float) -> str:
     return f"{value:.2f} times"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def ms(seconds: float) -> str:
@@ -113,7 +117,9 @@ class Diagnosis:
         groups = [of_loader, *([one] if one else [] for one in (self.slow(), self.start(), self.python()))]
         groups = sorted(filter(None, groups), key=lambda group: -(group[0].at_most or 1.0))
         risks = [one for one in (self.memory(), self.shared_memory(), self.copy()) if one]
-        much = self.input_bound or self.au < 1 - LITTLE or self.waited > LITTLE
+        low = self.found["au"]["low"]
+        lowest = self.au if low is None else low + LITTLE  # an interval is wide on a busy machine
+        much = self.input_bound or min(self.au, lowest) < 1 - LITTLE or self.waited > LITTLE
         nothing = [] if groups or much else [self.nothing()]
         return [one for group in groups for one in group] + risks + nothing
 
@@ -121,11 +127,15 @@ class Diagnosis:
     def input_bound(self) -> bool:
         high, loss = self.found["au"]["high"], 1 - self.au
         stall = self.found["data_stall_share"] or 0.0
-        return loss >= LOSS and (high is None or high < SURE) and stall >= STALL * loss
+        return (
+            loss >= (LITTLE if high is None else LOSS)
+            and (high is None or high < SURE)
+            and stall >= STALL * loss
+        )
 
     @property
     def waited(self) -> float:
-        """The mean share of the time that fetches take: a few very long ones are in it, unlike in a median."""
+        """The mean share of the time that fetches take; unlike a median it holds a few very long ones."""
         waits, bodies = [one[2] for one in self.steady], [seconds for seconds, _ in self.signs.bodies]
         if not waits or not bodies:
             return 0.0
@@ -138,10 +148,9 @@ class Diagnosis:
     def nothing(self) -> Cause:
         return Cause(
             "nothing",
-            f"The steps are the limit: no loader could make them more than {times(self.limit)} as fast.",
+            f"The steps are the limit: a loader without cost would make them {times(self.limit)} as fast.",
             {"accelerator_utilization": self.au},
-            "Leave the loader as it is; a faster model, precision or device is what is left.",
-            self.limit,
+            "Leave the loader as it is: only a faster model, lower precision or a faster device can help.",
         )
 
     def without(self, seconds: float) -> float:
@@ -181,8 +190,8 @@ class Diagnosis:
         if many or (bound and workers == self.cores and not stage):
             yield Cause(
                 "cores",
-                f"{workers} workers share {self.cores} cores: their work for a batch takes {ms(cpu_s)} of "
-                f"a core, so that all cores together need {ms(at_best_s)}, and a step {ms(self.step_s)}.",
+                f"{workers} workers share {self.cores} core{'s' * (self.cores > 1)}. Their work for a batch "
+                f"takes {ms(cpu_s)} of CPU time, at least {ms(at_best_s)}; a step takes {ms(self.step_s)}.",
                 {"workers": workers, "cores": self.cores, "cpu_seconds_per_batch": cpu_s}
                 | ({} if delayed is None else {"share_without_core": delayed}),
                 f"Use `num_workers={self.cores}` and give the job more cores, or make a sample cheaper.",
@@ -297,7 +306,7 @@ class Diagnosis:
             return None
         return Cause(
             "slow sample",
-            f"{len(late)} of {len(excess):,} batches came {median(late):.2g} s late, which is {share:.0%} of "
+            f"{len(late)} of {len(excess):,} batches came {median(late):.2g} s late, {percent(share)} of "
             "the time: one slow sample blocks its batch, and all after it.",
             {"late_batches": len(late), "median_seconds_late": median(late), "share_of_time": share},
             "Find the samples that take longest (time `dataset[i]`) and store them smaller, or raise "
@@ -325,7 +334,7 @@ class Diagnosis:
         )
         return Cause(
             "epoch start",
-            f"The first batch of an epoch takes {first:.2g} s, {share:.0%} of the epoch: {why}.",
+            f"The first batch of an epoch takes {first:.2g} s, {percent(share)} of the epoch: {why}.",
             {"first_batch_seconds": first, "share_of_epoch": share, "epochs": count},
             change,
             1 / (1 - share),
@@ -342,7 +351,7 @@ class Diagnosis:
         line, _ = max(self.signs.knocks.lines.items(), key=lambda one: one[1])
         return Cause(
             "python",
-            f"Python keeps the host busy for {held:.0%} of a step, most often at {line}.",
+            f"Python code held the interpreter in {percent(held)} of looks at a step, most often at {line}.",
             {"share_of_step": held, "cpu_share_of_step": cpu},
             "Replace Python loops in the step by operations on whole tensors, or move them out of it.",
             1 / (1 - held * self.au) if held * self.au < 1 else None,
@@ -362,7 +371,8 @@ class Diagnosis:
         return Cause(
             "memory",
             f"Memory of the training and its workers grows by {slope['value'] / 2**20:.3g} MiB a step ("
-            f"{slope['low'] / 2**20:.3g} to {slope['high'] / 2**20:.3g}); the rest lasts {left:,.0f} steps.",
+            f"{slope['low'] / 2**20:.3g} to {slope['high'] / 2**20:.3g}). At this rate it is used up "
+            f"after {left:,.0f} more steps.",
             {
                 "bytes_per_step": slope["value"],
                 "low": slope["low"],
@@ -405,7 +415,7 @@ class Diagnosis:
                 return None
             return Cause(
                 "pinning",
-                f"Batches of {size / 2**20:.3g} MiB come in pageable memory: the host waits for their copy.",
+                f"Batches of {size / 2**20:.3g} MiB come in pageable memory: the host waits for each copy.",
                 seen,
                 "Use `DataLoader(..., pin_memory=True)` and `.to(device, non_blocking=True)`.",
                 self.now_s / max(1e-9, self.now_s - saved) if saved < self.now_s and copied else None,

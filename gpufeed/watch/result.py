@@ -161,7 +161,7 @@ def verdict(found: Mapping[str, Any], record: Stretches) -> str:
             f"{alone['samples_per_second']:,.0f} {unit}, which is its ceiling."
         )
     if record.between:
-        said += f" Compute-only is the time between batches, since {record.between}."
+        said += f" Compute-only time is taken between the fetches, since {record.between}."
     if found["causes"]:
         said += f" {found['causes'][0]['said']}"
     elif au["n"]:

@@ -1,12 +1,24 @@
 """Causes from what was seen, and the stages of a loader, which leave the training as it is."""
 
+import io
+import json
+import logging
+import multiprocessing
+import os
 import random
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
 
 import numpy as np
 import pytest
 import torch
 import watch_fixtures as fixtures
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torchvision import transforms
 
 import gpufeed
 from gpufeed.watch import causes, stages
@@ -111,7 +123,30 @@ def test_a_loader_whose_queue_is_full_is_not_blamed():
     seen = signs(workers=2)
     seen.full = [0.9] * 5
     assert named(found(0.85), seen) == {}
-    assert named(found(0.99), signs())["nothing"]["at_most"] == pytest.approx(1 / 0.99)
+
+
+@pytest.mark.parametrize(
+    ("more", "late", "there"),
+    [
+        ({}, 0.0, True),
+        ({"au": {"value": 0.97, "low": 0.5, "high": 1.1, "n": 11}}, 0.0, False),  # nobody knows
+        ({}, 0.5, False),  # a median does not show what a few fetches cost
+    ],
+)
+def test_nothing_is_to_gain_only_where_that_is_sure(more, late, there):
+    seen = signs(workers=2)
+    seen.fetches = [(step, step, late * (step % 100 == 0), False) for step in range(200)]
+    seen.bodies = [(0.01, 0.0)] * 200
+    seen.bodies[20] = seen.bodies[90] = (late, 0.0)  # the machine was busy: no sample is to blame
+    end = {"end_to_end": {"samples_per_second": 8 * 0.97 / 0.01}}
+    told = causes.diagnosis(found(0.97) | end | more, seen, "cpu")["causes"]
+    assert [one["name"] for one in told] == (["nothing"] if there else [])
+
+
+def test_a_small_loss_of_too_few_pairs_is_no_cause():
+    few = {"au": {"value": 0.88, "low": None, "high": None, "n": 3}}
+    assert "workers" not in named(found(0.88) | few, signs())
+    assert "workers" in named(found(0.5) | {"au": few["au"] | {"value": 0.5}}, signs())
 
 
 def test_a_few_late_batches_are_slow_samples_unless_steps_are_late_too():
@@ -288,8 +323,8 @@ class Broken(Samples):
 @pytest.mark.parametrize(
     ("loader", "said"),
     [
-        (lambda: DataLoader(Endless(), 4), "is no DataLoader over a map-style dataset"),
-        (lambda: [torch.ones(2)] * 40, "a list is no DataLoader"),
+        (lambda: DataLoader(Endless(), 4), "an IterableDataset gives its samples in its own order"),
+        (lambda: [torch.ones(2)] * 40, "the loader is a list"),
         (lambda: DataLoader(Samples(), None), "no fixed size"),
     ],
 )
@@ -303,6 +338,118 @@ def test_where_stages_cannot_be_told_apart_a_sentence_says_why(loader, said):
 
 def test_a_list_is_a_dataset_too():
     assert stages.measure(DataLoader([1, 2, 3, 4], 2))["seconds"]["collate"] > 0
+
+
+class Inline(Samples):
+    """Works in __getitem__ alone; on an image and with a transform that no attribute names."""
+
+    def __getitem__(self, index):
+        image = Image.open(io.BytesIO(JPEG))
+        pixels = RESIZE(image)
+        end = stages.time.thread_time() + 0.004
+        while stages.time.thread_time() < end:
+            pass
+        return pixels
+
+
+def image_bytes() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.zeros((600, 600, 3), np.uint8)).save(file, "jpeg")
+    return file.getvalue()
+
+
+JPEG = image_bytes()
+RESIZE = transforms.Compose([transforms.Resize(100), transforms.ToTensor()])
+
+
+def test_decoders_and_transforms_of_libraries_are_known_and_other_work_is_not_blamed_on_them():
+    seconds = stages.measure(DataLoader(Inline(), 8))["seconds"]
+    assert seconds["sample"] == pytest.approx(0.032, rel=0.3)
+    assert seconds["decode"] > 0.004  # a JPEG of 0.36 million pixels takes a millisecond and more
+    assert seconds["transform"] > 0.0005
+    assert seconds["decode"] + seconds["transform"] < 0.032 + seconds["decode"]
+
+
+class Records(Samples):
+    """Reads on in one open file, whatever the index is."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __getitem__(self, index):
+        line = self.file.readline()
+        if not line:
+            self.file.seek(0)
+            line = self.file.readline()
+        return float(line)
+
+
+class Counted(Samples):
+    def __init__(self, count):
+        self.count = count
+
+    def __getitem__(self, index):
+        self.count.value += 1
+        return self.count.value
+
+
+def test_an_open_file_or_a_shared_counter_of_a_loader_without_workers_is_left_alone(tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{n:06d}\n" for n in range(3000)))
+
+    def seen(dataset, deep):
+        watched = gpufeed.watch(DataLoader(dataset, 8), out=None, quiet=True, deep=deep)
+        values = [batch.tolist() for _ in range(2) for batch in watched]
+        return values, " ".join(watched.result()["not_measured"])
+
+    for make in (lambda: Records(lines.open()), lambda: Counted(multiprocessing.Value("i", 0))):
+        (alone, _), (deep, why) = seen(make(), False), seen(make(), True)
+        assert deep == alone
+        assert "which a second process must not use" in why
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (lambda: {"db": sqlite3.connect(":memory:")}, "Connection"),
+        (lambda: [socket.socket()], "socket"),
+        (lambda: Subset(Records(io.FileIO(os.devnull)), [0]), "FileIO"),
+        (lambda: [threading.Lock(), logging.getLogger(), os, len, lambda: 0, torch.Generator()], None),
+        (lambda: Subset(Samples(), range(64)), None),
+        (lambda: RESIZE, None),
+    ],
+)
+def test_what_two_processes_must_not_share_is_found(part, expected):
+    assert stages.unshared(part()) == expected
+
+
+def scaled(_: int) -> None:
+    torch.utils.data.get_worker_info().dataset.scale = 2
+
+
+class Scaled(Samples):
+    def __getitem__(self, index):
+        return index * self.scale
+
+
+def test_a_worker_init_fn_may_change_the_dataset():
+    loader = DataLoader(Scaled(), 8, num_workers=1, worker_init_fn=scaled)
+    assert stages.measure(loader)["batches"] == 8
+
+
+def test_after_an_error_of_the_training_nobody_waits_for_stages(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import gpufeed, torch\n"
+        "from torch.utils.data import DataLoader\n"
+        "for step, _ in enumerate(gpufeed.watch(DataLoader([1.0] * 80, 2), deep=True)):\n"
+        "    if step == 20: raise KeyboardInterrupt\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert "KeyboardInterrupt" in done.stderr
+    result = json.loads((tmp_path / "watch.json").read_text())
+    assert result["stages"] is None
+    assert any("ended with an error" in sentence for sentence in result["not_measured"])
 
 
 def test_an_error_of_the_dataset_is_the_reason():

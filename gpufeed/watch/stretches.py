@@ -28,7 +28,7 @@ LONGEST_SETTLE = 64  # steps, one process: a fetch that waits ends it earlier
 WAITS = 0.1  # of a step's time: a fetch that takes longer has found an empty queue
 # a step so many times as long as the stretch's median, and so long, is an evaluation or a checkpoint
 PAUSE, PAUSE_S = 10, 0.05
-MOST = 4000  # stretches kept, the latest
+MOST = 1000  # stretches kept, the latest: each epoch ends with their statistics, which take 0.1 s
 
 Queue = tuple[int, int] | None  # worker processes of a loader and the batches that they make ahead
 # batches that lie in a loader's queue, and those that its workers still make; None if unknown

@@ -194,7 +194,7 @@ def unshared(part: Any, depth: int = DEEPEST) -> str | None:
             if not any(map(isfunction, own)):  # those of the user may cost much, or close what they hold
                 part.__reduce_ex__(4)
         except Exception:
-            return type(part).__name__
+            return None if type(part).__name__ == "ImagingCore" else type(part).__name__  # pixels of Pillow
         parts = getattr(part, "__dict__", {}).values()
     return next(filter(None, (unshared(one, depth - 1) for one in islice(parts, LOOKED_INTO))), None)
 

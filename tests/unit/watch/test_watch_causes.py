@@ -13,6 +13,7 @@ import sys
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import watch_fixtures as fixtures
@@ -248,6 +249,16 @@ def test_a_long_training_is_judged_in_no_time():
     assert stages.time.process_time() - began < 1
 
 
+def test_the_end_of_an_epoch_takes_no_time_after_many_stretches():
+    watched = gpufeed.watch([torch.ones(1)] * 60_000, out=None, quiet=True, burst=0)
+    for _ in watched:
+        pass
+    began = stages.time.process_time()
+    result = watched.result()
+    assert stages.time.process_time() - began < 0.5
+    assert result["au"]["n"] > 900
+
+
 def test_a_slope_has_an_interval():
     line = slope([(step, 3.0 * step + random.Random(step).random()) for step in range(100)])
     assert line["value"] == pytest.approx(3, abs=0.02)
@@ -417,6 +428,7 @@ def test_an_open_file_or_a_shared_counter_of_a_loader_without_workers_is_left_al
         (lambda: [threading.Lock(), logging.getLogger(), os, len, lambda: 0, torch.Generator()], None),
         (lambda: Subset(Samples(), range(64)), None),
         (lambda: RESIZE, None),
+        (lambda: [Image.new("RGB", (2, 2)), np.zeros(2), pd.DataFrame({"path": ["a"]})], None),
     ],
 )
 def test_what_two_processes_must_not_share_is_found(part, expected):

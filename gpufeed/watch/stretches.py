@@ -191,7 +191,11 @@ def sizes(
     elif fit < least:
         why = f"only {fit} batches fit into the memory that batches may be held in"
     elif held < least:
-        why = f"burst={burst} is too short" if third >= burst else f"epochs of {length} steps are too short"
+        why = (
+            f"burst={burst} is too short"
+            if third >= burst
+            else f"epochs of {length} steps are too short for a burst"
+        )
     alike = power(min(WITHOUT_BURSTS, third)) if why else held
     whole = up(max(alike, ahead), math.lcm(accumulate, max(1, workers)))
     if length is not None and whole > (length - epoch) // 2:

@@ -177,8 +177,8 @@ def not_measured(record: Stretches, device: torch.device) -> list[str]:
     if not record.batch_samples:
         said.append("Samples of a batch: no array with a length was found in it; rates count batches.")
     if paused := sum(one["paused"] for one in record.done):
-        of = "of an evaluation or a checkpoint"
-        said.append(f"{many(paused, 'stretch', 'stretches')} with a pause in a step, such as that {of}.")
+        number = many(paused, "stretch", "stretches")
+        said.append(f"{number} with a pause in a step, such as an evaluation or a checkpoint.")
     if record.unstaged:
         said.append(f"Stages of the loader: {record.unstaged}.")
     if record.ranks > 1:

@@ -375,10 +375,10 @@ RESIZE = transforms.Compose([transforms.Resize(100), transforms.ToTensor()])
 
 def test_decoders_and_transforms_of_libraries_are_known_and_other_work_is_not_blamed_on_them():
     seconds = stages.measure(DataLoader(Inline(), 8))["seconds"]
-    assert seconds["sample"] == pytest.approx(0.032, rel=0.3)
-    assert seconds["decode"] > 0.004  # a JPEG of 0.36 million pixels takes a millisecond and more
-    assert seconds["transform"] > 0.0005
-    assert seconds["decode"] + seconds["transform"] < 0.032 + seconds["decode"]
+    # 32 ms of work; a busy machine makes all of it longer
+    assert 0.025 < seconds["sample"] < 0.1
+    assert 0.004 < seconds["decode"]  # a JPEG of 0.36 million pixels takes a millisecond and more
+    assert 0.0005 < seconds["transform"] < seconds["sample"]
 
 
 class Records(Samples):

@@ -42,7 +42,7 @@ def watch(
     given, the current GPU once CUDA is in use, else the CPU. out: the file that the result is written to, or
     None. held_host_bytes, held_device_bytes: memory that batches may be held in. burst: batches held at most;
     with 0 none is. quiet: print no table when the process ends. deep: after the first epoch, or before a
-    result, measure once, in seconds, what each stage of a DataLoader takes, on some samples made anew.
+    result, measure once, in seconds, what each stage of a DataLoader takes, on some samples made again.
     """
     if not hasattr(loader, "__iter__"):
         raise TypeError(f"watch() got {type(loader).__name__}; expected an iterable of batches")

@@ -268,7 +268,7 @@ class Diagnosis:
             f"{ms(last)} in the last.",
             {"first_third_seconds": first, "last_third_seconds": last, "share_of_waits": share},
             "Look for what the dataset or its `collate_fn` keeps or searches: lists, caches, open files; "
-            "`persistent_workers=False` starts each epoch anew.",
+            "`persistent_workers=False` restarts workers each epoch.",
             min(self.limit, (mean + self.step_s) / (mean * (1 - share) + self.step_s)),
         )
 
@@ -326,7 +326,7 @@ class Diagnosis:
         anew = bool(self.loader.get("workers")) and not self.loader.get("persistent")
         if share < (START if anew else START_PERSISTENT):
             return None
-        why = "workers start anew each epoch" if anew else "the queue is empty at each start"
+        why = "workers restart each epoch" if anew else "the queue is empty at each start"
         change = (
             "Use `DataLoader(..., persistent_workers=True)`."
             if anew

@@ -54,7 +54,7 @@ LIBRARIES = (
 
 
 class Unmeasured(Exception):
-    """The stages of this loader cannot be told apart; the message says why."""
+    """The stages of this loader cannot be separated; the message says why."""
 
 
 class Timers:
@@ -202,7 +202,7 @@ def unshared(part: Any, depth: int = DEEPEST) -> str | None:
 def measure(loader: Any) -> dict[str, Any]:
     """Return the seconds that each stage takes for a batch; raise Unmeasured with a sentence.
 
-    A worker process of its own makes some batches of the dataset, anew: this process's dataset, its order and
+    A worker process of its own makes some batches of the dataset again: this process's dataset, its order and
     its random states stay as they are.
     """
     if not isinstance(loader, DataLoader):

@@ -164,7 +164,7 @@ constexpr uint32_t STEPS = 1;  // whether sinks that guess take several codes of
 
 // Decodes codes that begin before bit `end` of an interval that ends at `limit`, or until sink.block() says that it has
 // all it wants. Moves `at`. The sink gets every value: dc() gets differences and returns whether all is well; block() is
-// told whether an MCU ends too.
+// called with whether an MCU ends, too.
 // A sink that guesses goes on after codes that cannot be, which it meets until it has fallen into step; one fourth of the
 // subsequences of photographs do. The fault says then that there were some. It only counts what AC codes are, so that those
 // that lie in LOOKUP_BITS bits are one step, 1.5 codes of photographs in the mean. One step a turn, whatever it is: threads of

@@ -153,12 +153,15 @@ def test_a_rule_that_differs_is_said_and_fails_nobody(mixed, monkeypatch):
 
 @pytest.mark.slow
 def test_ffcv_draws_by_our_rule(mixed):
-    verdict = judged(of_recipe(mixed, "ffcv", 32))
-    if verdict.status == "skipped":
-        pytest.skip(verdict.sentence)
-    assert (verdict.status, verdict.sentence, verdict.epochs) == ("passed", None, 4)
-    assert verdict.windows["count"] == 10_000
-    # nobody can seed FFCV: of a thousand right runs one falls below this, in any of five measures
-    assert all(verdict.windows[name]["p"] > WINDOWS_ALPHA / 5 for name in MEASURES)
-    assert verdict.loading["fell_back"] == {}
-    assert verdict.loading["images_from"].startswith("a file with long sides of at most 500 pixels")
+    """Nobody can seed FFCV: one right run of a thousand falls below the bound, two in a row of a million."""
+    agreed = []
+    while not any(agreed) and len(agreed) < 2:
+        verdict = judged(of_recipe(mixed, "ffcv", 32))
+        if verdict.status == "skipped":
+            pytest.skip(verdict.sentence)
+        assert (verdict.status, verdict.sentence, verdict.epochs) == ("passed", None, 4)
+        assert verdict.windows["count"] == 10_000
+        assert verdict.loading["fell_back"] == {}
+        assert verdict.loading["images_from"].startswith("a file with long sides of at most 500 pixels")
+        agreed.append(all(verdict.windows[name]["p"] > WINDOWS_ALPHA / 5 for name in MEASURES))
+    assert agreed[-1], verdict.windows

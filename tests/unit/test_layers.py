@@ -21,10 +21,10 @@ LAYERS = {
     "loaders": 5,
     "training": 6,
     "benchmarks": 7,
-    "report": 8,
+    "advice": 8,
     "cluster": 8,
     "tracking": 8,
-    "advice": 9,
+    "report": 9,
     "watch": 10,
     "workflow": 1,  # of core alone
     "cli": 11,

@@ -11,7 +11,8 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -189,6 +190,29 @@ def declared(reference: str, name: str) -> dict[str, Any] | None:
             "a dict of texts, numbers, booleans and lists of them: it is read without an import",
             "write the values out",
         ) from error
+
+
+def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> dict[str, Any]:
+    """Return what a class of one's own declares as `entry`: fields of its kind of Entry, by name.
+
+    choices: field -> values that it may have, where these are not true and false. Raises GpufeedError for
+    what is no field, or no value of one.
+    """
+    given = declared(reference, "entry") or {}
+    known = {one.name: one.default for one in fields(kind) if one.name not in ("target", "does")}
+    for name, value in given.items():
+        if name not in known:
+            where = f"one of: {', '.join(known)}"
+            raise GpufeedError(f"{name!r} in `entry` of {reference}", where, nearest(name, known))
+        allowed, several = choices.get(name, (True, False)), isinstance(known[name], tuple)
+        given[name] = tuple(value) if several else value
+        if not set(given[name] if several else [value]) <= set(allowed):
+            raise GpufeedError(
+                f"{name}: {value!r} in `entry` of {reference}",
+                f"{'some' if several else 'one'} of: {', '.join(map(str, allowed))}",
+                "correct it",
+            )
+    return given
 
 
 @cache

@@ -6,13 +6,13 @@ The workflow imports this file while it plans, so it names modules without impor
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gpufeed.core.errors import GpufeedError, Skip, unknown
-from gpufeed.core.references import declared, is_reference, nearest, resolve
+from gpufeed.core.errors import Skip, unknown
+from gpufeed.core.references import declared_entry, is_reference, resolve
 
 
 @dataclass(frozen=True)
@@ -145,29 +145,6 @@ def augment_entry(reference: str) -> AugmentEntry:
     choices = {"device": ("any", "cuda"), "where": tuple(PLACES)}
     given = declared_entry(reference, AugmentEntry, choices)
     return AugmentEntry(reference, does=f"augmented by {reference}", **given)
-
-
-def declared_entry(reference: str, kind: type, choices: Mapping[str, tuple]) -> dict[str, Any]:
-    """Return what a class of one's own declares as `entry`: fields of its kind of Entry, by name.
-
-    choices: field -> values that it may have, where these are not true and false. Raises GpufeedError for
-    what is no field, or no value of one.
-    """
-    given = declared(reference, "entry") or {}
-    known = {one.name: one.default for one in fields(kind) if one.name not in ("target", "does")}
-    for name, value in given.items():
-        if name not in known:
-            where = f"one of: {', '.join(known)}"
-            raise GpufeedError(f"{name!r} in `entry` of {reference}", where, nearest(name, known))
-        allowed, several = choices.get(name, (True, False)), isinstance(known[name], tuple)
-        given[name] = tuple(value) if several else value
-        if not set(given[name] if several else [value]) <= set(allowed):
-            raise GpufeedError(
-                f"{name}: {value!r} in `entry` of {reference}",
-                f"{'some' if several else 'one'} of: {', '.join(map(str, allowed))}",
-                "correct it",
-            )
-    return given
 
 
 # of samples, one after the other on the host

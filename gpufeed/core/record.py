@@ -16,6 +16,10 @@ RECORD = Document("record", "record", (f"{RECORD_PLACE}.json", f"{RECORD_PLACE}-
 CEILINGS_VERSION = 1
 CEILINGS = Document("ceilings", "measurement of ceilings", ("{experiment}/{cell_id}.json",))
 
+PROBE = Document("probe", "probe", ("{experiment}/{cell_id}.json",))
+ADVICE = Document("advice", "advice", ("{experiment}.json",))
+PROBE_VERSION = ADVICE_VERSION = 1
+
 DECODING_VERSION = 1
 DECODING = Document("sweep", "sweep")
 

@@ -39,6 +39,7 @@ MEASURING = (
     "loaders",
     "training",
     "benchmarks",
+    "advice",
     *COMPUTING,
 )
 REPORTING = (*MEASURING, "core", "report")  # tables and figures are soon made again: all of core counts

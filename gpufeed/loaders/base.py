@@ -183,7 +183,8 @@ class Loader(ABC):
     the default is for who rounds once where Pillow rounds twice. promises_order: whether `order` can be known
     before an epoch. tally: who decoded its images so far,
     where a decoder may leave some of them to another; else None. keeps_on: whether an open loader goes on
-    working between epochs, so that an epoch begins with batches that are made already. own_order: why its
+    working between epochs, so that an epoch begins with batches that are made already. works_ahead: whether
+    batches are made while the host is in a training step. own_order: why its
     order is another than `epoch_order` whatever the split, as a sentence; None for the others. It is a
     function of (seed, epoch) too, and a rank has the samples that `epoch_order` gives it. own_windows: why
     the library that draws windows has another rule, as a sentence; None where it has ours. no_decoding,
@@ -210,6 +211,10 @@ class Loader(ABC):
                 "at least one sample a rank",
                 "use fewer devices or a larger dataset",
             )
+
+    @property
+    def works_ahead(self) -> bool:
+        return self.request.workers > 0
 
     def open(self) -> None:  # noqa: B027 (most loaders need nothing here)
         """Acquires what an epoch needs. Called once, before the first epoch."""

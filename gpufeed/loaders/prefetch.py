@@ -181,6 +181,8 @@ class AheadLoader(OrderedLoader):
     On devices other than CUDA the same code runs without streams.
     """
 
+    works_ahead = True
+
     def __init__(self, request: LoadRequest):
         super().__init__(request)
         self.stream: torch.cuda.Stream | None = None

@@ -34,6 +34,8 @@ class Found:
     evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
     inferences: list[Path] = field(default_factory=list)  # of models in use, <experiment>/<cell_id>.json
     ceilings: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
+    probes: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
+    advice: list[Path] = field(default_factory=list)  # <experiment>.json
 
     @property
     def steps_paths(self) -> list[Path]:

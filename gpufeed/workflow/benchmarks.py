@@ -8,6 +8,7 @@ from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import plan_kernels as kernels_plan
 from gpufeed.core import plan_saved_models as models_plan
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_advice import candidates
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.registry import takes_gpu
 from gpufeed.workflow.run import Run
@@ -41,6 +42,17 @@ class Benchmarks:
     def ceilings_of(self, experiment: str) -> list[str]:
         """Return the ceilings of the cells of an experiment, a file each."""
         return [f"{self.run.results}/ceilings/{experiment}/{cell}.json" for cell in self.limited[experiment]]
+
+    def probed(self, experiment: str) -> list[str]:
+        """Return the cells of an experiment that are probed; none without `advice`."""
+        return candidates(self.run.plan, experiment) if self.run.advised[experiment] else []
+
+    def behind_advice(self, wildcards: Any) -> dict[str, list[str]]:
+        """Return what the advice of an experiment follows from: its probes, and ceilings of its cell `of`."""
+        experiment, folder = wildcards.experiment, f"{self.run.results}/probes/{wildcards.experiment}"
+        of = present(self.run.advised[experiment], "advice", experiment)["of"]
+        limits = [f"{self.run.results}/ceilings/{experiment}/{of}.json"] * (of in self.limited[experiment])
+        return {"probes": [f"{folder}/{cell}.json" for cell in self.probed(experiment)], "ceilings": limits}
 
     def settings_of_ceilings(self, wildcards: Any) -> dict[str, Any]:
         """Return how the ceilings of an experiment are measured."""

@@ -108,6 +108,12 @@ class Datasets:
         waits = {"gate": self.gates.of_cell(wildcards), "extension": self.run.extension_of(wildcards)}
         return self.read_of(wildcards) | {name: path for name, path in waits.items() if path}
 
+    def needs_of_probe(self, wildcards: Any) -> dict[str, Any]:
+        """As needs_of, without a verdict: only cells that are measured are judged."""
+        needs = self.needs_of(wildcards)
+        needs.pop("gate", None)
+        return needs
+
     def needs_of_repeat(self, wildcards: Any) -> dict[str, Any]:
         """As needs_of; a second record waits for the first, and is made again where that is."""
         needs, first = self.needs_of(wildcards), wildcards.repeat.removesuffix(AGAIN)

@@ -1,5 +1,6 @@
 """Verdicts on loaders: their names, their settings, and which cells wait for which."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -81,10 +82,7 @@ class Gates:
         cell = self.run.cell_of(wildcards)
         return self.path(gate_name(cell)) if waits(cell) else []
 
-    def names(self, experiment: str, part: bool = False) -> list[str]:
-        """Return the names of the verdicts that the cells of an experiment wait for.
-
-        part: of those cells alone that this run measures.
-        """
-        cells = (self.run.cells if part else self.run.plan.cells)[experiment].values()
-        return sorted({gate_name(cell) for cell in cells if waits(cell)})
+    def names(self, experiment: str, cells: Iterable[str] | None = None) -> list[str]:
+        """Return the names of the verdicts that cells of an experiment wait for. cells: ids; None for all."""
+        ours = self.run.plan.cells[experiment]
+        return sorted({gate_name(ours[name]) for name in cells or ours if waits(ours[name])})

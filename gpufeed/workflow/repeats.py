@@ -5,6 +5,7 @@ from typing import Any
 
 from gpufeed.core.cells import Auto
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_advice import measured
 from gpufeed.core.repeats import AGAIN
 from gpufeed.workflow.run import Run
 
@@ -27,6 +28,26 @@ class Repeats:
     def decision_on(self, experiment: str, repeats: int | str) -> str:
         """Return the file that says whether so many repeats are too few, with `repeats: auto`."""
         return f"{self.run.results}/repeats/{experiment}/{repeats}.json"
+
+    def advice_on(self, experiment: str) -> str:
+        """Return the file that says which candidates are measured, with `advice`."""
+        return f"{self.run.results}/advice/{experiment}.json"
+
+    def cells_so_far(self, experiment: str, document: str | None = None) -> list[str]:
+        """Return the cells that are measured, by the advice that is there.
+
+        document: that of the advice, where it is not the usual one.
+        """
+        if (asked := self.run.advised[experiment]) is None:
+            return list(self.run.plan.cells[experiment])
+        document = document or self.advice_on(experiment)
+        return measured(self.run.plan, experiment, asked["of"], document)
+
+    def cells_of(self, experiment: str) -> list[str]:
+        """Return the cells that are measured; with `advice` Snakemake asks for that first."""
+        if self.run.advised[experiment] is None:
+            return self.cells_so_far(experiment)
+        return self.cells_so_far(experiment, self.checkpoints.advise.get(experiment=experiment).output[0])
 
     def auto_of(self, experiment: str) -> Auto:
         """Return the settings behind `repeats: auto`; without it the path of a decision is an error."""
@@ -67,7 +88,7 @@ class Repeats:
         """Return the records of so many repeats of all cells; each vouches for the step table beside it."""
         return [
             f"{self.run.results}/records/{experiment}/{cell}/{repeat}.json"
-            for cell in self.run.plan.cells[experiment]
+            for cell in self.cells_of(experiment)
             for repeat in range(repeats)
         ]
 

@@ -47,6 +47,7 @@ class Report:
     def plan_of(self, experiment: str) -> dict[str, Any]:
         """Return what the report says of the plan of an experiment: title, question, and all results."""
         config, cells, builds = self.run.config, self.run.plan.cells[experiment], self.benchmarks.builds
+        measured = self.repeats.cells_so_far(experiment)
         repeats = self.repeats.so_far(experiment)
         if experiment in self.run.plan.auto and config["block"] is not None:
             repeats = max(repeats, config["block"] + 1)
@@ -54,15 +55,17 @@ class Report:
             "title": config["experiments"][experiment]["title"],
             "question": config["experiments"][experiment]["question"],
             "repeats": repeats,
-            "cells": list(cells),
+            "cells": measured,
             "cores": max([8, *(cell.cores_wanted for cell in cells.values())]),
-            "gates": self.gates.names(experiment),
+            "gates": self.gates.names(experiment, measured),
             "builds": ["-".join(one) for one in builds[experiment].runs] if experiment in builds else [],
             "kernels": self.benchmarks.kernels_in_report(experiment),
             "impact": self.impact_of(experiment),
             "models": self.models.kept[experiment],
             "inference": self.models.in_use[experiment],
             "ceilings": self.benchmarks.limited[experiment],
+            "probes": self.benchmarks.probed(experiment),
+            "advice": self.run.advised[experiment],
             "side_by_side": self.side_by_side[experiment],
             "sweep": (self.benchmarks.sweep_in(experiment) or {}).get("decoders", []),
         }
@@ -74,7 +77,7 @@ class Report:
         """
         if self.run.partial:
             records = self.repeats.part_of(experiment)
-            verdicts = self.gates.names(experiment, part=True) if records else []
+            verdicts = self.gates.names(experiment, self.run.cells[experiment]) if records else []
             gates = [self.gates.path(name) for name in verdicts]
             return {kind: [] for kind in RESULT_KINDS} | {"records": records, "gates": gates}
         plan = self.plan_of(experiment)
@@ -111,7 +114,7 @@ class Report:
             figures = f"{self.run.results}/figures/{experiment}"
             found = self.documents_of(experiment)
             yield from found["records"] if records else ()
-            yield from (*found["gates"], *found["builds"])
+            yield from (*found["gates"], *found["builds"], *found["advice"])
             yield from (f"{tables}/{table}.csv" for table in TABLES)
             yield from (f"{figures}/{figure}.svg" for figure in FIGURES)
             if self.side_by_side[experiment]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from gpufeed.core.cells import Cell, Plan
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.plan_advice import settings as advice
 from gpufeed.core.registry import STORES, takes_extension
 from gpufeed.core.retry_policy import attempt, planning_node
 from gpufeed.core.run_part import chosen
@@ -32,6 +33,11 @@ class Run:
     def cells(self) -> dict[str, dict[str, Cell]]:
         """Experiment -> id -> cell, of those that this run measures."""
         return chosen(self.config, self.plan)
+
+    @cached_property
+    def advised(self) -> dict[str, dict[str, Any] | None]:
+        """Experiment -> its settings of `advice`, None without them."""
+        return {name: advice(self.config, self.plan, name) for name in self.plan.cells}
 
     @cached_property
     def partial(self) -> bool:

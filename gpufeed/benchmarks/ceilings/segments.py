@@ -18,10 +18,14 @@ from gpufeed.training.step import Snapshot
 class ReplayedBatch(Loader):
     """Yields the batch as often as an epoch has batches, the last time cut to the size of the last one."""
 
-    def __init__(self, request: LoadRequest, batch: Batch):
-        """batch: a clone of the first batch of an epoch."""
+    def __init__(self, request: LoadRequest, batch: Batch, batches: int | None = None):
+        """batch: a clone of the first batch of an epoch. batches: of an epoch, if not as many as it has."""
         super().__init__(request)
-        self.batch = batch
+        self.batch, self.batches = batch, batches
+
+    @property
+    def share(self) -> int:
+        return super().share if self.batches is None else self.batches * len(self.batch.images)
 
     def epoch_batches(self, done: int) -> Iterator[Batch]:
         size = self.request.batch_size

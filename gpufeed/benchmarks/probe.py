@@ -1,0 +1,291 @@
+"""A probe of a cell: its training alone and its input alone, for seconds, and what each takes of the machine."""
+
+import logging
+import math
+import os
+import shutil
+import statistics
+import threading
+import time
+from collections import deque
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
+from gpufeed.benchmarks.ceilings.stages import wait_behind
+from gpufeed.benchmarks.result_envelope import heading
+from gpufeed.core.cells import Cell
+from gpufeed.core.document import now
+from gpufeed.core.record import PROBE, PROBE_VERSION
+from gpufeed.loaders.base import Batch, Loader
+from gpufeed.system.devices import peak_mib
+from gpufeed.system.environment import cores_allowed
+from gpufeed.system.host_memory import free_host_bytes
+from gpufeed.system.page_cache import read_in
+from gpufeed.system.telemetry.gpu_readings import Gpu
+from gpufeed.system.telemetry.process_load import own_mib, tree, used
+from gpufeed.system.timing import synchronise
+from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
+from gpufeed.training.engines.plain import PlainTrainer
+from gpufeed.training.runtime_context import Place, Stores, ahead_of
+from gpufeed.training.smaller_batch import fitting
+
+log = logging.getLogger("gpufeed")
+ROUNDS = 6  # of each pass: the fewest that have an interval
+STARTS = 3  # epochs that the input's rounds are spread over, where each begins anew
+ROUND_S = 0.5  # a round lasts at least
+HOST_STEPS = 3  # few enough for the queue of a GPU
+SAMPLE_S = 0.1
+BEHIND_S = 0.3  # NVML's utilisation is that of an interval which began before
+SHM, MIB = "/dev/shm", 2**20
+NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", "compute", "input", "memory"))
+
+
+def probe(
+    cell: dict, manifest: str | Path, stores: Stores, planned_on: str, attempt: int = 1, threads: int | None = None
+) -> dict[str, Any]:
+    """Return the probe (core/schemas/probe.schema.yaml) of a cell (Cell.asdict). threads: as in end_to_end.
+
+    What stops it becomes status and sentence.
+    """
+    cell_, started_at, place = read_cell(cell), now(), Place()
+    settle_process(threads)
+    status, sentence, found = guarded(cell_, lambda: probed(cell_, Path(manifest), stores, place))
+    about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
+    return about | NOTHING | {"schema_version": PROBE_VERSION} | (found or {})
+
+
+def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
+    """What a finished probe adds to its document; raises Skip or what stops it."""
+    free = {"host_free_mib": free_host_bytes() / MIB, "shm_free_mib": shm_mib("free")}
+
+    def with_batch(one: Cell) -> dict[str, Any]:
+        before = shm_mib("used")
+        with made_ready(one, 0, manifest, stores, place, None) as ready:
+            found = of_ready(ready, ahead_of(one))
+            found["memory"] = free | memory(place.device, before)
+        return found
+
+    size, found = fitting(cell, with_batch)
+    place.batch_size = size if size != cell.batch_size else None
+    return {"resolved": place.resolved(), "cores": cell.cores or cores_allowed(), **found}
+
+
+def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
+    """Both passes of a cell that is set up. ahead: batches that come almost at once in the beginning."""
+    loader, bench, device = ready.loader, Bench(ready.trainer), ready.request.device
+    read_in(loader.files())
+    batch = first_batches(loader, ahead + 1)  # workers start, memory is allocated
+    bench.segment(ReplayedBatch(ready.request, batch, 2), 1)
+    step_s = bench.segment(ReplayedBatch(ready.request, batch, 1), 1).seconds
+    replayed = ReplayedBatch(ready.request, batch, max(1, math.ceil(ROUND_S / max(step_s, 1e-6))))
+    with Meter(device) as first:
+        rounds = [compute_round(bench, replayed) for _ in range(ROUNDS // 2)]
+    with Meter(device) as taken:
+        found = InputPass(loader, ahead).run()
+    with Meter(device) as second:
+        rounds += [compute_round(bench, replayed) for _ in range(ROUNDS - len(rounds))]
+    images = sum(one["images"] for one in rounds)
+    compute = {
+        "rounds": rounds,
+        "cpu_s": (first.cpu_s + second.cpu_s) / images,
+        "busy": mean([*first.busy, *second.busy]),
+        "host_s": host_s(ready.trainer, batch, device),
+    }
+    found["busy"] = mean(taken.busy)
+    log.info("probe: compute only %s, input only %s", compute, found)
+    return {"images": loader.share, "works_ahead": loader.works_ahead, "compute": compute, "input": found}
+
+
+def compute_round(bench: Bench, replayed: Loader) -> dict[str, float]:
+    return {"images": replayed.share, "seconds": bench.segment(replayed, 1).seconds}
+
+
+def host_s(trainer: PlainTrainer, batch: Batch, device: torch.device) -> float:
+    """Return the seconds an image for which a step keeps the host: all of it, or what queues it on a GPU."""
+    seconds = []
+    for _ in range(ROUNDS):
+        synchronise(device)
+        begin = time.perf_counter()
+        for _ in range(HOST_STEPS if device.type == "cuda" else 1):
+            trainer.step(batch.source, batch.labels, batch.ids, 0)
+        steps = HOST_STEPS if device.type == "cuda" else 1
+        seconds.append((time.perf_counter() - begin) / steps / len(batch.images))
+    synchronise(device)
+    return statistics.median(seconds)
+
+
+def first_batches(loader: Loader, count: int) -> Batch:
+    """Take so many batches of an epoch, of which the rest is left; return a copy of the first."""
+    found = None
+    with closing(iter(loader)) as source:
+        for number, batch in enumerate(source, 1):
+            found = batch.clone() if found is None else found
+            if number >= count:
+                break
+    to_next_epoch(loader)
+    return found
+
+
+def to_next_epoch(loader: Loader) -> None:
+    """Let a loader that was left within an epoch begin the next one; one that keeps on is where it was."""
+    if loader.next_batch and not loader.keeps_on:
+        loader.load_state_dict({"epoch": loader.epoch + 1, "next_batch": 0, "seed": loader.request.seed})
+
+
+class InputPass:
+    """Epochs of an open loader without training, cut into ROUNDS rounds.
+
+    A round begins once the batches that were made ahead have been taken, and is as long as ROUND_S and one
+    batch of each worker. An epoch that is longer than its rounds is left.
+    """
+
+    def __init__(self, loader: Loader, ahead: int):
+        self.loader, self.device = loader, loader.request.device
+        self.lead = min(max(1, ahead), len(loader) // 2)
+        self.every = max(1, loader.request.workers)
+        self.rounds: list[dict[str, float]] = []
+        self.starts: list[dict[str, float]] = []
+        self.open_images, self.open_s = 0, 0.0  # of the round that is not full yet
+        self.taken = Clocks(0.0, 0.0, 0.0)
+        self.counted = 0  # images that were made in that time
+
+    def run(self) -> dict[str, Any]:
+        while len(self.rounds) < ROUNDS:
+            most = ROUNDS if self.loader.keeps_on else len(self.rounds) + ROUNDS // STARTS
+            self.epoch(min(ROUNDS, most))
+        if self.loader.keeps_on:  # its first epoch here began anew, which none does in a training
+            self.starts = self.starts[1:] or [dict.fromkeys(self.starts[0], 0)]
+        return {
+            "rounds": self.rounds,
+            "starts": self.starts,
+            "cpu_s": self.taken.cpu_s / self.counted,
+            "main_s": self.taken.main_s / self.counted,
+        }
+
+    def epoch(self, most: int) -> None:
+        """Take one epoch, or its part until there are so many rounds."""
+        reached, images, first_s, last = deque(), 0, 0.0, len(self.loader) - self.loader.next_batch
+        synchronise(self.device)
+        begin = behind = clocks()
+        mark, lead = begin.wall_s, 0
+        with closing(iter(self.loader)) as source:
+            for number, batch in enumerate(source, 1):
+                wait_behind(reached, self.device)
+                images += len(batch.images)  # gathered, if they were not yet
+                if number == 1:
+                    first_s = time.perf_counter() - begin.wall_s
+                if number == self.lead:
+                    synchronise(self.device)
+                    behind, lead = clocks(), images
+                    mark = behind.wall_s
+                if number <= self.lead:
+                    continue
+                self.open_images += len(batch.images)
+                if number < last and (number - self.lead) % self.every:
+                    continue
+                if number == last or self.open_s + time.perf_counter() - mark >= ROUND_S:
+                    mark = self.cut(mark)
+                    if len(self.rounds) >= most and number < last:
+                        break
+        parts = {"first_batch_s": first_s, "lead_s": behind.wall_s - begin.wall_s, "lead_images": lead}
+        self.starts.append(parts)
+        # what was made ahead belongs to an epoch that was taken whole; of others the rounds count alone
+        is_whole = images >= self.loader.share
+        self.taken = self.taken.plus(clocks(), begin if is_whole else behind)
+        self.counted += images if is_whole else images - lead
+        to_next_epoch(self.loader)
+
+    def cut(self, mark: float) -> float:
+        """End a round here, if it is long enough; return the time from which the next one counts."""
+        synchronise(self.device)
+        end = time.perf_counter()
+        self.open_s += end - mark
+        if self.open_s >= ROUND_S:
+            self.rounds.append({"images": self.open_images, "seconds": self.open_s})
+            self.open_images, self.open_s = 0, 0.0
+        return end
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Seconds: on the wall, of the CPUs for the process tree, and of a CPU for this thread."""
+
+    wall_s: float
+    cpu_s: float
+    main_s: float
+
+    def plus(self, end: "Clocks", begin: "Clocks") -> "Clocks":
+        """These and what has passed from `begin` to `end`."""
+        names = ("wall_s", "cpu_s", "main_s")
+        return Clocks(*(getattr(self, n) + getattr(end, n) - getattr(begin, n) for n in names))
+
+
+def clocks() -> Clocks:
+    cpu_s = used(tree(os.getpid())).cpu_s
+    return Clocks(time.perf_counter(), cpu_s, time.thread_time())
+
+
+class Meter:
+    """Within `with`: CPU seconds of the process tree, and samples of how busy a GPU was, as a share."""
+
+    def __init__(self, device: torch.device):
+        self.gpu, self.busy, self.over = Gpu(device), [], threading.Event()
+        self.thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "Meter":
+        self.cpu_s = -clocks().cpu_s
+        if self.gpu.handle is not None:
+            self.thread.start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self.cpu_s += clocks().cpu_s
+        self.over.set()
+        if self.gpu.handle is not None:
+            self.thread.join()
+        self.gpu.close()
+
+    def _sample(self) -> None:
+        wait_s = BEHIND_S
+        while not self.over.wait(wait_s):
+            wait_s, percent = SAMPLE_S, self.gpu.sample(())["sm_percent"]
+            if percent is not None:
+                self.busy.append(percent / 100)
+
+
+def mean(values: list[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def shm_mib(part: str) -> float | None:
+    """MiB of the file system on which worker processes put their batches; None where there is none."""
+    with suppress(OSError):
+        return getattr(shutil.disk_usage(SHM), part) / MIB
+    return None
+
+
+def memory(device: torch.device, shm_before: float | None) -> dict[str, float | None]:
+    """What the cell holds at the end of its passes, in MiB, and what the device has."""
+    whole = peak = None
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        whole, peak = total / MIB, max((total - free) / MIB, peak_mib(device))
+    after = shm_mib("used")
+    return {
+        "host_mib": own_mib(tree(os.getpid())),
+        "shm_mib": None if after is None or shm_before is None else max(0.0, after - shm_before),
+        "device_mib": peak,
+        "device_total_mib": whole,
+    }
+
+
+def for_job(job: Any) -> None:
+    """Do the work of rule probe_cell, a gpufeed.job.Job."""
+    job.take_gpus(job.cell["devices"], job.cell["device"])
+    found = probe(job.cell, job.input.manifest, job.stores, **job.asked)
+    job.keep(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")

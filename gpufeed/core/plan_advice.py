@@ -1,0 +1,67 @@
+"""Which cells an experiment with `advice` probes, and which of them it measures. Used while planning."""
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpufeed.core.cells import Plan
+from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.plan_ceilings import refused
+from gpufeed.core.registry import LOADERS
+
+BEST = 3  # candidates that are measured, unless the config says otherwise
+SAME = ("dataset", "recipe", "model", "trainer", "batch_size", "cores")  # of all candidates: one task
+
+
+def settings(config: Mapping, plan: Plan, experiment: str) -> dict[str, Any] | None:
+    """Return {"of": a cell's id, "best": number} of an experiment; None without `advice`.
+
+    Raises GpufeedError for a block that there is not, for one that has not one cell, and for a cell that
+    cannot be probed or has another task than the one that is to be improved.
+    """
+    asked = config["experiments"][experiment].get("advice")
+    if asked is None:
+        return None
+    where, block = f"experiments.{experiment}.advice.of", asked["of"]
+    if block not in plan.blocks[experiment]:
+        raise unknown("block", block, plan.blocks[experiment], where)
+    cells = plan.cells[experiment]
+    ours = [cell for cell in plan.blocks[experiment][block] if not LOADERS[cells[cell].loader].ceiling]
+    if len(ours) != 1:
+        raise GpufeedError(
+            f"block {block!r} in {where}, which has {len(ours)} possible cells",
+            "a block of one cell that loads something: what you do today",
+            "name another block, or give this cell a block of its own",
+        )
+    of = cells[ours[0]]
+    for name in candidates(plan, experiment):
+        if reason := refused(cells[name]):
+            raise GpufeedError(
+                f"cell {name} in experiments.{experiment}, which has `advice`: {reason}",
+                "cells with the trainer plain on one device",
+                "move it to an experiment of its own",
+            )
+        if differ := [axis for axis in SAME if getattr(cells[name], axis) != getattr(of, axis)]:
+            raise GpufeedError(
+                f"cell {name} in experiments.{experiment}, whose {differ[0]} is not that of block {block!r}",
+                f"one task, the same {', '.join(SAME)} in all cells, of which one is advised",
+                "move it to an experiment of its own",
+            )
+    return {"of": ours[0], "best": asked.get("best", BEST)}
+
+
+def candidates(plan: Plan, experiment: str) -> list[str]:
+    """Return the cells that are probed: all that load something."""
+    return [name for name, cell in plan.cells[experiment].items() if not LOADERS[cell.loader].ceiling]
+
+
+def measured(plan: Plan, experiment: str, of: str, document: str | Path) -> list[str]:
+    """Return the cells that are measured: `of`, ceilings, and those that the document chose, if it is there."""
+    chosen = {of}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(Path(document).read_text())["candidates"]
+        chosen |= {candidate["cell_id"] for candidate in found if candidate["chosen"]}
+    cells = plan.cells[experiment]
+    return [name for name, cell in cells.items() if name in chosen or LOADERS[cell.loader].ceiling]

@@ -1,0 +1,94 @@
+"""What an advice says, for the page and the terminal alike."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpufeed.advice.rate_model import COMPUTE, CPU, DEVICE, HOST, INPUT
+from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
+from gpufeed.system.statistics import MATTERS
+
+CAUSES = {
+    FETCH: "reading files that are not in the page cache",
+    DECODE: "decoding",
+    TRANSFER: "the copy to the device",
+    INPUT: "the loader, which makes batches more slowly than the model takes them",
+    HOST: "the thread that trains, which also loads",
+    CPU: "the CPU's cores, which loading and training share",
+    DEVICE: "the GPU, on which loading and training compete",
+    COMPUTE: "the first batch of each epoch",
+}
+OFF = 0.15  # a prediction further from what was measured is said to be wrong
+
+
+def lines(advice: Mapping[str, Any], measured: Mapping[str, float] | None = None) -> list[str]:
+    """Return the advice as sentences, the answer first.
+
+    measured: cell -> images a second of those that have been measured since.
+    """
+    return [state(advice, measured or {}), *answer(advice, measured or {}), *unable(advice)]
+
+
+def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
+    """How much of the time today's pipeline loses, and to what."""
+    limit, today = advice["compute_images_per_s"], measured.get(advice["of"])
+    if limit is None:
+        return "What you do today could not be probed here, so no gain over it is known."
+    share = advice["input_share"] if today is None else max(0.0, 1 - today / limit)
+    share_words = f"{share * 100:.0f} %" if share >= 0.005 else "less than 1 %"
+    lost = f"Your GPU waits {share_words} of the time" if advice["device"] == "cuda" else (
+        f"Loading takes {share_words} of the time of your training"
+    )
+    if share < 1 - 1 / MATTERS:
+        return f"{lost}: the model itself is the limit."
+    return f"{lost}. Largest cause: {CAUSES[advice['cause']]}."
+
+
+def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator[str]:
+    """What to do, with its rate; once the candidates are measured by what was measured."""
+    today = measured.get(advice["of"])
+    chosen = [one for one in advice["candidates"] if one["chosen"]]
+    seen = [one for one in chosen if one["cell_id"] in measured]
+    if today is not None and seen:
+        best = max(seen, key=lambda one: measured[one["cell_id"]])
+        if measured[best["cell_id"]] >= MATTERS * today:
+            times = measured[best["cell_id"]] / today
+            yield f"Do this: {best['change']}. {rates(best, measured)}, {times:.2f} times today's {number(today)}."
+        else:
+            yield (
+                f"Leave it as it is: none of the {len(seen)} measured changes is faster than today's "
+                f"{number(today)} images/s by {(MATTERS - 1) * 100:.0f} % or more."
+            )
+        others = [one for one in seen if one is not best]
+    else:
+        advised = [one for one in chosen if one["advised"]]
+        if advised:
+            yield f"Do this: {advised[0]['change']}. {rates(advised[0], measured)}."
+        else:
+            yield "Leave it as it is: no other setting is predicted to be faster by more than its interval."
+        others = advised[1:]
+    for one in others:
+        yield f"Next: {one['change']}. {rates(one, measured)}."
+
+
+def rates(candidate: Mapping[str, Any], measured: Mapping[str, float]) -> str:
+    """`Predicted 1,234 images/s (1,180 to 1,290), measured 1,215`."""
+    rate, found = candidate["images_per_s"], measured.get(candidate["cell_id"])
+    text = f"Predicted {number(rate['median'])} images/s ({number(rate['low'])} to {number(rate['high'])})"
+    if found is None:
+        return text
+    wrong = abs(rate["median"] / found - 1) > OFF
+    return f"{text}, measured {number(found)}{' (the prediction was wrong)' * wrong}"
+
+
+def number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def unable(advice: Mapping[str, Any]) -> Iterator[str]:
+    """The candidates that this machine cannot run, those with the same reason together."""
+    reasons: dict[str, list[str]] = {}
+    for one in advice["candidates"]:
+        if one["sentence"]:
+            reasons.setdefault(one["sentence"], []).append(one["change"] or "what you do today")
+    for reason, changes in reasons.items():
+        yield f"Not advised: {'; '.join(changes)}. {reason}"

@@ -4,6 +4,7 @@
 rule tabulate:
     input:
         records=REPEATS.records_of,
+        advice=REPORT.advice_of,
     output:
         cells=report(
             f"{RESULTS}/tables/{{experiment}}/cells.csv",

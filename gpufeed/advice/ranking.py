@@ -42,7 +42,9 @@ def advise(
             "cell_id": name,
             "change": change(today["cell"], by_id[name]["cell"]),
             "rank": ranked.index(name) + 1 if name in ranked else None,
-            "images_per_s": {end: rates[name][end] for end in ("low", "median", "high")} if name in rates else None,
+            "images_per_s": {end: rates[name][end] for end in ("low", "median", "high")}
+            if name in rates
+            else None,
             "bound": rates[name]["bound"] if name in rates else None,
             "chosen": name in hopeful[:best],
             "advised": name in hopeful[:best] and is_gain(rates[name], now_at),
@@ -90,7 +92,9 @@ def change(today: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """Return what differs between two cells, such as `workers 8 in place of 2`; empty for the same cell."""
     axes = [*FIRST, *sorted(AXES - {*FIRST})]
     # workers bring their own settings, which say nothing where there are none
-    skipped = {"prefetch_factor", "persistent_workers"} if not (today["workers"] and cell["workers"]) else set()
+    skipped = (
+        {"prefetch_factor", "persistent_workers"} if not (today["workers"] and cell["workers"]) else set()
+    )
     differ = [name for name in axes if today.get(name) != cell.get(name) and name not in skipped]
     return ", ".join(f"{name} {said(cell.get(name))} in place of {said(today.get(name))}" for name in differ)
 
@@ -98,9 +102,11 @@ def change(today: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 def said(value: Any) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
-    return {True: "on", False: "off", None: "none"}.get(value, str(value)) if not isinstance(value, int) or isinstance(
-        value, bool
-    ) else str(value)
+    return (
+        {True: "on", False: "off", None: "none"}.get(value, str(value))
+        if not isinstance(value, int) or isinstance(value, bool)
+        else str(value)
+    )
 
 
 def stage_of(ceilings: Mapping[str, Any] | None) -> str | None:

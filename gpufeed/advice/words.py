@@ -17,6 +17,13 @@ CAUSES = {
     DEVICE: "the GPU, on which loading and training compete",
     COMPUTE: "the first batch of each epoch",
 }
+BOUNDS = {
+    COMPUTE: "compute only",
+    INPUT: "the loader",
+    HOST: "the thread that trains",
+    CPU: "CPU cores",
+    DEVICE: "the GPU, shared",
+}
 OFF = 0.15  # a prediction further from what was measured is said to be wrong
 
 
@@ -35,8 +42,10 @@ def state(advice: Mapping[str, Any], measured: Mapping[str, float]) -> str:
         return "What you do today could not be probed here, so no gain over it is known."
     share = advice["input_share"] if today is None else max(0.0, 1 - today / limit)
     share_words = f"{share * 100:.0f} %" if share >= 0.005 else "less than 1 %"
-    lost = f"Your GPU waits {share_words} of the time" if advice["device"] == "cuda" else (
-        f"Loading takes {share_words} of the time of your training"
+    lost = (
+        f"Your GPU waits {share_words} of the time"
+        if advice["device"] == "cuda"
+        else (f"Loading takes {share_words} of the time of your training")
     )
     if share < 1 - 1 / MATTERS:
         return f"{lost}: the model itself is the limit."

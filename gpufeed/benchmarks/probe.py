@@ -46,7 +46,12 @@ NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", "compute"
 
 
 def probe(
-    cell: dict, manifest: str | Path, stores: Stores, planned_on: str, attempt: int = 1, threads: int | None = None
+    cell: dict,
+    manifest: str | Path,
+    stores: Stores,
+    planned_on: str,
+    attempt: int = 1,
+    threads: int | None = None,
 ) -> dict[str, Any]:
     """Return the probe (core/schemas/probe.schema.yaml) of a cell (Cell.asdict). threads: as in end_to_end.
 

@@ -101,7 +101,11 @@ RESULT_KINDS = {
         listed=("measurement of ceilings", "measurements of ceilings"),
     ),
     "probes": ResultKind(
-        "probes/{experiment}/{unit}.json", "probes", ("probe", "probes"), 25, ("probe of a cell", "probes of cells")
+        "probes/{experiment}/{unit}.json",
+        "probes",
+        ("probe", "probes"),
+        25,
+        ("probe of a cell", "probes of cells"),
     ),
     "advice": ResultKind("advice/{experiment}.json", "advice", ("advice", "advice"), 1),
     "inferences": ResultKind(

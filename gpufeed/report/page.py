@@ -22,6 +22,7 @@ from gpufeed.report import (
     wording,
 )
 from gpufeed.report.sections import (
+    advice,
     builds,
     ceilings,
     ceilings_verdict,
@@ -125,7 +126,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     plan = plan_info["experiments"][name]
     ours = cells[cells["experiment"] == name]
     own_records = table[table["experiment"] == name]
-    ours = ceilings.joined(ours, found.ceilings, name)
+    ours = advice.joined(ceilings.joined(ours, found.ceilings, name), found.advice, name)
     lengths_ = run_lengths.section(own_records)
     answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
     answers = [*cores.answers(ours), *answers]
@@ -136,6 +137,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "title": plan["title"],
         "question": plan["question"],
         "shared": tables.shared_overrides(ours),
+        "advice": advice.section(found.advice, name, ours),
         "answers": answers,
         "headlines": [answer for answer in answers if answer.headline and (answer.compares or not changes)],
         "resumed": _resumed(own_records),

@@ -9,18 +9,25 @@ from typing import Any
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.report import figures, find_results, load_records, missing, page, style, tables, wording
+from gpufeed.report.sections import advice, timeline
 from gpufeed.report.sections import side_by_side as both
-from gpufeed.report.sections import timeline
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
 SHOWN = 3  # files that a message names
 
 
-def tabulate(record_paths: Paths, out_cells: str | Path, out_batches: str | Path) -> None:
-    """Writes the table of cells and the table batch by batch as CSV (columns: see `tables`)."""
+def tabulate(
+    record_paths: Paths, out_cells: str | Path, out_batches: str | Path, advice_paths: Paths = ()
+) -> None:
+    """Writes the table of cells and the table batch by batch as CSV (columns: see `tables`).
+
+    advice_paths: of the experiment's advice, whose predicted rates the cells have then.
+    """
     table, steps = _read(record_paths)
     cells = tables.cells(table, steps)[tables.CELL_COLUMNS]
+    for path in advice_paths:
+        cells = advice.joined(cells, [path], Path(path).stem)
     write_whole(out_cells, cells.to_csv(index=False, lineterminator="\n"))
     write_whole(out_batches, tables.batches(table, steps).to_csv(index=False, lineterminator="\n"))
 

@@ -39,6 +39,11 @@ class Report:
         """Return block -> its cell for the two that an experiment shows side by side."""
         return self.side_by_side[wildcards.experiment]
 
+    def advice_of(self, wildcards: Any) -> list[str]:
+        """Return the advice of an experiment; none if it has none."""
+        has_any = self.run.advised[wildcards.experiment] is not None
+        return [self.repeats.advice_on(wildcards.experiment)] if has_any and not self.run.partial else []
+
     def impact_of(self, experiment: str) -> dict[str, Any] | None:
         """Return the impact table of an experiment as plain data; None if it has none."""
         impact = planned_impact(self.run.config, experiment, self.run.plan.cells[experiment].values())

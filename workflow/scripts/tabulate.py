@@ -6,7 +6,7 @@ from gpufeed.job import Job, run
 def work(job: Job) -> None:
     from gpufeed.report.publish import tabulate
 
-    tabulate(job.input.records, job.output.cells, job.output.batches)
+    tabulate(job.input.records, job.output.cells, job.output.batches, job.input.get("advice") or [])
 
 
 if __name__ == "__main__":

@@ -37,8 +37,9 @@ def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) ->
 
 
 def whole(cells: pd.DataFrame) -> pd.DataFrame:
-    """The columns of `joined` that its downloads have."""
-    return cells.reindex(columns=[*CELL_COLUMNS, *LIMITS])
+    """The columns of `joined` that its downloads have, and predicted rates where there are any."""
+    predicted = [name for name in cells.columns if name.startswith("predicted_")]
+    return cells.reindex(columns=[*CELL_COLUMNS, *LIMITS, *predicted])
 
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:

@@ -186,6 +186,14 @@ def _rate(row: pd.Series) -> Field:
     return Field(say(row["images_per_s"]), f"{ends}n = {n}{marked}", float(row["images_per_s"]))
 
 
+def _predicted(row: pd.Series) -> Field:
+    rate = row.get("predicted_images_per_s")
+    if pd.isna(rate):
+        return Field(UNKNOWN)
+    low, high = (wording.count(row[f"predicted_images_per_s_{end}"]) for end in ("low", "high"))
+    return Field(wording.count(rate), f"{low} to {high}", float(rate))
+
+
 def _steady(row: pd.Series) -> Field:
     """The steady rate, and below it what the start of an epoch costs."""
     rate, seconds = row["steady_images_per_s"], row["epoch_start_s"]
@@ -260,6 +268,7 @@ COLUMNS = [
     Column("Pipeline", _words("label"), number=False),
     Column(TASK, _words("task"), number=False),
     Column(RATE, _rate),
+    Column("Predicted (images/s)", _predicted, optional=True),
     Column("Steady (images/s)", _steady, optional=True),
     Column("Share of ceiling", _ceiling, optional=True),
     Column("AU", _au, optional=True),

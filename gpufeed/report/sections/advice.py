@@ -1,0 +1,70 @@
+"""The part of the report that says what to change, with predicted rates beside measured ones."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from gpufeed.advice.ranking import read_advice
+from gpufeed.advice.words import BOUNDS, lines
+from gpufeed.report import downloads, wording
+
+PREDICTED = ["predicted_images_per_s", "predicted_images_per_s_low", "predicted_images_per_s_high"]
+UNKNOWN = "-"
+
+
+def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
+    """The table of an experiment's cells with PREDICTED; as it is without advice."""
+    found = read_advice(paths, experiment)
+    if found is None:
+        return cells
+    rows = [
+        (one["cell_id"], *(one["images_per_s"][end] for end in ("median", "low", "high")))
+        for one in found["candidates"]
+        if one["images_per_s"] is not None
+    ]
+    return cells.merge(pd.DataFrame(rows, columns=["cell_id", *PREDICTED]), on="cell_id", how="left")
+
+
+def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -> dict | None:
+    """What the template shows of an experiment's advice; None without one. cells: of `tables.cells`."""
+    found = read_advice(paths, experiment)
+    if found is None:
+        return None
+    timed = cells[cells["images_per_s"].notna()]
+    measured = timed.groupby("cell_id")["images_per_s"].median().to_dict()
+    shown = [one for one in found["candidates"] if one["images_per_s"] is not None]
+    rows = [row(one, measured.get(one["cell_id"])) for one in shown]
+    answer, *rest = lines(found, measured)
+    return {
+        "headline": " ".join([answer, *rest[:1]]),
+        "lines": rest[1:],
+        "rows": rows,
+        "downloads": files(shown, measured, experiment),
+    }
+
+
+def row(candidate: dict, found: float | None) -> dict:
+    """One line of the table, in words."""
+    rate = candidate["images_per_s"]
+    return {
+        "change": candidate["change"] or "what you do today",
+        "predicted": wording.count(rate["median"]),
+        "interval": f"{wording.count(rate['low'])} to {wording.count(rate['high'])}",
+        "bound": BOUNDS[candidate["bound"]],
+        "measured": UNKNOWN if found is None else wording.count(found),
+        "off": UNKNOWN if found is None else f"{(rate['median'] / found - 1) * 100:+.1f} %",
+    }
+
+
+def files(candidates: list[dict], measured: dict[str, float], experiment: str) -> list:
+    """The table as files to download."""
+    rows = [
+        {
+            **{name: one[name] for name in ("cell_id", "change", "rank", "bound", "chosen", "advised")},
+            **{f"predicted_{end}": one["images_per_s"][end] for end in ("low", "median", "high")},
+            "measured_images_per_s": measured.get(one["cell_id"]),
+        }
+        for one in candidates
+    ]
+    return downloads.links(f"{experiment}-advice", pd.DataFrame(rows))

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpufeed.system.statistics import summarise
 
-# Bounds that lie close to each other are both felt: seconds add up as in a norm of this order; inf: a maximum.
+# Bounds that lie close to each other are both felt: their seconds form a norm of this order; inf: a maximum.
 SHARPNESS = math.inf
 COMPUTE, INPUT, HOST, CPU, DEVICE = "compute", "input", "host", "cpu", "device"  # what may bind
 
@@ -20,10 +20,10 @@ COMPUTE, INPUT, HOST, CPU, DEVICE = "compute", "input", "host", "cpu", "device" 
 class Demands:
     """Seconds an image, and of an epoch what comes once.
 
-    compute_s, input_s: each alone. host_s: for which a step keeps the host. main_s: for which the loader keeps
-    the thread that trains. cpu_*: CPU seconds. busy_*: of the device; 0 without a GPU. works_ahead: whether
-    batches are made while the host is in a step. first_batch_s: to an epoch's first batch. start_s: what an
-    epoch of the input alone takes beyond its images. images: of an epoch.
+    compute_s, input_s: each alone. host_s: for which a step keeps the host. main_s: for which the loader
+    keeps the thread that trains. cpu_*: CPU seconds. busy_*: of the device; 0 without a GPU. works_ahead:
+    whether batches are made while the host is in a step. first_batch_s: to an epoch's first batch. start_s:
+    what an epoch of the input alone takes beyond its images. images: of an epoch.
     """
 
     compute_s: float

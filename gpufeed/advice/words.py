@@ -61,7 +61,8 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
         best = max(seen, key=lambda one: measured[one["cell_id"]])
         if measured[best["cell_id"]] >= MATTERS * today:
             times = measured[best["cell_id"]] / today
-            yield f"Do this: {best['change']}. {rates(best, measured)}, {times:.2f} times today's {number(today)}."
+            gain = f"{times:.2f} times today's {number(today)}"
+            yield f"Do this: {best['change']}. {rates(best, measured)}, {gain}."
         else:
             yield (
                 f"Leave it as it is: none of the {len(seen)} measured changes is faster than today's "

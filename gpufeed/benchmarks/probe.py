@@ -1,4 +1,4 @@
-"""A probe of a cell: its training alone and its input alone, for seconds, and what each takes of the machine."""
+"""A probe of a cell: its training and its input, each alone for seconds, and what they take."""
 
 import logging
 import math

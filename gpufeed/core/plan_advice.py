@@ -58,7 +58,7 @@ def candidates(plan: Plan, experiment: str) -> list[str]:
 
 
 def measured(plan: Plan, experiment: str, of: str, document: str | Path) -> list[str]:
-    """Return the cells that are measured: `of`, ceilings, and those that the document chose, if it is there."""
+    """Return the cells that are measured: `of`, ceilings, and what the document chose, if it is there."""
     chosen = {of}
     with suppress(OSError, ValueError, KeyError, TypeError):
         found = json.loads(Path(document).read_text())["candidates"]

@@ -3,10 +3,10 @@
 For each task every cell is probed, then every cell is measured end to end, then what is advised, what the
 search found best and what is done today once more, by turns. Prints for each task the errors of the predicted
 rates, those of min(compute only, input only), and what following the advice costs against the search's best.
-RESULT.json has all probes and rates: `--refit RESULT.json ...` predicts again from them, without measuring.
+RESULT.json has all probes and rates: `RESULT.json --refit` predicts again from them, without measuring.
 
---device cuda takes the four tasks for a GPU. --archives is the folder with cifar10-jpeg.npz,
-tiny-imagenet-40.zip and imagenet-800.zip. Each probe and each measurement is a process of its own, forked from
+--device cuda takes the four tasks for a GPU. --archives: folder of cifar10-jpeg.npz, tiny-imagenet-40.zip and
+imagenet-800.zip. Each probe and each measurement is a process of its own, forked from
 one that has imported torch and has computed nothing.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401 (forked processes need not import it again)
+import torch
 from snakemake.utils import update_config
 
 from gpufeed.advice.ranking import advise
@@ -238,9 +238,8 @@ def forked(work: Callable[[], Any]) -> Any:
 
 def config_of(name: str, one: Mapping[str, Any], device: str) -> dict[str, Any]:
     config = read_yaml((CONFIG / "config.yaml").read_text(), "config/config.yaml")
-    source = {"copies": COPIES.get(one["dataset"], 1) if device == "cuda" else 1}
-    source |= {"limit": one["limit"]} if one["limit"] else {}
-    sources = {one["dataset"]: source}
+    copies = COPIES.get(one["dataset"]) if device == "cuda" else None
+    sources: dict[str, Any] = {one["dataset"]: {"limit": one["limit"], "copies": copies}}
     if one["dataset"] == "png_64":
         options = {"count": 2500, "size": 64, "classes": 10, "format": "png"}
         sources = {"png_64": {"layout": "synthetic", "options": options}}
@@ -261,6 +260,8 @@ def config_of(name: str, one: Mapping[str, Any], device: str) -> dict[str, Any]:
     }
     del config["experiments"]
     update_config(config, {**given, "sources": sources})
+    source = config["sources"][one["dataset"]]
+    config["sources"][one["dataset"]] = {key: value for key, value in source.items() if value is not None}
     return config
 
 
@@ -383,7 +384,8 @@ def report(result: Mapping[str, Any], sharpness: float) -> None:
     for name, found in result["tasks"].items():
         of = judged(found, sharpness)
         print(
-            f"{name}: {of['cells']} cells, error {shown(of['errors'])}, of min() {shown(of['errors_of_min'])}, "
+            f"{name}: {of['cells']} cells, error {shown(of['errors'])}, "
+            f"of min() {shown(of['errors_of_min'])}, "
             f"first advice / best {of['predicted_over_best']:.3f}, measured advice / best "
             f"{of['verified_over_best']:.3f}, slows: {of['slows']}, probes {found['probes_s']:.0f} s, "
             f"search {found['search_s']:.0f} s"

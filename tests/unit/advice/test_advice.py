@@ -1,0 +1,117 @@
+"""What follows from probes: who is measured, who is advised, and the sentences."""
+
+import pytest
+from advice_fixtures import probe
+
+from gpufeed.advice.ranking import advise, change, why_not
+from gpufeed.advice.words import lines
+from gpufeed.core.record import ADVICE, PROBE
+
+TODAY = {"decoder": "pillow"}
+FASTER = {"loader": "overlap", "input_s": 0.001}
+
+
+@pytest.fixture
+def probes():
+    return [
+        probe(),  # 333 images/s
+        probe("dataloader_workers", input_s=0.0016, cell={"workers": 2}),  # 625
+        probe(**FASTER),  # 1,000
+        probe("host_cache", input_s=0.0005, compute_s=0.0008),  # 1,250
+        probe("dali_gpu", status="skipped"),
+        probe("resident", input_s=0.0001, memory={"host_mib": 9800}),
+    ]
+
+
+def test_the_best_are_measured_and_those_that_cannot_run_are_told(probes, tmp_path):
+    found = advise(probes, probes[0]["cell_id"], best=2)
+    ADVICE.check(found, tmp_path)
+    for one in probes:
+        PROBE.check(one, tmp_path)
+    names = [one["cell_id"].split("-")[1] for one in found["candidates"]]
+    assert names == ["host_cache", "overlap", "dataloader_workers", "dataloader_sync", "dali_gpu", "resident"]
+    assert [one["rank"] for one in found["candidates"]] == [1, 2, 3, 4, None, None]
+    assert [one["chosen"] for one in found["candidates"]] == [True, True, False, False, False, False]
+    assert [one["advised"] for one in found["candidates"]] == [True, True, False, False, False, False]
+    assert found["input_share"] == pytest.approx(2 / 3)
+    assert (found["cause"], found["candidates"][0]["bound"]) == ("host", "compute")
+    said = lines(found)
+    assert said[0] == (
+        "Loading takes 67 % of the time of your training. Largest cause: the thread that trains, which also loads."
+    )
+    assert said[1] == (
+        "Do this: loader host_cache in place of dataloader_sync. Predicted 1,250 images/s (1,250 to 1,250)."
+    )
+    assert said[2].startswith("Next: loader overlap")
+    assert said[3] == "Not advised: loader dali_gpu in place of dataloader_sync. The node lacks it."
+    assert said[4].endswith("It needs 9.57 GiB of host memory, and there are 9.77 GiB.")
+    assert len(said) == 5
+
+
+def test_what_was_measured_decides(probes):
+    found = advise(probes, probes[0]["cell_id"], best=2)
+    best, second, of = (found["candidates"][n]["cell_id"] for n in (0, 1, 3))
+    said = lines(found, {of: 400, best: 900, second: 990})
+    assert said[0].startswith("Loading takes 60 % of the time")  # 400 of 1,000
+    assert said[1] == (
+        "Do this: loader overlap in place of dataloader_sync. Predicted 1,000 images/s (1,000 to 1,000), "
+        "measured 990, 2.48 times today's 400."
+    )
+    assert said[2].endswith("measured 900 (the prediction was wrong).")
+    slower = lines(found, {of: 400, best: 402, second: 390})
+    assert slower[1] == (
+        "Leave it as it is: none of the 2 measured changes is faster than today's 400 images/s by 3 % or more."
+    )
+
+
+def test_a_gain_within_its_interval_is_not_advised():
+    today, noisy = probe("overlap", jitter=0.1), probe("host_cache", input_s=0.0018, jitter=0.1)
+    found = advise([today, noisy], today["cell_id"], best=3)
+    assert [(one["chosen"], one["advised"]) for one in found["candidates"]] == [(True, False), (False, False)]
+    assert lines(found)[1].startswith("Leave it as it is")
+
+
+def test_a_cell_that_is_surely_slower_is_not_measured():
+    today, slower = probe("overlap"), probe("dataloader_workers", input_s=0.004, cell={"workers": 1})
+    found = advise([today, slower], today["cell_id"], best=3)
+    assert not any(one["chosen"] for one in found["candidates"])
+
+
+def test_the_cause_is_a_stage_where_ceilings_were_measured(probes):
+    stage = {"shown": True, "points": 0.2}
+    ceilings = {"stages": {"decode": {"shown": True, "points": 0.5}, "fetch": stage, "transfer": {"shown": False}}}
+    found = advise(probes, probes[0]["cell_id"], 2, ceilings)
+    assert lines(found)[0].endswith("Largest cause: decoding.")
+
+
+def test_nothing_is_known_of_a_gain_where_today_cannot_run():
+    found = advise([probe(status="skipped"), probe("overlap")], probe()["cell_id"], 1)
+    said = lines(found)
+    assert said[0] == "What you do today could not be probed here, so no gain over it is known."
+    assert said[1].startswith("Do this: loader overlap")
+    assert said[2] == "Not advised: what you do today. The node lacks it."
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        ({"shm_mib": 63, "shm_free_mib": 64}, "0.06 GiB in /dev/shm"),
+        ({"device_mib": 79000, "device_total_mib": 81000}, "77.15 GiB of the GPU's memory"),
+        ({"shm_mib": None}, None),
+        ({"host_mib": 9000}, None),
+    ],
+)
+def test_what_does_not_fit(memory, words):
+    reason = why_not(probe(memory=memory))
+    assert (reason is None) if words is None else words in reason
+
+
+def test_a_change_in_words():
+    today = probe("dataloader_workers", cell={"workers": 2, "prefetch_factor": 2})["cell"]
+    more = probe("dataloader_workers", cell={"workers": 8, "prefetch_factor": 4, "cuda_graphs": True})["cell"]
+    assert change(today, more) == (
+        "workers 8 in place of 2, prefetch_factor 4 in place of 2, cuda_graphs on in place of off"
+    )
+    assert change(today, today) == ""
+    cached = probe("host_cache")["cell"]
+    assert change(today, cached) == "loader host_cache in place of dataloader_workers, workers 0 in place of 2"

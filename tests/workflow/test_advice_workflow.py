@@ -1,0 +1,63 @@
+"""An experiment with `advice`: every cell is probed, and only what is advised is judged and measured."""
+
+import copy
+import json
+import re
+
+import pandas as pd
+import pytest
+from workflow_fixtures import SHORT
+
+ADVISED = {
+    "today": {"loader": "dataloader_sync", "augment": "torch"},
+    "others": {"loader": ["resident", "host_cache", "torchvision_cuda"], "augment": "torch"},
+    "ceiling": {"loader": "replay", "augment": "torch"},
+}
+
+
+def advised():
+    config = copy.deepcopy(SHORT)
+    config["experiments"]["tiny"] |= {"blocks": ADVISED, "advice": {"of": "today", "best": 1}}
+    return config
+
+
+@pytest.mark.slow
+def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
+    flow = prepared(advised())
+    said = flow.run("-n")
+    assert re.search(r"probe_cell +4\n", said) and re.search(r"advise +1\n", said)
+    said = flow.run("report")  # before anything: what is missing is known
+    assert "missing: tiny: 2 repeats of 2 cells, 1 verdict of the gate, 4 probes of cells and 1 advice" in said
+    flow.run()
+    probes = {
+        path.stem.split("-")[1]: json.loads(path.read_text())
+        for path in flow.folder.glob("results/probes/tiny/*.json")
+    }
+    assert set(probes) == {"dataloader_sync", "resident", "host_cache", "torchvision_cuda"}
+    assert probes["torchvision_cuda"]["status"] == "skipped"
+    advice = json.loads((flow.folder / "results/advice/tiny.json").read_text())
+    chosen = [one["cell_id"] for one in advice["candidates"] if one["chosen"]]
+    assert len(chosen) <= 1  # none, where this machine was busy while today's cell was probed
+    records = {path.parent.name.split("-")[1] for path in flow.folder.glob("results/records/tiny/*/0.json")}
+    assert records == {"dataloader_sync", "replay", *(name.split("-")[1] for name in chosen)}
+    judged = {path.parent.name for path in flow.folder.glob("results/gate/synthetic/*/*.json")}
+    assert judged == records - {"replay"}
+    table = pd.read_csv(flow.folder / "results/tables/tiny/cells.csv").set_index("loader")
+    assert set(table.index) == records
+    assert table.loc["dataloader_sync", "predicted_images_per_s"] > 0
+    page = (flow.folder / "results/report.html").read_text()
+    section = page[page.index('<section id="experiment-tiny"') :]
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", section))
+    assert words.index("What to change") < words.index("Leaderboard")
+    assert "Loading takes" in words and ("Do this: " in words or "Leave it as it is" in words)
+    assert "Not advised: loader torchvision_cuda in place of dataloader_sync." in words
+    assert "Nothing to be done" in flow.run("-n")
+
+
+@pytest.mark.slow
+def test_a_part_measures_what_it_names_and_asks_for_no_advice(prepared):
+    flow = prepared(advised() | {"only": {"loader": ["host_cache"]}})
+    flow.run()
+    records = {path.parent.name.split("-")[1] for path in flow.folder.glob("results/records/tiny/*/0.json")}
+    assert records == {"host_cache"}
+    assert not (flow.folder / "results/probes").exists()

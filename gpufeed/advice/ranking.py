@@ -1,5 +1,6 @@
 """Which cells are predicted to be faster than what a user does today, and which of them are measured."""
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 from gpufeed.advice.rate_model import predicted
 from gpufeed.core.cells import AXES
 from gpufeed.core.document import now
+from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import ADVICE, ADVICE_VERSION, CEILINGS, PROBE
 from gpufeed.system.statistics import MATTERS
 
+log = logging.getLogger("gpufeed")
 # what differs between two cells, in this order; other axes behind them
 FIRST = ("loader", "decoder", "workers", "prefetch_factor", "augment", "cuda_graphs", "compile")
 ROOM = (  # kinds of memory: what a cell needs, what there is, and what it is called
@@ -100,13 +103,11 @@ def change(today: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
 
 
 def said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
     if isinstance(value, list | tuple):
         return " ".join(map(str, value)) or "none"
-    return (
-        {True: "on", False: "off", None: "none"}.get(value, str(value))
-        if not isinstance(value, int) or isinstance(value, bool)
-        else str(value)
-    )
+    return "none" if value is None else str(value)
 
 
 def stage_of(ceilings: Mapping[str, Any] | None) -> str | None:
@@ -117,9 +118,14 @@ def stage_of(ceilings: Mapping[str, Any] | None) -> str | None:
 
 
 def read_advice(paths: Iterable[str | Path], experiment: str) -> dict[str, Any] | None:
-    """Return the advice of an experiment among documents of all; None without one."""
-    found = next((path for path in map(Path, paths) if path.stem == experiment), None)
-    return found and ADVICE.read(found)
+    """Return the advice of an experiment among documents of all; None without one, or if it is damaged."""
+    for path in map(Path, paths):
+        if path.stem == experiment:
+            try:
+                return ADVICE.read(path)
+            except GpufeedError as error:
+                log.warning("the advice is left out: %s", error.found)
+    return None
 
 
 def for_job(job: Any) -> None:

@@ -58,6 +58,7 @@ def task(
 
 CACHED = {"loader": ["host_cache", "resident"]}
 WINDOWS = {"recipe": "random_resized_crop", "augment": "none"}
+# Epochs of a second or two on two cores, so that a measurement has several, and leaves the first one out
 SMALL = ["model.stem=imagenet", "recipe.size=64", "recipe.short_side=72"]
 ON_CPU = {
     "cifar_cnn": task(
@@ -75,7 +76,7 @@ ON_CPU = {
     ),
     "tiny_resnet": task(
         "tiny_imagenet_40",
-        512,
+        256,
         {
             "workers": workers(1, 2),
             "anew": workers(2, persistent_workers=False),
@@ -95,7 +96,7 @@ ON_CPU = {
     ),
     "photographs": task(
         "imagenet_800",
-        320,
+        224,
         {
             "workers": workers(1, 2),
             "torchvision": workers(1, 2, decoder="torchvision_cpu"),
@@ -110,7 +111,7 @@ ON_CPU = {
     ),
     "cifar_vit": task(
         "cifar10_jpeg",
-        1500,
+        768,
         {
             "workers": workers(1, 2, augment="cpu"),
             "on_device": workers(1, 2),

@@ -37,7 +37,8 @@ def test_the_best_are_measured_and_those_that_cannot_run_are_told(probes, tmp_pa
     assert (found["cause"], found["candidates"][0]["bound"]) == ("host", "compute")
     said = lines(found)
     assert said[0] == (
-        "Loading takes 67 % of the time of your training. Largest cause: the thread that trains, which also loads."
+        "Loading takes 67 % of the time of your training. Largest cause: the thread that trains, which also "
+        "loads."
     )
     assert said[1] == (
         "Do this: loader host_cache in place of dataloader_sync. Predicted 1,250 images/s (1,250 to 1,250)."
@@ -60,7 +61,8 @@ def test_what_was_measured_decides(probes):
     assert said[2].endswith("measured 900 (the prediction was wrong).")
     slower = lines(found, {of: 400, best: 402, second: 390})
     assert slower[1] == (
-        "Leave it as it is: none of the 2 measured changes is faster than today's 400 images/s by 3 % or more."
+        "Leave it as it is: none of the 2 measured changes is faster than today's 400 images/s by 3 % or "
+        "more."
     )
 
 
@@ -78,8 +80,9 @@ def test_a_cell_that_is_surely_slower_is_not_measured():
 
 
 def test_the_cause_is_a_stage_where_ceilings_were_measured(probes):
-    stage = {"shown": True, "points": 0.2}
-    ceilings = {"stages": {"decode": {"shown": True, "points": 0.5}, "fetch": stage, "transfer": {"shown": False}}}
+    points = {"decode": 0.5, "fetch": 0.2, "transfer": 0.9}
+    stages = {name: {"shown": name != "transfer", "points": points[name]} for name in points}
+    ceilings = {"stages": stages}
     found = advise(probes, probes[0]["cell_id"], 2, ceilings)
     assert lines(found)[0].endswith("Largest cause: decoding.")
 
@@ -114,4 +117,5 @@ def test_a_change_in_words():
     )
     assert change(today, today) == ""
     cached = probe("host_cache")["cell"]
-    assert change(today, cached) == "loader host_cache in place of dataloader_workers, workers 0 in place of 2"
+    said = "loader host_cache in place of dataloader_workers, workers 0 in place of 2"
+    assert change(today, cached) == said

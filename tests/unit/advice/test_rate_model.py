@@ -42,7 +42,8 @@ def test_an_epoch_begins_with_its_first_batch_and_an_input_with_its_start():
     assert (late.first_batch_s, late.start_s) == (0.5, pytest.approx(0.5))
     assert epoch_s(late) == (pytest.approx(0.5 + 4), COMPUTE)
     assert bounds(late)[INPUT] == pytest.approx(0.5 + 2)
-    assert predicted(probe("overlap", compute_s=0.004, input=starts))["input_share"] == pytest.approx(0.5 / 4.5)
+    found = predicted(probe("overlap", compute_s=0.004, input=starts))
+    assert found["input_share"] == pytest.approx(0.5 / 4.5)
 
 
 def test_the_interval_is_that_of_the_rounds():

@@ -19,7 +19,7 @@ IMAGES = 5  # of a batch
 
 @pytest.fixture
 def probed(tmp_path, monkeypatch):
-    """The probe of a cell on the tiny dataset, checked against the schema. The clock moves by sleeps alone."""
+    """The probe of a cell on the tiny dataset, checked against the schema. Sleeps alone move the clock."""
     made.register(monkeypatch)
     manifest = write_dataset(tmp_path / "tiny").root / "manifest.parquet"
     threads = torch.get_num_threads()

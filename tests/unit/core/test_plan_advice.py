@@ -48,8 +48,8 @@ def test_all_but_ceilings_are_probed_and_what_is_chosen_is_measured(tmp_path):
         ({"of": "tomorrow"}, {}, "block 'tomorrow' in experiments.tiny.advice.of"),
         ({"of": "others"}, {}, "which has 2 possible cells"),
         ({"of": "ceiling"}, {}, "which has 0 possible cells"),
-        ({"of": "today"}, {"more": {"loader": "overlap", "trainer": "lightning"}}, "the trainer lightning has"),
-        ({"of": "today"}, {"more": {"loader": "overlap", "batch_size": 64}}, "whose batch_size is not that of"),
+        ({"of": "today"}, {"more": {"loader": "overlap", "trainer": "lightning"}}, "trainer lightning has"),
+        ({"of": "today"}, {"more": {"loader": "overlap", "batch_size": 64}}, "batch_size is not that of"),
     ],
 )
 def test_a_wrong_key_is_told_before_anything_is_planned(advice, blocks, found):

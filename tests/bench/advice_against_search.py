@@ -40,7 +40,6 @@ from gpufeed.datasets.prepare import prepare
 from gpufeed.system.environment import environment
 from gpufeed.training.runtime_context import Stores
 
-AGAIN = 3  # measurements once more of what is advised, best and done today
 TODAY = {"loader": "dataloader_sync"}
 
 
@@ -322,7 +321,7 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
     (of,) = plan.blocks[name]["today"]
     advice = advise(probes, of, config["experiments"][name]["advice"]["best"])
     again: dict[str, list[float | None]] = {}
-    for _ in range(AGAIN):
+    for _ in range(given.again):
         for cell in that_matter(advice, rates):
             again.setdefault(cell, []).append(rate(cell))
     return {
@@ -415,6 +414,7 @@ def main() -> None:
     parser.add_argument("--archives", type=Path, default=Path("archives"))
     parser.add_argument("--data", type=Path, default=Path("data/advice"))
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, behind its warm-up")
+    parser.add_argument("--again", type=int, default=3, help="further measurements of the cells that matter")
     given = parser.parse_args()
     if given.refit:
         for sharpness in (math.inf, 24, 16, 12, 8, 6):

@@ -1,1 +1,1 @@
-"""What measurements let one predict: rates of cells that nobody has measured, and what to change."""
+"""What results let one predict and choose: settings of a loader, and changes to a pipeline."""

@@ -77,6 +77,11 @@ def report(
         reference = find_results.find_reference(results, experiments, plans)
         found = reference if reference.measured else found
     assemble(found, plan_info, out_html)
+    if found.advice:
+        cells = tables.cells(load_records.read_records(found.paths))
+        for name in experiments:
+            for line in advice.said(found.advice, name, cells):
+                print(line, flush=True)
     records_n, said = len(found.paths), missing.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found

@@ -31,8 +31,7 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
     found = read_advice(paths, experiment)
     if found is None:
         return None
-    timed = cells[cells["images_per_s"].notna()]
-    measured = timed.groupby("cell_id")["images_per_s"].median().to_dict()
+    measured = rates(cells)
     shown = [one for one in found["candidates"] if one["images_per_s"] is not None]
     rows = [row(one, measured.get(one["cell_id"])) for one in shown]
     answer, *rest = lines(found, measured)
@@ -42,6 +41,18 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
         "rows": rows,
         "downloads": files(shown, measured, experiment),
     }
+
+
+def said(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -> list[str]:
+    """The advice of an experiment as lines for a terminal; none without one. cells: as in `section`."""
+    found = read_advice(paths, experiment)
+    return [] if found is None else lines(found, rates(cells[cells["experiment"] == experiment]))
+
+
+def rates(cells: pd.DataFrame) -> dict[str, float]:
+    """Cell -> measured images a second, the median over machines."""
+    timed = cells[cells["images_per_s"].notna()]
+    return timed.groupby("cell_id")["images_per_s"].median().to_dict()
 
 
 def row(candidate: dict, found: float | None) -> dict:

@@ -33,9 +33,12 @@ def words(text):
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
 
 
-def test_the_page_opens_with_the_advice(results):
+def test_page_and_terminal_open_with_the_advice(results, capsys):
     folder, info = results
     found = publish.report(folder, ["own"], info, folder / "report.html")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("Loading takes 70 % of the time of your training.")
+    assert printed[1].endswith("measured 950, 3.17 times today's 300.")
     assert [part.kind for part in found.missing] == ["probes"] * 3
     page = (folder / "report.html").read_text()
     answer = (

@@ -100,6 +100,13 @@ RESULT_KINDS = {
         90,
         listed=("measurement of ceilings", "measurements of ceilings"),
     ),
+    "tunings": ResultKind(
+        "tuned/{experiment}/{unit}.json",
+        "tuned",
+        ("cell's settings", "cells' settings"),
+        30,
+        listed=("tuning of a loader", "tunings of loaders"),
+    ),
     "inferences": ResultKind(
         "inference/{experiment}/{unit}.json",
         "inference",

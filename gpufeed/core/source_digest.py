@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 COMPUTING = (
     "plugins",
     "core/image_listing",
+    "core/loader_setting",
     "core/plan_decoding",
     "core/plan_inference",
     "core/plan_kernels",
@@ -39,6 +40,7 @@ MEASURING = (
     "loaders",
     "training",
     "benchmarks",
+    "advice",
     *COMPUTING,
 )
 REPORTING = (*MEASURING, "core", "report")  # tables and figures are soon made again: all of core counts

@@ -34,6 +34,7 @@ class Found:
     evaluations: list[Path] = field(default_factory=list)  # of models, <experiment>/<cell_id>/evaluation.json
     inferences: list[Path] = field(default_factory=list)  # of models in use, <experiment>/<cell_id>.json
     ceilings: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
+    tunings: list[Path] = field(default_factory=list)  # of loaders, <experiment>/<cell_id>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -53,7 +54,7 @@ class Found:
     @property
     def beside_ceilings(self) -> bool:
         """Whether anything but ceilings was measured."""
-        kinds = RESULT_KINDS.keys() - {"gates", "ceilings"}
+        kinds = RESULT_KINDS.keys() - {"gates", "ceilings", "tunings"}
         return any(self.paths if kind == "records" else getattr(self, kind) for kind in kinds)
 
 

@@ -143,7 +143,8 @@ def _damaged(path: Path, reason: str) -> dict:
 
 
 def _flat(record: Record, path: Path) -> dict:
-    cell, resolved = record.cell, record.resolved or {}
+    resolved = record.resolved or {}
+    cell = {**record.cell, **resolved.get("tuned", {})}
     row = {
         name: getattr(record, name)
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")

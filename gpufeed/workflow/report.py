@@ -63,6 +63,7 @@ class Report:
             "models": self.models.kept[experiment],
             "inference": self.models.in_use[experiment],
             "ceilings": self.benchmarks.limited[experiment],
+            "tuned": self.gates.tuned_in(experiment),
             "side_by_side": self.side_by_side[experiment],
             "sweep": (self.benchmarks.sweep_in(experiment) or {}).get("decoders", []),
         }
@@ -120,7 +121,7 @@ class Report:
             if self.benchmarks.sweep_in(experiment):
                 yield f"{tables}/decoders.csv"
                 yield from (f"{figures}/crossover.svg", f"{figures}/decoding.svg")
-            yield from found["kernels"]
+            yield from (*found["kernels"], *found["tunings"])
             for cell in self.models.kept[experiment]:
                 kept = f"{self.run.results}/models/{experiment}/{cell}"
                 yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")

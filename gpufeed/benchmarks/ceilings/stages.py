@@ -58,7 +58,7 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
         begin = time.perf_counter()
         with closing(iter(loader)) as source:
             for batch in source:
-                _wait_behind(reached, loader.request.device)
+                wait_behind(reached, loader.request.device)
                 batches, images = batches + 1, images + len(batch.images)  # gathered, if they were not yet
                 if batches == 1 and number >= 0:
                     firsts.append(time.perf_counter() - begin)
@@ -74,7 +74,7 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
     return Drained(seconds, firsts)
 
 
-def _wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:
+def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:
     """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device."""
     if device.type != "cuda":
         return

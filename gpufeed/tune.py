@@ -9,7 +9,7 @@ from gpufeed import train
 from gpufeed.core.compose import Composed
 from gpufeed.system.cores import on_cores
 
-USAGE = """Finds workers, prefetch_factor, pin_memory, persistent_workers and decoder of a loader. For example:
+USAGE = """Finds the fastest workers, prefetch_factor, pin_memory, persistent_workers and decoder of a loader:
   python -m gpufeed.tune data=synthetic model=resnet18
   python -m gpufeed.tune data=tiny_imagenet loader=webdataset model=vit_tiny batch_size=256
 It takes the keys of python -m gpufeed.train (--help lists them); docs/tuning.md explains what it does."""
@@ -18,7 +18,7 @@ DEFAULTS = {"loader": "dataloader_workers", "trainer": "plain", "workers": "auto
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code. arguments: without the program; None: those of sys.argv."""
+    """Run a command line and return its exit code. arguments: None for those of sys.argv."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given:
         print(USAGE)

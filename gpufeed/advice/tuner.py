@@ -23,7 +23,7 @@ from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.loader_setting import Setting
 from gpufeed.core.record import TUNED, TUNED_VERSION
-from gpufeed.core.registry import LOADERS, fetch
+from gpufeed.core.registry import LOADERS
 from gpufeed.core.run_time_estimate import SHM
 from gpufeed.loaders.base import Loader, LoadRequest, make_loader
 from gpufeed.loaders.samples import Samples, batch_bytes

@@ -30,7 +30,7 @@ WHOLE_NUMBERS = (
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper", "source",
+    *AXES, "settings", "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper", "source",
     "device",
     "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
     "memory_gib", "versions", "software", "commit", "dirty",
@@ -157,6 +157,7 @@ def _flat(record: Record, path: Path) -> dict:
     row |= {
         "path": str(path),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),
+        "settings": cell.get("settings"),
         "batch_size_asked": cell.get("batch_size"),
         "workers": workers_of(cell, resolved, record.environment),
         "cores_asked": cell.get("cores") or 0,

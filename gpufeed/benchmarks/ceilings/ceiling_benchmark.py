@@ -47,8 +47,8 @@ def measure_ceilings(
 ) -> dict[str, Any]:
     """The ceilings (core/schemas/ceilings.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
 
-    settings: of gpufeed.core.plan_ceilings. threads, gate, tuning: as in gpufeed.benchmarks.end_to_end. What stops it
-    becomes status and sentence. An interrupt or SIGTERM leaves nothing.
+    settings: of gpufeed.core.plan_ceilings. threads, gate, tuning: as in gpufeed.benchmarks.end_to_end. What
+    stops it becomes status and sentence. An interrupt or SIGTERM leaves nothing.
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)

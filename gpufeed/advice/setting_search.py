@@ -21,6 +21,7 @@ LEAST_BUDGET_S = 5.0  # also where a space has few settings
 LEAST_S = 0.3  # of a stretch: a shorter one says nothing
 CLOSE = 1.1  # a decoder that takes so many times the CPU time of the cheapest one cannot win
 BEHIND = 0.85  # of the best rate: what is slower does not come into the next rung
+DOUBT = 0.04  # of a rate that was measured for a second; less for longer ones
 HELPS = 1.01  # times as fast: a change that is tried together with others
 RUNGS = (0.5, 0.6, 1.0)  # of the time that is left
 LEADING = AXES[:2]  # searched first: the others change little beside them
@@ -108,6 +109,11 @@ class Tried:
     steady_s: float
     rung: int
 
+    @property
+    def sure(self) -> float:
+        """Return the rate less what it may owe to chance, so that a short lucky stretch does not win."""
+        return self.images_per_s * max(0.0, 1 - DOUBT / self.steady_s**0.5)
+
     def and_also(self, stretch: Stretch, rung: int) -> "Tried":
         """Return the same with one stretch more, whose rate counts by its seconds without start."""
         steady = max(stretch.seconds - stretch.start_s, 1e-3)
@@ -169,8 +175,9 @@ class Search:
 
     def leads(self) -> list[Setting]:
         """Return one setting for each choice of workers and decoder; and the cell's own."""
-        known = [self.costs[name] for name in self.costs]
-        dear = {name for name, cost in self.costs.items() if cost > CLOSE * min(known)}
+        there = {setting.decoder for setting in self.settings}
+        known = {name: cost for name, cost in self.costs.items() if name in there}
+        dear = {name for name, cost in known.items() if cost > CLOSE * min(known.values())}
         found: dict[tuple, Setting] = {}
         for setting in self.settings:
             if setting.decoder not in dear:
@@ -179,8 +186,8 @@ class Search:
         return list(dict.fromkeys([*found.values(), *own]))
 
     def ranked(self) -> list[Tried]:
-        """Return what was tried: the last rung first, and in it the fastest."""
-        return sorted(self.tried.values(), key=lambda one: (one.rung, one.images_per_s), reverse=True)
+        """Return what was tried: the last rung first, and in it what is surely the fastest."""
+        return sorted(self.tried.values(), key=lambda one: (one.rung, one.sure), reverse=True)
 
     def better_half(self, rung: int) -> list[Setting]:
         """Return the faster half of a rung, two at least, without what is far behind the best."""

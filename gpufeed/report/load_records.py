@@ -30,8 +30,8 @@ WHOLE_NUMBERS = (
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "settings", "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper", "source",
-    "device",
+    *AXES, "settings", "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper",
+    "source", "device",
     "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
     "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",

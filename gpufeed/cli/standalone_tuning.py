@@ -1,20 +1,17 @@
 """One tuning that no workflow started: from the composed command line to the lines to paste."""
 
-import logging
 from pathlib import Path
 
 from gpufeed.advice.tuner import table, tune
 from gpufeed.cli.standalone_training import devices_seen
-from gpufeed.core.cells import untunable
+from gpufeed.core.cells import Cell, untunable
 from gpufeed.core.compose import Composed, cell_from, shipped
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import TUNED
 from gpufeed.core.registry import LOADERS, fetch
 from gpufeed.core.retry_policy import planning_node
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
-from gpufeed.training.runtime_context import Place
-
-log = logging.getLogger("gpufeed")
+from gpufeed.training.runtime_context import Place, Stores
 
 
 def tune_by_hand(found: Composed, out: Path) -> None:
@@ -23,6 +20,18 @@ def tune_by_hand(found: Composed, out: Path) -> None:
     Raises GpufeedError for what cannot be tuned and Skip for what this node lacks, before anything is
     downloaded where that is known.
     """
+    cell, manifest, given = provided(found)
+    tuning = tune(cell.asdict(), manifest, given, planning_node())
+    TUNED.write(tuning, out / "tuned.json")
+    if tuning["status"] == "skipped":
+        raise Skip(tuning["sentence"])
+    if tuning["status"] == "failed":
+        raise GpufeedError(tuning["sentence"], "a tuning that comes to its end", "see the log above it")
+    print(table(tuning))
+
+
+def provided(found: Composed) -> tuple[Cell, Path, Stores]:
+    """Return the cell of a command line, its manifest and its stores, made where they are not there."""
     config = shipped()
     cell = cell_from(found, config, count=devices_seen)
     if reason := untunable(cell):
@@ -34,10 +43,4 @@ def tune_by_hand(found: Composed, out: Path) -> None:
     shelf = shelf_of(found.values)
     config = {**config, "sources": {**config["sources"], cell.dataset: found.values["data"]}}
     manifest = dataset(cell.dataset, config, shipped(), shelf)
-    tuning = tune(cell.asdict(), manifest, stores(cell, manifest, shelf), planning_node())
-    TUNED.write(tuning, out / "tuned.json")
-    if tuning["status"] == "skipped":
-        raise Skip(tuning["sentence"])
-    if tuning["status"] == "failed":
-        raise GpufeedError(tuning["sentence"], "a tuning that comes to its end", "see the log above it")
-    print(table(tuning))
+    return cell, manifest, stores(cell, manifest, shelf)

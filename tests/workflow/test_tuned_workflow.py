@@ -1,4 +1,4 @@
-"""`settings: tuned` in a whole run: one tuning a cell, a verdict on what it chose, and records that say so."""
+"""`settings: tuned` in a whole run: one tuning a cell, a verdict on its choice, and records that say so."""
 
 import copy
 import json

@@ -47,7 +47,8 @@ class Epochs:
     """The steps of a stretch, epoch by epoch, on the host's clock.
 
     marks: of each epoch, of which the last may not be over: (seconds since its start, images of the step).
-    stays: whether workers stay between epochs. at_once: batches that are made at the same time.
+    stays: whether workers stay between epochs. at_once: batches that are made at the same time. end_s: what
+    the end of workers took, which comes with each epoch unless they stay.
     """
 
     share: int
@@ -55,6 +56,7 @@ class Epochs:
     at_once: int
     whole: list[float] = field(default_factory=list)
     marks: list[list[tuple[float, int]]] = field(default_factory=list)
+    end_s: float = 0.0
 
     @property
     def counted(self) -> list[float]:
@@ -69,7 +71,7 @@ class Epochs:
         """Return the rate of whole epochs: of those that were seen, else made of the start and later steps.
 
         Workers that began together bring their first batches together: those tell nothing of the pace. A
-        worker that was there already makes the first batch alone.
+        worker that was there already makes the first batch of a further epoch alone.
         """
         if self.counted:
             return self.share * len(self.counted) / sum(self.counted)
@@ -82,8 +84,12 @@ class Epochs:
         used = later[: max(1, len(later) // self.at_once) * self.at_once]
         before_s = marks[self.at_once - 1][0]
         image_s = (used[-1][0] - before_s) / sum(images for _, images in used)
-        start_s = min(first[0], self.at_once * first[1] * image_s) if self.stays else first[0]
-        return self.share / (start_s + max(0, self.share - first[1]) * image_s)
+        around_s = first[0] + self.end_s
+        if self.stays:
+            last = self.marks[-1]
+            seen = len(self.marks) > 1 and len(last) > 0
+            around_s = last[0][0] if seen else min(first[0], self.at_once * first[1] * image_s)
+        return self.share / (around_s + max(0, self.share - first[1]) * image_s)
 
 
 class Stretches:
@@ -110,7 +116,8 @@ class Stretches:
             stays = loader.keeps_on or (setting.workers > 0 and setting.persistent_workers)
             found = Epochs(loader.share, stays, setting.workers if processes else 1)
             first_s, end_s = self.train(loader, found, began, seconds, most_s, best, whole)
-        spent = clock() - began
+        ended = clock()
+        found.end_s, spent = ended - end_s, ended - began
         stretch = Stretch(found.images_per_s(), spent, max(0.0, spent - (end_s - first_s)))
         log.info(
             "%s: %.0f images/s in %.1f s", setting.in_words(self.cell.loader), stretch.images_per_s, spent

@@ -26,11 +26,11 @@ LIGHT = ("model=simple_cnn", "model.channels=[8,16]", "augment=none")
 TASKS: dict[str, dict[str, tuple[tuple[str, ...], dict[str, list]]]] = {
     "cpu": {  # epochs of two seconds or so on two cores
         "photos": (
-            (*PHOTOS, *LIGHT[:2], "recipe.size=128", "batch_size=32", "data.limit=360", "data.copies=null"),
+            (*PHOTOS, *LIGHT[:2], "recipe.size=128", "batch_size=32", "data.limit=320", "data.copies=null"),
             {},
         ),
-        "tiny": (("data=tiny_imagenet_40", *LIGHT, "batch_size=64", "data.limit=5000", "loader=overlap"), {}),
-        "cifar": (("data=cifar10_jpeg", *LIGHT, "batch_size=128", "data.limit=10000"), {}),
+        "tiny": (("data=tiny_imagenet_40", *LIGHT, "batch_size=64", "data.limit=3000", "loader=overlap"), {}),
+        "cifar": (("data=cifar10_jpeg", *LIGHT, "batch_size=128", "data.limit=6000"), {}),
     },
     "cuda": {  # 36 and 32 settings at most, five to six seconds each
         "tiny": (

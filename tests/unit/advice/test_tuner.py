@@ -43,6 +43,14 @@ def test_batches_that_come_together_say_nothing_of_the_pace():
     assert found.images_per_s() == pytest.approx(1000 / (3 + 990 / 20))
     stays = epochs([[3, 3, 4, 4, 4.9]], 1000, at_once=2, stays=True)  # the first batch is one worker's second
     assert stays.images_per_s() == pytest.approx(1000 / (1 + 990 / 20))
+    again = epochs([[3, 3, 4, 4, 4.9], [0.5]], 1000, at_once=2, stays=True, whole=[6])  # the start was seen
+    assert again.images_per_s() == pytest.approx(1000 / (0.5 + 990 / 20))
+
+
+def test_the_end_of_workers_that_do_not_stay_comes_with_each_epoch():
+    found = epochs([[3, 3.5, 4, 4.5]], 100)
+    found.end_s = 0.25
+    assert found.images_per_s() == pytest.approx(100 / (3 + 0.25 + 90 / 20))
 
 
 def test_no_step_has_no_rate_and_a_first_batch_has_one():

@@ -54,11 +54,12 @@ class Setting:
     def lines(self, loader: str, batch_size: int) -> dict[str, str]:
         """Return what to paste: `config` into a block, `command` behind gpufeed.train, `dataloader`.
 
-        dataloader: the call of torch's DataLoader, where the loader's samples are made by its processes.
+        dataloader: the call of torch's DataLoader, for loaders that are one.
         """
+        entry = LOADERS[loader]
         command = [f"loader={loader}", *(f"{axis}={value}" for axis, value in self.written(loader).items())]
         found = {"config": f"{{loader: {loader}, {self.in_words(loader)}}}", "command": " ".join(command)}
-        if LOADERS[loader].decoders:
+        if entry.decoders and entry.store is None and not entry.anew:
             values = {axis: value for axis, value in asdict(self).items() if axis != "decoder"}
             said = [
                 f"{OF_DATALOADER.get(axis, axis)}={one}" for axis, one in values.items() if one is not None

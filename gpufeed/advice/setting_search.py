@@ -17,7 +17,7 @@ from gpufeed.core.run_time_estimate import waiting
 MOST = 60  # settings of a space
 GRID_S = 3.0  # that an exhaustive search spends on each setting, beside its start
 SHARE = 0.1  # of the time of an exhaustive search: the budget of this one
-LEAST_BUDGET_S = 5.0  # also where a space has few settings
+LEAST_BUDGET_S, LEAST_STARTS = 5.0, 3  # also where a space has few settings; with as many more starts
 LEAST_S = 0.3  # of a stretch: a shorter one says nothing
 CLOSE = 1.1  # a decoder that takes so many times the CPU time of the cheapest one cannot win
 BEHIND = 0.85  # of the best rate: what is slower does not come into the next rung
@@ -225,7 +225,8 @@ class Search:
             stretch = self.measure(setting, seconds, min(self.left_s, 2 * each_s + LEAST_S), best)
             self.spent_s += stretch.seconds
             if not self.starts:  # an exhaustive search would start each setting; most start sooner than this
-                self.budget_s += SHARE * len(self.settings) * stretch.start_s / 2
+                of_all = self.budget_s + SHARE * len(self.settings) * stretch.start_s / 2
+                self.budget_s = max(of_all, LEAST_BUDGET_S + LEAST_STARTS * stretch.start_s)
             self.starts.append(stretch.start_s)
             before = self.tried.get(setting, Tried(setting, 0.0, 0.0, 0.0, number))
             self.tried[setting] = before.and_also(stretch, number)

@@ -87,6 +87,11 @@ class Job:
         return self.input.get("gate") or None
 
     @property
+    def tuning(self) -> str | None:
+        """The tuning of the cell; None where the cell says its settings."""
+        return self.input.get("tuned") or None
+
+    @property
     def planned_on(self) -> str:
         """The node that planned the job."""
         from gpufeed.core.retry_policy import planning_node

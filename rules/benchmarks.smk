@@ -4,7 +4,7 @@
 # One cell through one prepared step, with its loader and without -> its ceilings; a table and a figure of all.
 rule measure_ceilings:
     input:
-        unpack(DATASETS.needs_of),
+        unpack(DATASETS.needs_as_tuned),
     output:
         ceilings=f"{RESULTS}/ceilings/{{experiment}}/{{cell}}.json",
     log:

@@ -27,3 +27,55 @@ rule gate:
         ),
     script:
         "../workflow/scripts/gate.py"
+
+
+# A cell with `settings: tuned` -> the fastest settings of its loader on this node, and the verdict on just these.
+rule tune_cell:
+    input:
+        unpack(DATASETS.needs_of),
+    output:
+        tuned=GATES.tuning_of("{experiment}", "{cell}"),
+    log:
+        f"{RESULTS}/logs/tune_cell/{{experiment}}/{{cell}}.log",
+    priority: ORDER.before_all
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: RESOURCES.cores_of_cell
+    resources:
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_cell,
+        gpu=RESOURCES.gpus_of_cell,
+    params:
+        cell=RUN.identity_of,
+        attempt=lambda wildcards: RUN.attempt_at(GATES.tuning_of(wildcards.experiment, wildcards.cell)),
+        code=CODES.of_training("tune_cell"),
+    script:
+        "../workflow/scripts/tune_cell.py"
+
+
+rule gate_tuned:
+    input:
+        unpack(DATASETS.read_of),
+        reference=GATES.reference_of_cell,
+        tuned=GATES.tuning_of("{experiment}", "{cell}"),
+    output:
+        verdict=GATES.tuned_verdict_of("{experiment}", "{cell}"),
+    log:
+        f"{RESULTS}/logs/gate_tuned/{{experiment}}/{{cell}}.log",
+    priority: ORDER.before_all
+    conda:
+        "../envs/gpufeed.yaml"
+    threads: RESOURCES.cores_of_evaluation
+    resources:
+        **RESOURCES.of_gpu_jobs(),
+        cpus_per_task=RESOURCES.cores_of_evaluation,
+        gpu=RUN.gpu_jobs,
+    params:
+        cell=RUN.identity_of,
+        device=config["device"],
+        attempt=lambda wildcards: RUN.attempt_at(GATES.tuned_verdict_of(wildcards.experiment, wildcards.cell)),
+        code=lambda wildcards: CODES.of(
+            "gate_tuned", loader=RUN.cell_of(wildcards).loader, decoder=CODES.decoders_of(RUN.cell_of(wildcards))
+        ),
+    script:
+        "../workflow/scripts/gate_tuned.py"

@@ -67,6 +67,7 @@ def measure(
     least_s: float = 0.0,
     scratch: Path | None = None,
     checkpoints: Checkpoints | None = None,
+    tuning: Path | None = None,
     **built: Path | None,
 ) -> tuple[Record, pd.DataFrame]:
     """Runs one repeat of a cell (Cell.asdict) and returns its record and its steps.
@@ -81,6 +82,7 @@ def measure(
     scratch: a folder that all nodes see, for a cell on several.
     checkpoints: where a training that was killed goes on from; who keeps the record removes them then. It
     ends where it was planned to, whatever least_s: beyond that there is nothing that could be gone on with.
+    tuning: of the cell, whose settings it then has; None where the cell says them.
 
     What the node lacks gives status `skipped`, an error gives `failed`, both with a sentence; the
     steps (columns COLUMNS) are then empty. An interrupt or SIGTERM leaves no record.
@@ -94,7 +96,7 @@ def measure(
         asked |= {"checkpoints": checkpoints, "least_s": 0.0}
     status, sentence, outcome = guarded(
         cell_,
-        lambda: run(cell_, repeat, Path(manifest), stores, place, gate, starts, asked),
+        lambda: run(place.tune(cell_, tuning), repeat, Path(manifest), stores, place, gate, starts, asked),
     )
     outcome = outcome or Outcome([])
     record = Record(
@@ -262,6 +264,7 @@ def for_job(job: Any) -> Record:
             telemetry=wanted(job.config["telemetry"]),
             began_s=job.began_s,
             checkpoints=checkpoints,
+            tuning=job.tuning,
             **vars(job.stores),
             **job.asked,
         )

@@ -31,6 +31,7 @@ from gpufeed.core.repeats import Auto, read_auto
 PRECISIONS = ("auto", "fp32", "tf32", "fp16", "bf16")
 SYNCHRONISE = ("epoch", "step")
 DEVICES = ("auto", "cuda", "mps", "cpu")
+TUNED = "tuned"  # value of `settings`: a job of its own finds workers, decoder and the like
 
 
 # Choices that came after results were published, and what a cell did before: with it, it keeps its name.
@@ -44,6 +45,7 @@ LATER = (
     ("recipe", "crop_flip"),
     ("decoder", "pillow"),
     ("hw_decoder_load", None),
+    ("settings", None),
     ("hyper", "augment", "pil", False),
     ("hyper", "trainer", "decay_matrices_only", False),
     ("hyper", "trainer", "evaluate", "last"),
@@ -74,6 +76,7 @@ class Cell:
     prefetch_factor: int | None = None  # batches each worker prepares ahead; None without workers
     pin_memory: bool = True
     persistent_workers: bool = False
+    settings: str | None = None  # tuned: of the loader, found on the node; None: as the cell has them
     channels_last: bool = True
     cuda_graphs: bool | str = False  # auto: where the device has them
     compile: bool = False
@@ -152,13 +155,14 @@ def named(identity: Mapping) -> str:
     workers, trainer = identity["workers"], identity["trainer"]
     devices, nodes = (identity.get(axis, 1) for axis in ("devices", "nodes"))
     recipe, decoder = identity.get("recipe", ""), identity.get("decoder", "")
-    engines = identity.get("hw_decoder_load")
+    engines, settings = (identity.get(axis) for axis in ("hw_decoder_load", "settings"))
     parts = [
         identity["dataset"],
         short(identity["loader"]),
         decoder,
         "" if engines is None else f"hw{engines}",
         f"w{workers}" if workers else "",
+        settings or "",
         f"c{identity['cores']}" if identity.get("cores") else "",
         recipe and "rrc" + str(identity["hyper"].get("recipe", {}).get("size", "")),
         short(identity["augment"]),
@@ -244,6 +248,8 @@ def impossible(cell: Cell) -> str | None:
         return "several devices are GPUs with CUDA, or processes on the CPU, and the config says device mps"
     if cell.cores and cell.nodes > 1:
         return "cores are chosen on the node that starts a training, so nodes must be 1 (or cores null)"
+    if cell.settings == TUNED and (sentence := untunable(cell)):
+        return sentence
     if cell.trainer == "fastai":
         return impossible_with_fastai(cell)
     if cell.trainer == "lightning" and cell.cuda_graphs:
@@ -257,6 +263,23 @@ def without_place_for(workers: int | str, loader: str) -> str | None:
         return f"{loader} has no worker processes, so workers must be 0"
     if LOADERS[loader].workers == "required" and not workers:
         return f"{loader} needs at least one worker process (0 workers is dataloader_sync)"
+    return None
+
+
+def tunable(loader: str) -> bool:
+    """Return whether a loader has settings that a tuner could choose: workers, or who decodes in them."""
+    entry = LOADERS[loader]
+    return not entry.ceiling and (entry.workers != "never" or len(entry.decoders) > 1)
+
+
+def untunable(cell: Cell) -> str | None:
+    """Return why the settings of a cell cannot be tuned, as a sentence; None if they can."""
+    if not tunable(cell.loader):
+        return f"{cell.loader} has no workers and no choice of decoder, so settings cannot be tuned"
+    if cell.trainer != "plain" or cell.ranks > 1:
+        return "a tuning opens one loader after the other under the step of trainer plain on one device"
+    if cell.hyper.get("trainer", {}).get("cold_files"):
+        return "a tuning reads files that are in the page cache, so trainer.cold_files must be false"
     return None
 
 
@@ -363,12 +386,15 @@ def homeless(cell: Cell) -> str:
 def settle(cell: Cell) -> Cell:
     """The same cell, without the settings that only worker processes have where there are none.
 
-    `workers: auto` is 0 for a loader that has none, so that one block may hold loaders of both kinds.
+    `workers: auto` is 0 for a loader that has none, and `settings: tuned` null for one that has nothing to
+    choose, so that one block may hold loaders of both kinds.
     """
     if cell.hw_decoder_load is not None:
         cell = replace(cell, hw_decoder_load=float(cell.hw_decoder_load))  # 0 and 0.0 are one cell
     if cell.workers == "auto" and LOADERS[cell.loader].workers == "never":
         cell = replace(cell, workers=0)
+    if cell.settings == TUNED and not tunable(cell.loader):
+        cell = replace(cell, settings=None)
     if cell.workers:
         return replace(cell, prefetch_factor=cell.prefetch_factor or 2)
     return replace(cell, prefetch_factor=None, persistent_workers=False)
@@ -398,6 +424,7 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
         "trainer": TRAINERS,
         "precision": PRECISIONS,
         "synchronise": SYNCHRONISE,
+        "settings": (TUNED, None),
     }
     for axis, allowed in choices.items():
         if axis in FORMS and is_reference(axes.get(axis)):

@@ -58,8 +58,8 @@ BY_HAND = "train"  # the experiment of a cell that no workflow planned
 HERE = "the command line"
 ACCELERATORS = ("auto", "gpu", "cuda", "mps", "cpu")
 PLACE = ("accelerator", "devices", "num_nodes")  # stand in the trainer's node, and are no hyper-parameters
-# axes that are no keys of their own in the primary config
-ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes"}
+# axes that are no keys of their own in the primary config; settings are tuned by python -m gpufeed.tune
+ELSEWHERE = {"dataset", *GROUPS, "overrides", "devices", "nodes", "settings"}
 OWN_AXES = AXES - ELSEWHERE
 # keys that a config of the workflow has, too -> what they are called here
 SHARED = {key: key for key in ("seed", "tracking", "archives", "cache_decoder", "max_quarantined_share")}

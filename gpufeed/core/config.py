@@ -39,6 +39,7 @@ RULES = (
     *("all", "download", "prepare_dataset"),
     *(f"build_{name}" for name in (*STORES, "scaled_cache", "extension")),
     *("measure_cell", "find_disturbed", "count_repeats", "measure_build", "measure_kernel", "gate"),
+    *("tune_cell", "gate_tuned"),
     *("train_model", "evaluate_model", "plot_confusion", "predict"),
     *("export_model", "quantise_model", "measure_inference", "plot_inference"),
     *("measure_ceilings", "plot_ceilings", "probe_cell", "advise"),

@@ -29,6 +29,9 @@ INFERENCE = Document("inference", "inference measurement", ("{experiment}/{cell_
 KERNELS_VERSION = 1
 KERNELS = Document("kernel", "kernel benchmark")
 
+TUNED_VERSION = 1
+TUNED = Document("tuned", "tuning", ("{experiment}/{cell_id}.json", "tuned.json"))
+
 MODEL_VERSION = 1
 MODEL = Document("model", "model")
 EVALUATION = Document("evaluation", "evaluation", ("{experiment}/{cell_id}/evaluation.json",))

@@ -108,6 +108,13 @@ RESULT_KINDS = {
         ("probe of a cell", "probes of cells"),
     ),
     "advice": ResultKind("advice/{experiment}.json", "advice", ("advice", "advice"), 1),
+    "tunings": ResultKind(
+        "tuned/{experiment}/{unit}.json",
+        "tuned",
+        ("cell's settings", "cells' settings"),
+        30,
+        listed=("tuning of a loader", "tunings of loaders"),
+    ),
     "inferences": ResultKind(
         "inference/{experiment}/{unit}.json",
         "inference",

@@ -21,6 +21,7 @@ PACKAGE = Path(__file__).parents[1]
 COMPUTING = (
     "plugins",
     "core/image_listing",
+    "core/loader_setting",
     "core/plan_decoding",
     "core/plan_inference",
     "core/plan_kernels",

@@ -135,11 +135,15 @@ class BatchOrder(Sampler):
             yield [(sample_id, epoch) for sample_id in order[start : start + self.batch_size]]
 
 
+def batch_bytes(request: LoadRequest) -> int:
+    """Return the bytes of one batch in host memory."""
+    value = 1 if request.sample_transform is None else 4  # uint8, or float32
+    return request.batch_size * math.prod(request.image_size) * 3 * value
+
+
 def require_shared_memory(request: LoadRequest) -> None:
     """Raise Skip where the batches of worker processes have no room, of which these would die."""
-    value = 1 if request.sample_transform is None else 4  # uint8, or float32
-    batch = request.batch_size * math.prod(request.image_size) * 3 * value
-    needed = waiting(batch, request.workers, request.prefetch_factor)
+    needed = waiting(batch_bytes(request), request.workers, request.prefetch_factor)
     for disk in shared_memory(needed, free_host_bytes()):
         if disk.needed > disk.free:
             raise Skip(f"Batches of {request.workers} worker processes have no room: {disk}; {disk.remedy}.")

@@ -36,6 +36,7 @@ class Found:
     ceilings: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
     probes: list[Path] = field(default_factory=list)  # of cells, <experiment>/<cell_id>.json
     advice: list[Path] = field(default_factory=list)  # <experiment>.json
+    tunings: list[Path] = field(default_factory=list)  # of loaders, <experiment>/<cell_id>.json
 
     @property
     def steps_paths(self) -> list[Path]:
@@ -55,7 +56,7 @@ class Found:
     @property
     def beside_ceilings(self) -> bool:
         """Whether anything but ceilings was measured."""
-        kinds = RESULT_KINDS.keys() - {"gates", "ceilings"}
+        kinds = RESULT_KINDS.keys() - {"gates", "ceilings", "tunings"}
         return any(self.paths if kind == "records" else getattr(self, kind) for kind in kinds)
 
 

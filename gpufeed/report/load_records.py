@@ -30,8 +30,8 @@ WHOLE_NUMBERS = (
 )  # fmt: skip
 COLUMNS = [
     "path", "experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at",
-    *AXES, "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper", "source",
-    "device",
+    *AXES, "settings", "batch_size_asked", "cores_asked", "step_limit", "precision", "overrides", "hyper",
+    "source", "device",
     "hardware", "stack", "torch", "node", "machine", "cpu", "cores", "gpu", "driver", "os", "python",
     "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
@@ -143,7 +143,8 @@ def _damaged(path: Path, reason: str) -> dict:
 
 
 def _flat(record: Record, path: Path) -> dict:
-    cell, resolved = record.cell, record.resolved or {}
+    resolved = record.resolved or {}
+    cell = {**record.cell, **resolved.get("tuned", {})}
     row = {
         name: getattr(record, name)
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
@@ -156,6 +157,7 @@ def _flat(record: Record, path: Path) -> dict:
     row |= {
         "path": str(path),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),
+        "settings": cell.get("settings"),
         "batch_size_asked": cell.get("batch_size"),
         "workers": workers_of(cell, resolved, record.environment),
         "cores_asked": cell.get("cores") or 0,

@@ -42,6 +42,7 @@ from gpufeed.report.sections import (
     scaling,
     side_by_side,
     timeline,
+    tunings,
 )
 
 SCRIPTS = ("board.js", "wide.js")
@@ -151,6 +152,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "scaling": scaling.section(ours),
         "roofline": roofline.section(found.kernels, ours, own_records),
         "ceilings": ceilings.section(found.ceilings, name, plan.get("ceilings", [])),
+        "tunings": tunings.section(found.tunings, name),
         "lengths": lengths_,
         "board": leaderboard.board(ours, own_records),
         "downloads": downloads.links(name, ceilings.whole(ours)),

@@ -139,7 +139,7 @@ CELL_COLUMNS = [
     "measured_again", "commit", "variant",
 ]  # fmt: skip
 # What a row has beside the columns of a file.
-UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from"]
+UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from", "settings"]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
 REPEAT = ["repeat", "started_at", "images_per_s", "gpu", "machine", "node"]
 # The same work on the device, whatever brings the samples: what `replay` bounds.
@@ -171,7 +171,8 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     `repeats.DISTURBED`; others_cpu_share_max: the most that they used in any. measured_again: how many were
     measured twice. cores_asked: those that the cell was kept on, 0 where it had all. Columns that are not of
     CELL_COLUMNS: repeats, a table of the timed repeats (REPEAT); ceiling_repeats, that of the cell's ceiling,
-    None without one; and batch_size_asked, which is larger than batch_size where it did not fit.
+    None without one; batch_size_asked, which is larger than batch_size where it did not fit; and settings,
+    which says that those of the loader were tuned.
     images_per_s bears min, max and (from six repeats on) a 95 % interval. ceiling_share is
     images_per_s over that of the `replay` cells with the same work on the device; NaN without one.
     against_ceiling: see the function of that name; empty for ceilings, and without one.
@@ -234,7 +235,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
         "fell_back_to": " or ".join(name for name in done["fell_back_to"].dropna().unique() if name),
         "images_from": " or ".join(words for words in done["images_from"].dropna().unique() if words),
         "repeats": timed(done)[REPEAT],
-        **{name: first[name] for name in ("batch_size_asked", "cores_asked")},
+        **{name: first[name] for name in ("batch_size_asked", "cores_asked", "settings")},
         **{name: int(timed(done)[name].sum()) for name in ("accompanied", "disturbed", "measured_again")},
         "others_cpu_share_max": pd.to_numeric(timed(done)["others_cpu_share"]).max(),
         "commit": wording.commits(rows),

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 from gpufeed.augment.random_resized_crop import made_recipe
 from gpufeed.core.cells import Cell
 from gpufeed.core.errors import Skip
+from gpufeed.core.loader_setting import read_tuned
 from gpufeed.core.registry import LOADERS, STORES, fetch, load, store_in
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import Loader, LoadRequest
@@ -58,6 +59,7 @@ class Place:
     batch_size: int | None = None  # that fitted into memory, where it is smaller than the cell's
     cuda_graphs: bool | None = None  # whether there are any, where the cell leaves it to the device
     workers: int | None = None  # how many there are, where the cell leaves it to the cores
+    tuned: dict[str, Any] | None = None  # axes of the loader, where the cell leaves them to a tuning
     cpus: tuple[int, ...] = ()  # ids of those that the process is kept on, where the cell says how many
 
     def find(self, cell: Cell) -> None:
@@ -76,6 +78,17 @@ class Place:
         if cell.workers == "auto":
             self.workers = workers_of(cell)
 
+    def tune(self, cell: Cell, tuning: Path | None) -> Cell:
+        """Return the cell with the settings that a tuning chose, or as it is without one.
+
+        Raises Skip or GpufeedError where the tuning came to nothing.
+        """
+        if tuning is None:
+            return cell
+        setting = read_tuned(tuning)
+        self.tuned = asdict(setting)
+        return setting.of_cell(cell)
+
     def resolved(self) -> dict[str, Any]:
         """The field `resolved` of a document."""
         return {
@@ -87,6 +100,7 @@ class Place:
             **({"batch_size": self.batch_size} if self.batch_size else {}),
             **({"cuda_graphs": self.cuda_graphs} if self.cuda_graphs is not None else {}),
             **({"workers": self.workers} if self.workers is not None else {}),
+            **({"tuned": self.tuned} if self.tuned else {}),
             **({"cpus": list(self.cpus), "physical_cores": physical_cores(self.cpus)} if self.cpus else {}),
         }
 

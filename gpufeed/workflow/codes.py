@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gpufeed.core.cells import Cell
 from gpufeed.core.plan_decoding import STRIP_SETS
 from gpufeed.core.references import code_of, is_reference
 from gpufeed.core.registry import DECODERS, LOADERS, modules_of
@@ -50,13 +51,18 @@ class Codes:
             return self.of(
                 script,
                 loader=cell.loader,
-                decoder=[cell.decoder] if LOADERS[cell.loader].decoders else [],
+                decoder=self.decoders_of(cell),
                 augment=augments,
                 model=cell.model,
                 trainer=cell.trainer,
             )
 
         return code
+
+    def decoders_of(self, cell: Cell) -> list[str]:
+        """Return who may decode in the workers of a cell: with tuned settings any that its loader has."""
+        choice = list(LOADERS[cell.loader].decoders)
+        return choice if cell.settings else [cell.decoder] * bool(choice)
 
     def of_report(self, script: str) -> str:
         """Return the digest of the code behind a script that makes tables, figures or the page."""

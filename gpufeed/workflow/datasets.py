@@ -114,9 +114,17 @@ class Datasets:
         needs.pop("gate", None)
         return needs
 
+    def needs_as_tuned(self, wildcards: Any) -> dict[str, Any]:
+        """As needs_of; where settings are tuned, the tuning, and the verdict on what it chose."""
+        place = wildcards.experiment, wildcards.cell
+        if not self.run.cell_of(wildcards).settings:
+            return self.needs_of(wildcards)
+        found = {"gate": self.gates.tuned_verdict_of(*place), "tuned": self.gates.tuning_of(*place)}
+        return self.needs_of(wildcards) | found
+
     def needs_of_repeat(self, wildcards: Any) -> dict[str, Any]:
-        """As needs_of; a second record waits for the first, and is made again where that is."""
-        needs, first = self.needs_of(wildcards), wildcards.repeat.removesuffix(AGAIN)
+        """As needs_as_tuned; a second record waits for the first, and is made again where that is."""
+        needs, first = self.needs_as_tuned(wildcards), wildcards.repeat.removesuffix(AGAIN)
         if first != wildcards.repeat:
             folder = f"{self.run.results}/records/{wildcards.experiment}/{wildcards.cell}"
             needs["first"] = f"{folder}/{first}.json"

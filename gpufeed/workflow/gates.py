@@ -71,11 +71,30 @@ class Gates:
 
     def reference_of(self, wildcards: Any) -> str | list[str]:
         """Return the cache that a loader is held against; [] for samples of a recipe or a Dataset."""
-        source = self.run.config["sources"][wildcards.dataset]
+        return self.reference(wildcards.dataset, "recipe" in self.settings_judged(wildcards))
+
+    def reference_of_cell(self, wildcards: Any) -> str | list[str]:
+        """As reference_of, for the loader of a cell with tuned settings."""
+        cell = self.run.cell_of(wildcards)
+        return self.reference(cell.dataset, bool(cell.hyper.get("recipe")))
+
+    def reference(self, dataset: str, recipe: bool) -> str | list[str]:
+        """As reference_of. recipe: whether a recipe makes the samples."""
+        source = self.run.config["sources"][dataset]
         draws = is_reference(source["layout"]) and is_made(source)
-        if "recipe" in self.settings_judged(wildcards) or draws:
-            return []
-        return f"{self.run.config['data']}/{wildcards.dataset}/cache/{REFERENCE}.npy"
+        return [] if recipe or draws else f"{self.run.config['data']}/{dataset}/cache/{REFERENCE}.npy"
+
+    def tuning_of(self, experiment: str, cell: str) -> str:
+        """Return the tuning of a cell."""
+        return f"{self.run.results}/tuned/{experiment}/{cell}.json"
+
+    def tuned_verdict_of(self, experiment: str, cell: str) -> str:
+        """Return the verdict on a cell's loader with its tuned settings."""
+        return f"{self.run.results}/tuned/{experiment}/verdicts/{cell}.json"
+
+    def tuned_in(self, experiment: str) -> list[str]:
+        """Return the cells of an experiment whose settings are tuned."""
+        return [name for name, cell in self.run.plan.cells[experiment].items() if cell.settings]
 
     def of_cell(self, wildcards: Any) -> str | list[str]:
         """Return the verdict that a cell waits for; ceilings have none."""

@@ -71,6 +71,7 @@ class Report:
             "ceilings": self.benchmarks.limited[experiment],
             "probes": self.benchmarks.probed(experiment),
             "advice": self.run.advised[experiment],
+            "tuned": self.gates.tuned_in(experiment),
             "side_by_side": self.side_by_side[experiment],
             "sweep": (self.benchmarks.sweep_in(experiment) or {}).get("decoders", []),
         }
@@ -128,7 +129,7 @@ class Report:
             if self.benchmarks.sweep_in(experiment):
                 yield f"{tables}/decoders.csv"
                 yield from (f"{figures}/crossover.svg", f"{figures}/decoding.svg")
-            yield from found["kernels"]
+            yield from (*found["kernels"], *found["tunings"])
             for cell in self.models.kept[experiment]:
                 kept = f"{self.run.results}/models/{experiment}/{cell}"
                 yield from (f"{kept}/evaluation.json", f"{kept}/confusion.svg")

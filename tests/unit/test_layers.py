@@ -33,6 +33,7 @@ LAYERS = {
     "train": 12,
     "predict": 12,
     "compare": 12,
+    "tune": 12,
     "preflight": 12,
     "job": 12,
 }

@@ -43,17 +43,19 @@ def measure_ceilings(
     attempt: int = 1,
     threads: int | None = None,
     gate: str | Path | None = None,
+    tuning: str | Path | None = None,
 ) -> dict[str, Any]:
     """The ceilings (core/schemas/ceilings.schema.yaml) of a cell (Cell.asdict), with the seed of repeat 0.
 
-    settings: of gpufeed.core.plan_ceilings. threads, gate: as in gpufeed.benchmarks.end_to_end. What stops it
-    becomes status and sentence. An interrupt or SIGTERM leaves nothing.
+    settings: of gpufeed.core.plan_ceilings. threads, gate, tuning: as in gpufeed.benchmarks.end_to_end. What
+    stops it becomes status and sentence. An interrupt or SIGTERM leaves nothing.
     """
     cell_, started_at, place = read_cell(cell), now(), Place()
     settle_process(threads)
     used = {"rounds": ROUNDS, "cold_rounds": COLD_ROUNDS, **settings}
     status, sentence, found = guarded(
-        cell_, lambda: measured(cell_, Path(manifest), stores, used, place, gate and Path(gate))
+        cell_,
+        lambda: measured(place.tune(cell_, tuning), Path(manifest), stores, used, place, gate and Path(gate)),
     )
     about = heading(cell_, place.device, started_at, status, sentence, planned_on, attempt)
     return about | NOTHING | {"schema_version": CEILINGS_VERSION, "settings": used} | (found or {})
@@ -133,7 +135,13 @@ def for_job(job: Any, verdict: Callable[[Mapping[str, Any]], str]) -> None:
     """
     job.take_gpus(job.cell["devices"], job.cell["device"])
     found = measure_ceilings(
-        job.cell, job.input.manifest, job.stores, job.params.settings, gate=job.gate, **job.asked
+        job.cell,
+        job.input.manifest,
+        job.stores,
+        job.params.settings,
+        gate=job.gate,
+        tuning=job.tuning,
+        **job.asked,
     )
     said = found["sentence"] or verdict(found)
     what = f"ceilings of {job.wildcards.cell}, {found['status']}"

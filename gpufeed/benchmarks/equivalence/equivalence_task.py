@@ -1,9 +1,14 @@
 """What the gate is asked to judge. Standard library only, since its job starts before torch is needed."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpufeed.core.compose import restored
+from gpufeed.core.equivalence_verdict import loader_settings
+from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.loader_setting import read_tuned
 from gpufeed.core.registry import LOADERS, STORES
 from gpufeed.datasets.packed import bring
 
@@ -30,16 +35,29 @@ class Task:
 
 
 def task_of(job: Any) -> Task:
-    """Return the task of a job of rule gate, a gpufeed.job.Job; unpack a packed dataset first.
+    """Return the task of a job of rule gate, a gpufeed.job.Job."""
+    return task(job, job.wildcards.dataset, job.params.loader, job.params.settings)
+
+
+def task_of_tuned(job: Any) -> Task:
+    """Return the task of a job of rule gate_tuned: the settings that were chosen, or else the cell's own."""
+    cell = restored(job.params.cell)
+    with suppress(Skip, GpufeedError):  # its cell is not measured, and says why
+        cell = read_tuned(job.input.tuned).of_cell(cell)
+    return task(job, cell.dataset, cell.loader, loader_settings(cell))
+
+
+def task(job: Any, dataset: str, loader: str, settings: dict) -> Task:
+    """Return the task of a job; unpack a packed dataset first.
 
     Here, where no loader is taken for stuck meanwhile.
     """
-    if LOADERS[job.params.loader].reads_files:
+    if LOADERS[loader].reads_files:
         bring(Path(job.input.manifest).parent)
     return Task(
-        dataset=job.wildcards.dataset,
-        loader=job.params.loader,
-        settings=job.params.settings,
+        dataset=dataset,
+        loader=loader,
+        settings=settings,
         manifest=job.input.manifest,
         reference=job.input.get("reference") or None,
         device=job.params.device,

@@ -151,8 +151,8 @@ def end(child: multiprocessing.Process) -> None:
     child.join()
 
 
-def for_job(job: Any) -> None:
-    """Do the work of rule gate, a gpufeed.job.Job.
+def for_job(job: Any, task_of: Callable[[Any], Task] = task_of) -> None:
+    """Do the work of rule gate, or of gate_tuned with its own task_of; job: a gpufeed.job.Job.
 
     No thread may run when the gate forks: what ends this process with Snakemake is asked while it waits for a
     GPU, and watched from then on.

@@ -133,7 +133,8 @@ def calls(rows: Sequence[tuple[str, Mapping]]) -> list[tuple[str, str]]:
     """(name, call that makes its loader in one's own code) of each row whose loader this version knows."""
     found = []
     for name, one in rows:
-        cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
+        cell = {"devices": 1, "nodes": 1, **one["cell"], **one["resolved"].get("tuned", {})}
+        cell["device"] = one["resolved"]["device"]
         cell["hyper"] = json.dumps(cell["hyper"])
         found.append((name, loader_call.text(cell, one["dataset"].get("cache"))))
     return [(name, text) for name, text in found if text is not None]

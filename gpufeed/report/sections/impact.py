@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from gpufeed.core.loader_setting import AXES as TUNED_AXES
 from gpufeed.report import style, tables, wording
 from gpufeed.report.claims import FAILS, HOLDS, OPEN
 from gpufeed.report.significance import ABOVE, BELOW, standing
@@ -67,8 +68,10 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
     wanted = {name: value for name, value in axes.items() if name not in ("dataset", "smallest_batch_size")}
     wanted |= {"overrides": "; ".join(axes["overrides"]), "step_limit": wanted.pop("steps")}
     wanted["cores_asked"] = wanted.pop("cores") or 0
+    if wanted["settings"]:  # records say what a tuning chose
+        wanted = {name: value for name, value in wanted.items() if name not in TUNED_AXES}
     for axis in ("precision", "cuda_graphs", "workers"):  # records say what auto came to
-        if wanted[axis] == "auto":
+        if wanted.get(axis) == "auto":
             del wanted[axis]
     for _, row in rows.iterrows():
         if all(pd.isna(row[name]) if v is None else _is(row[name], v) for name, v in wanted.items()):

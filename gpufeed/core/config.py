@@ -46,6 +46,16 @@ RULES = (
 )
 
 
+def merged_config(config: Mapping, changes: Mapping) -> dict:
+    """Return a config with another merged over it, as `--configfile` does: dictionaries key by key."""
+    both = dict(config)
+    for key, value in changes.items():
+        old = config.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        both[key] = merged_config(old, value) if nested else value
+    return both
+
+
 def check(config: Mapping) -> None:
     """Raises GpufeedError at the first thing in the config that cannot be meant."""
     if error := first_error("config", config):

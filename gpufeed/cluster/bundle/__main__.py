@@ -8,7 +8,7 @@ import yaml
 
 from gpufeed.cluster.bundle import bundle_parts
 from gpufeed.cluster.bundle.contents import ROOT, seal, this_node
-from gpufeed.core.config import CONFIG
+from gpufeed.core.config import CONFIG, merged_config
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_checkout
@@ -31,7 +31,7 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     check_checkout(ROOT / "Makefile")
     config = read(CONFIG / "config.yaml")
     for path in configfiles:
-        config = bundle_parts.merged_config(config, read(path))
+        config = merged_config(config, read(path))
     wanted = bundle_parts.archives_of_run(config)  # a wrong config ends it before gigabytes were fetched
     requirements = bundle_parts.resolved_requirements(cuda)
     bundle_parts.collect_wheels(requirements, folder / "wheels")

@@ -86,16 +86,6 @@ def collect_wheels(requirements: list[str], folder: Path) -> None:
         partial.rmdir()
 
 
-def merged_config(config: Mapping, changes: Mapping) -> dict:
-    """A config with another merged over it, as `--configfile` does: dictionaries key by key."""
-    both = dict(config)
-    for key, value in changes.items():
-        old = config.get(key)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        both[key] = merged_config(old, value) if nested else value
-    return both
-
-
 def datasets_of_run(config: Mapping) -> set[str]:
     """The sources that `run` needs: those of cells, sweeps and builds, and those that these are made of."""
     plan, names = planned(config), []

@@ -11,6 +11,7 @@ import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.cluster.bundle import bundle_parts, contents
+from gpufeed.core.config import merged_config
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 
@@ -174,7 +175,7 @@ def test_a_config_is_merged_as_snakemake_does():
     theirs = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
     update_config(theirs, yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text()))
     demo = yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text())
-    assert bundle_parts.merged_config(SHIPPED, demo) == theirs
+    assert merged_config(SHIPPED, demo) == theirs
     assert SHIPPED["run"] != ["demo"]
 
 
@@ -184,7 +185,7 @@ def test_a_config_is_merged_as_snakemake_does():
 def test_the_archives_are_those_that_the_rules_would_download(config):
     """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
     changes = yaml.safe_load((REPOSITORY / "config" / config).read_text())
-    merged = bundle_parts.merged_config(SHIPPED, changes)
+    merged = merged_config(SHIPPED, changes)
     names = {file.name for file in bundle_parts.archives_of_run(merged)}
     expected = {
         "config.yaml": {"cifar-10-python.tar.gz", "tiny-imagenet-200.zip", *FASHION_MNIST_FILES},
@@ -198,7 +199,7 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
 
 
 def test_what_a_dataset_is_made_of_comes_too():
-    config = bundle_parts.merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
+    config = merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
     assert "mosaic_1024" in bundle_parts.datasets_of_run(config)
     assert "tiny_imagenet_40" in bundle_parts.datasets_of_run(config)  # by use_instead
 
@@ -226,7 +227,7 @@ def config_with(files: list[dict], tmp_path: Path) -> dict:
         "archives": [],
         "data": str(tmp_path / "data"),
     }
-    config = bundle_parts.merged_config(SHIPPED, changes)
+    config = merged_config(SHIPPED, changes)
     config["sources"]["tiny_imagenet"] = {"layout": "tiny_imagenet", "files": files}
     return config
 

@@ -2,20 +2,27 @@
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpufeed.core.errors import GpufeedError
+
 LOG = "snakemake.log"
 LOOK_S = 0.5
 PATIENCE_S = 60.0  # that Snakemake has to end its jobs, until it is killed
 STOPPED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-ANNOUNCED = re.compile(r"Expected minutes|No NVIDIA GPU on|Host memory:|own leaves out")  # see core.run_time_estimate
+ANNOUNCED = re.compile(
+    r"Expected minutes|No NVIDIA GPU on|Host memory:|own leaves out"
+)  # see core.run_time_estimate
 ROW = "  "  # begins each further line of the expected minutes
-REFUSED = re.compile(r"^found: .*\nexpected: .*\nwhat to do: .*$", re.MULTILINE)
-FAILED = re.compile(r"^.* failed: .*$|^\w*(?:Error|Exception)\b.*(?:\n(?! {4}).+)?", re.MULTILINE)
+REFUSED = re.compile(r"^found: .*\n(?:.*\n)*?expected: .*\n(?:.*\n)*?what to do: .*$", re.MULTILINE)
+# the last line of a traceback, without Snakemake's own, which say that there was one
+RAISED = re.compile(r"^(?!Rule|CalledProcess|Workflow)[A-Za-z_.]*(?:Error|Exception): .+$", re.MULTILINE)
+LOCKED = "LockException"
 
 
 class Interrupted(Exception):
@@ -70,8 +77,17 @@ class Run:
     def sentence(self) -> str:
         """Return what stopped the run, from its log."""
         text = self.log.read_text(errors="replace")
-        for pattern in (REFUSED, FAILED):
-            if found := dict.fromkeys(match[0].strip() for match in pattern.finditer(text)):
+        if LOCKED in text:
+            unlock = shlex.join([*self.command, "--unlock"])
+            return str(
+                GpufeedError(
+                    f"the lock of another run in {Path.cwd()}",
+                    "one run at a time in a folder",
+                    f"wait for it; if none runs, the last one was killed: {unlock}",
+                )
+            )
+        for pattern in (REFUSED, RAISED):
+            if found := dict.fromkeys(match[0] for match in pattern.finditer(text)):
                 return "\n".join(found)
         return (text.strip().splitlines() or ["Snakemake ended without a word"])[-1]
 
@@ -83,7 +99,8 @@ def stopping() -> Iterator[None]:
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
 
-    before = {number: signal.signal(number, interrupt) for number in STOPPED}
+    heard = [number for number in STOPPED if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
+    before = {number: signal.signal(number, interrupt) for number in heard}
     try:
         yield
     finally:

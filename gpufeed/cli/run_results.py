@@ -51,6 +51,11 @@ def said(path: Path) -> str:
     return f"{name} {record['status']}: {record['sentence']}"
 
 
+def any_failed(records: Iterable[Path]) -> bool:
+    """Return whether a repeat ended in an error; one that its node lacks something for is skipped."""
+    return any(json.loads(path.read_text())["status"] == "failed" for path in records if path.exists())
+
+
 def summary(records: Sequence[Path], results: Path) -> str:
     """Return the advice, the leaderboard, what was not measured and where the report is."""
     there = [path for path in records if path.exists()]
@@ -87,7 +92,10 @@ def leaderboard(records: Iterable[Path]) -> list[str]:
 
 def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a row of the table: the loader from the left, all else from the right."""
-    parts = [f"{text:<{width}}" if n == 1 else f"{text:>{width}}" for n, (text, width) in enumerate(zip(row, widths))]
+    parts = [
+        f"{text:<{width}}" if n == 1 else f"{text:>{width}}"
+        for n, (text, width) in enumerate(zip(row, widths))
+    ]
     return "  ".join(parts).rstrip()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import yaml
 
 from gpufeed.cli import run_config, run_process, run_results
-from gpufeed.core.config import CONFIG
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.folders import check_checkout
@@ -29,16 +28,27 @@ def parser() -> argparse.ArgumentParser:
     )
     found.add_argument("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
     found.add_argument(
-        "--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (default: resnet18)"
+        "--model",
+        metavar="REF",
+        help="a name, torchvision:NAME, timm:NAME or path.py:attribute (default: resnet18)",
     )
     found.add_argument(
-        "--size", type=positive, metavar="N", help="pixels of a side that the model sees (default: 224, or the model's)"
+        "--size",
+        type=positive,
+        metavar="N",
+        help="pixels of a side that the model sees (default: 224, or the model's)",
     )
     found.add_argument("--batch-size", type=positive, metavar="N", help="images a step (default: 128)")
-    found.add_argument("--steps", type=positive, metavar="N", help="steps of a repeat, at least (default: 200)")
-    found.add_argument("--limit", type=positive, metavar="N", help="images to use at most (default: 20000 of a folder)")
+    found.add_argument(
+        "--steps", type=positive, metavar="N", help="steps of a repeat, at least (default: 200)"
+    )
+    found.add_argument(
+        "--limit", type=positive, metavar="N", help="images to use at most (default: 20000 of a folder)"
+    )
     found.add_argument("--quick", action="store_true", help="the four likeliest loaders, each once")
-    found.add_argument("--loaders", nargs="+", metavar="LOADER", help="these alone, by name or path.py:attribute")
+    found.add_argument(
+        "--loaders", nargs="+", metavar="LOADER", help="these alone, by name or path.py:attribute"
+    )
     found.add_argument("--cores", type=positive, metavar="N", help="CPU cores to use (default: all)")
     found.add_argument(
         "--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (default: 1)"
@@ -77,10 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--configfile", str(path)]
-    command += ["--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}", "--keep-going", "--rerun-incomplete"]
+    command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
+    command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
     print(f"config: {path}\nlog:    {path.with_name(run_process.LOG)}", flush=True)
-    run = run_process.Run([*command, *(["--dry-run"] if asked.dry else [])], Path(results))
+    run = run_process.Run(command, Path(results))
     records = run_results.records_of(plan, Path(results))
     code = run.follow(run_results.Progress(records))
     if asked.dry and not code:
@@ -93,13 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)
     if not asked.dry:
         print(run_results.summary(records, Path(results)), flush=True)
-    return FAILED if code else DONE
+    return FAILED if code or run_results.any_failed(records) else DONE
+
+
+def command_of(config: Path) -> list[str]:
+    """Return the command that runs the workflow by hand, without what it may use of the machine."""
+    return [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--configfile", str(config)]
 
 
 def write_config(path: Path, changes: dict, words: Sequence[str]) -> None:
     """Write the config that is run; raise GpufeedError where that cannot be."""
-    head = f"# Written by: gpufeed run {shlex.join(words)}\n# By hand: snakemake --cores all --resources gpu=1 "
-    head += f"--configfile {path}\n# It changes {CONFIG / 'config.yaml'}; config/README.md explains every key.\n"
+    head = f"# Written by: {shlex.join(['gpufeed', 'run', *words])}\n"
+    head += f"# By hand: {shlex.join(command_of(path))} --cores all --resources gpu=1\n"
+    head += "# It changes config/config.yaml; config/README.md explains every key.\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))

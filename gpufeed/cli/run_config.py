@@ -14,15 +14,15 @@ from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
 from gpufeed.core.image_listing import names_below
 from gpufeed.core.references import check, is_reference, short
-from gpufeed.core.registry import LOADERS, MODELS, is_made
+from gpufeed.core.registry import LOADERS, is_made
 
 EXPERIMENT = "own"  # of config/own.yaml
 HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice
 KINDS_OF_DATA = (
-    "a folder with CLASS/IMAGE, or with train/CLASS/IMAGE and val/CLASS/IMAGE; a name in `sources` of the config; "
-    "or a torch Dataset, path.py:attribute"
+    "a folder with CLASS/IMAGE, or with train/CLASS/IMAGE and val/CLASS/IMAGE; a name in `sources` of the "
+    "config; or a torch Dataset, path.py:attribute"
 )
 
 
@@ -61,7 +61,8 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
 def source_of(asked: Namespace, sources: Mapping[str, Any], limit: int) -> tuple[str, dict[str, Any]]:
     """Return the name of the images to measure, and what the config says of them.
 
-    limit: of a folder, where the command line has none. Raises GpufeedError for what is none of KINDS_OF_DATA.
+    limit: of a folder, where the command line has none. Raises GpufeedError for what is none of
+    KINDS_OF_DATA.
     """
     given, folder = str(asked.folder), Path(asked.folder).expanduser()
     limited = {"limit": asked.limit} if asked.limit else {}
@@ -112,9 +113,10 @@ def blocks_of(blocks: Mapping[str, dict], loaders: Iterable[str]) -> dict[str, d
 
 
 def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Return the plan of a run, and the folder of its results; raise GpufeedError for what cannot be measured.
+    """Return the plan of a run, and the folder of its results.
 
-    Nothing is prepared: references are tried, and the images of a folder listed.
+    Nothing is prepared: references are tried, and the images of a folder listed. Raises GpufeedError for what
+    cannot be measured.
     """
     whole = merged_config(config, changes)
     check_run_folder(Path.cwd(), CONFIG.parent)
@@ -143,7 +145,10 @@ def is_limit(cell: Cell) -> bool:
 
 
 def images_in(source: Mapping[str, Any]) -> int:
-    """Return how many images of a folder are trained on; raise GpufeedError for one that cannot be laid out."""
+    """Return how many images of a folder are trained on.
+
+    Raises GpufeedError for one that cannot be laid out.
+    """
     from gpufeed.datasets.image_folder import TRAIN, parse_options, placed  # numpy and pandas
 
     folder = Path(source["folder"]).expanduser()

@@ -79,7 +79,9 @@ def leaderboard(records: Iterable[Path]) -> list[str]:
         table, rank = [COLUMNS], 0
         for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
             rank += not row["last"]
-            share = "the limit" if row["last"] else wording.percent(row["ceiling_share"])
+            note = row["against_ceiling"]
+            note = f" ({note})" if note not in ("", "below") else ""
+            share = "the limit" if row["last"] else wording.percent(row["ceiling_share"]) + note
             low, high = (wording.count(row[f"images_per_s_{end}"]) for end in ("min", "max"))
             ends = f"{low} to {high}" if row["n_repeats"] > 1 else "-"
             name = "" if row["last"] else str(rank)
@@ -92,10 +94,8 @@ def leaderboard(records: Iterable[Path]) -> list[str]:
 
 def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a row of the table: the loader from the left, all else from the right."""
-    parts = [
-        f"{text:<{width}}" if n == 1 else f"{text:>{width}}"
-        for n, (text, width) in enumerate(zip(row, widths))
-    ]
+    sides = [">", "<", *">>>>"]
+    parts = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
     return "  ".join(parts).rstrip()
 
 

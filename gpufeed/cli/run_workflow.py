@@ -9,11 +9,12 @@ from pathlib import Path
 import yaml
 
 from gpufeed.cli import run_config, run_process, run_results
+from gpufeed.cli.run_process import INTERRUPTED
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.folders import check_checkout
 
-DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit codes; 130 is what shells say of an interrupt
+DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
 SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
 
 
@@ -21,42 +22,24 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     found = argparse.ArgumentParser(
         prog="gpufeed run",
-        description="Measures which loader feeds a model fastest with your images, on this machine, and how near "
-        "each is to the limit. The same command goes on where an earlier one stopped.",
-        epilog="Exit code: 0 if everything was measured or skipped with a reason, 1 if something failed, 2 if "
-        "the command cannot be run, 130 if it was interrupted.",
+        description="Measures which loader feeds a model fastest with your images on this machine, and how "
+        "near each is to the limit. The same command goes on where an earlier one stopped.",
+        epilog="Exit code: 0 if all was measured or skipped with a reason, 1 if something failed, 2 if the "
+        "command cannot be run, 130 if it was interrupted.",
     )
-    found.add_argument("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
-    found.add_argument(
-        "--model",
-        metavar="REF",
-        help="a name, torchvision:NAME, timm:NAME or path.py:attribute (default: resnet18)",
-    )
-    found.add_argument(
-        "--size",
-        type=positive,
-        metavar="N",
-        help="pixels of a side that the model sees (default: 224, or the model's)",
-    )
-    found.add_argument("--batch-size", type=positive, metavar="N", help="images a step (default: 128)")
-    found.add_argument(
-        "--steps", type=positive, metavar="N", help="steps of a repeat, at least (default: 200)"
-    )
-    found.add_argument(
-        "--limit", type=positive, metavar="N", help="images to use at most (default: 20000 of a folder)"
-    )
-    found.add_argument("--quick", action="store_true", help="the four likeliest loaders, each once")
-    found.add_argument(
-        "--loaders", nargs="+", metavar="LOADER", help="these alone, by name or path.py:attribute"
-    )
-    found.add_argument("--cores", type=positive, metavar="N", help="CPU cores to use (default: all)")
-    found.add_argument(
-        "--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (default: 1)"
-    )
-    found.add_argument(
-        "--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="(default: results/run)"
-    )
-    found.add_argument("--dry", action="store_true", help="write the config and say what would be measured")
+    add, number = found.add_argument, {"type": positive, "metavar": "N"}
+    add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
+    add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
+    add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
+    add("--batch-size", **number, help="images a step (128)")
+    add("--steps", **number, help="steps of a repeat, at least (200)")
+    add("--limit", **number, help="images to train on at most (20000 of a folder)")
+    add("--quick", action="store_true", help="the four likeliest loaders, each once")
+    add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
+    add("--cores", **number, help="CPU cores to use (all)")
+    add("--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (1)")
+    add("--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="results (results/run)")
+    add("--dry", action="store_true", help="write the config and say what would be measured")
     return found
 
 

@@ -341,12 +341,16 @@ def keep_quick(config: Mapping) -> None:
             experiment["repeats"] = 1
 
 
-def planned(config: Mapping) -> Plan:
-    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config."""
+def planned(config: Mapping, tried: bool = True) -> Plan:
+    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config.
+
+    tried: whether its references are imported, which takes a Python with torch; without, names of cells with
+    a model of timm are others.
+    """
     check(config)
     name_sources(config)
     keep_quick(config)
-    found = plan(config, Composer(config, answers(config)))
+    found = plan(config, Composer(config, answers(config) if tried else {}))
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
         if name in config["run"]:  # one that is not may be meant for another dataset of the name

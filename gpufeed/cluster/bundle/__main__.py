@@ -36,10 +36,13 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     requirements = bundle_parts.resolved_requirements(cuda)
     bundle_parts.collect_wheels(requirements, folder / "wheels")
     bundle_parts.collect_archives(config, folder / "archives")
+    code = bundle_parts.collect_plugins(config, folder / "plugins")
     seal(folder, this_node(cuda, ROOT))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
     print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")
     print(f"there: make setup CUDA={cuda} OFFLINE={folder}, and in the config archives: [{folder}/archives]")
+    if code:
+        print(f"copy into the folder of the run, too: {folder}/plugins/* ({', '.join(code)})")
 
 
 def read(path: Path) -> dict:

@@ -149,9 +149,9 @@ def images_in(source: Mapping[str, Any]) -> int:
 
     Raises GpufeedError for one that cannot be laid out.
     """
-    from gpufeed.datasets.image_folder import TRAIN, parse_options, placed  # numpy and pandas
+    from gpufeed.datasets.image_folder import TRAIN, parse_options, placed, within  # numpy and pandas
 
-    folder = Path(source["folder"]).expanduser()
+    folder, limit = Path(source["folder"]).expanduser(), source.get("limit")
     found = placed(names_below(folder), parse_options(source.get("options", {})), folder)
-    count = sum(split == TRAIN for split, *_ in found.places.values())
-    return min(count, source.get("limit") or count)
+    places = found.places if limit is None else within(found, limit)
+    return sum(split == TRAIN for split, *_ in places.values())

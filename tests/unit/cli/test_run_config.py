@@ -70,24 +70,23 @@ def test_a_folder_alone_is_what_the_shipped_config_measures(folder):
 def test_options_are_those_of_the_cells(folder):
     found = cells(
         *("My Images", "--model", "simple_cnn", "--size", "56", "--batch-size", "8", "--steps", "12"),
-        *("--gpus", "0", "--loaders", "spdl", "strips", "my_loader.py:Mine"),
+        *("--gpus", "0", "--loaders", "spdl", "strips", "dataloader_sync"),
     )
-    assert set(found) == {"spdl", "my_loader.py:Mine", "replay"}  # strips cut no windows
+    assert set(found) == {"spdl", "dataloader_sync", "replay"}  # strips cut no windows
     assert {cell.overrides for cell in found.values()} == {("recipe.size=56", "recipe.short_side=64")}
     assert {(cell.batch_size, cell.steps, cell.device) for cell in found.values()} == {(8, 12, "cpu")}
     assert found["spdl"].prefetch_factor == 4  # as shipped
-    assert (found["my_loader.py:Mine"].workers, found["my_loader.py:Mine"].persistent_workers) == (
-        "auto",
-        True,
-    )
+    blocks = changes("My Images", "--loaders", "my_loader.py:Mine")["experiments"]["own"]["blocks"]
+    assert set(blocks) == {"ceiling", "my_loader_mine"}
+    assert blocks["my_loader_mine"] == {"loader": "my_loader.py:Mine", "persistent_workers": True}
 
 
 def test_a_name_of_the_config_and_a_dataset_are_measured_too(folder):
-    assert changes("cifar10")["sources"] == {"cifar10": {}}
+    assert changes("cifar10")["sources"] == {}
     assert changes("cifar10", "--limit", "9")["sources"] == {"cifar10": {"limit": 9}}
-    found = changes("torchvision.datasets:FakeData")
-    assert found["sources"] == {"torchvision_datasets_fakedata": {"layout": "torchvision.datasets:FakeData"}}
-    assert found["experiments"]["own"]["common"]["dataset"] == "torchvision_datasets_fakedata"
+    found, name = changes("torchvision.datasets:FakeData"), "torchvision_datasets_fakedata"
+    assert found["sources"] == {name: {"layout": "torchvision.datasets:FakeData"}}
+    assert found["experiments"]["own"]["common"]["dataset"] == name
 
 
 IMAGES = ("My Images", "--batch-size", "8")
@@ -97,34 +96,25 @@ REFUSED = [  # words, found, expected, what to do
     (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
     (("empty",), "0 folders of classes", "two at least", "sort the images"),
     (("My Images",), "batch_size 128", "at most 48", "lower batch_size"),
-    ((*IMAGES, "--limit", "2"), "batch_size 8", "at most 2", "lower batch_size"),
+    ((*IMAGES, "--limit", "4"), "batch_size 8", "at most 4", "lower batch_size"),
+    ((*IMAGES, "--limit", "2"), "limit 2 for 4 classes", "at least 4", "raise `limit`"),
     ((*IMAGES, "--loaders", "dataloader_worker"), "'dataloader_worker'", "one of", "'dataloader_workers'"),
-    (
-        (*IMAGES, "--loaders", "strips"),
-        "no loader to measure: strips does not crop",
-        "one at least",
-        "--loaders",
-    ),
+    ((*IMAGES, "--loaders", "strips"), "no loader to measure: strips", "one at least", "--loaders"),
     ((*IMAGES, "--out", "my_model.py"), "my_model.py is a file", "a folder", "name another"),
     (("noise_224", "--limit", "9"), "--limit 9 for noise_224", "images in files", "leave --limit out"),
     # plug-ins, of which nothing is imported
-    (("my_dat.py:Data",), "no file my_dat.py", "a file of Python", "correct the path"),
+    (("my_dat.py:Data",), "no file my_dat.py", "a file of Python", "write 'my_model.py'"),
     (("timm:data",), "dataset 'timm:data'", "path.py:attribute", "code of yours"),
     ((*IMAGES, "--model", "mobilenet_v3_small"), "'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
     ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a file", "write 'my_model.py'"),
     ((*IMAGES, "--model", "no_such.module:net"), "no module no_such", "a module", "install the package"),
     ((*IMAGES, "--model", "broken.py:net"), "broken.py, line 1", "Python can read", "correct it"),
     ((*IMAGES, "--loaders", "my_loader.py:Misspelt"), "'raeds' in `entry`", "one of", "write 'reads'"),
-    ((*IMAGES, "--loaders", "my_loader.py:NoWindows"), "does not crop and resize", "one at", "--loaders"),
 ]
 TRIED = [  # what a process refuses that imports it
     ((*IMAGES, "--model", "timm:resnet5"), "model 'timm:resnet5'", "such as resnet50", "write 'timm:resnet5"),
-    (
-        (*IMAGES, "--model", "my_model.py:net"),
-        "my_model.py:net, which gives a tensor",
-        "(2, 10)",
-        "num_classes",
-    ),
+    ((*IMAGES, "--model", "my_model.py:net"), "which gives a tensor", "(2, 10)", "num_classes"),
+    ((*IMAGES, "--loaders", "my_loader.py:NoWindows"), "does not crop and resize", "one at", "--loaders"),
     ((*IMAGES, "--loaders", "my_loader.py:Unfinished"), "has no batches", "all its methods", "derive it"),
 ]
 

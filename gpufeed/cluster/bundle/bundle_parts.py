@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 
@@ -90,6 +91,7 @@ def collect_wheels(requirements: list[str], folder: Path) -> None:
 
 def datasets_of_run(config: Mapping) -> set[str]:
     """The sources that `run` needs: those of cells, sweeps and builds, and those that these are made of."""
+    config = deepcopy(config)  # planning names its Datasets in it
     plan, names = planned(config, tried=False), []
     for experiment in config["run"]:
         names += [cell.dataset for cell in plan.cells[experiment].values()]
@@ -107,7 +109,7 @@ def datasets_of_run(config: Mapping) -> set[str]:
 
 def plugins_of_run(config: Mapping) -> dict[str, Path]:
     """Return name -> file, of the code of one's own that `run` names: as the folder of a run must have it."""
-    cells = planned(config, tried=False).cells
+    cells = planned(deepcopy(config), tried=False).cells
     named = {
         name for run in config["run"] for cell in cells[run].values() for name in references_of(cell).values()
     }
@@ -134,7 +136,7 @@ def archives_of_run(config: Mapping) -> list[SourceFile]:
     """The archives of these sources, by name; raises GpufeedError where two of one name differ."""
     found: dict[str, SourceFile] = {}
     for name in sorted(datasets_of_run(config)):
-        for row in config["sources"][name].get("files", []):
+        for row in config["sources"].get(name, {}).get("files", []):  # a Dataset of a block has none
             file = SourceFile(**{**row, "urls": tuple(row.get("urls", ()))})
             if found.setdefault(file.name, file).sha256 != file.sha256:
                 raise GpufeedError(

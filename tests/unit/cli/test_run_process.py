@@ -62,7 +62,8 @@ def test_a_lock_is_told_with_the_command_that_takes_it_away(tmp_path):
 def test_a_signal_ends_the_process_and_those_that_it_has_started(tmp_path, number, monkeypatch):
     """Each ignores SIGINT, as no Snakemake does: after the patience they are killed."""
     monkeypatch.setattr(run_process, "PATIENCE_S", 0.5)
-    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(1, flush=True); time.sleep(99)"
+    code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    code += "; print(1, flush=True); time.sleep(99)"
     both = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}]); {code}"
     run, started, before = Run([sys.executable, "-c", both], tmp_path), [], signal.getsignal(number)
 

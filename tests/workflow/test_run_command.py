@@ -1,11 +1,8 @@
 """gpufeed run: one command from a folder of images, or a Dataset, to the leaderboard and the report."""
 
-import json
-import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
@@ -13,64 +10,16 @@ import psutil
 import pytest
 import yaml
 from process_fixtures import left_after, words
-from test_plugins_workflow import files_of_the_page
-from workflow_fixtures import ROOT, wait_until
+from run_fixtures import make_folder, measured, run, start
+from workflow_fixtures import wait_until
 
 pytestmark = pytest.mark.slow
-LOADER = """
-import time
-
-from gpufeed.loaders.dataloader import SyncLoader
-
-
-class Slow(SyncLoader):
-    entry = {"windows": "given", "decoders": ["pillow", "torchvision_cpu"]}
-
-    def batches(self, order):
-        for batch in super().batches(order):
-            time.sleep(0.01)
-            yield batch
-"""
 FEW = ("--size", "32", "--batch-size", "8", "--steps", "4", "--gpus", "0", "--quick")
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
-    """The folder of a run: code of one's own, and a config whose repeats end as planned."""
-    for name, text in {**files_of_the_page(), "slow_loader.py": LOADER}.items():
-        (tmp_path / name).write_text(text)
-    config = yaml.safe_load((ROOT / "config/config.yaml").read_text()) | {"least_s": 0, "telemetry": False}
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config/config.yaml").write_text(yaml.safe_dump({**config, "run": [], "experiments": {}}))
-    return tmp_path
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen:
-    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gpufeed", "run", *arguments],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(folder: Path, *arguments: str) -> str:
-    """What the command prints; its records and its report are there then."""
-    process = start(folder, *arguments)
-    out, err = process.communicate(timeout=500)
-    log = folder / "results/run/snakemake.log"
-    assert process.returncode == 0, out + err + (log.read_text()[-4000:] if log.exists() else "")
-    assert not err
-    return out
-
-
-def measured(folder: Path) -> set[tuple[str, str, str]]:
-    paths = (folder / "results/run/records").rglob("*.json")
-    records = [json.loads(path.read_text()) for path in paths]
-    return {(record["cell"]["loader"], record["cell"]["model"], record["status"]) for record in records}
+def folder(tmp_path):
+    return make_folder(tmp_path)
 
 
 def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, photographs):

@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 import yaml
+from compose_fixtures import DATA, ITEMS
 from config_fixtures import merged
 from data_fixtures import REPOSITORY
 from hypothesis import given, settings
@@ -295,34 +296,6 @@ def test_a_loader_by_reference_has_options_and_others_have_none():
     assert compose.for_hydra(["loader=resident"]) == ["loader=resident"]
     with pytest.raises(GpufeedError, match=r"loader.pause_ms on the command line[^$]*by reference"):
         compose.for_hydra(["loader=resident", "loader.pause_ms=3"])
-
-
-ITEMS = """
-from gpufeed.loaders.dataloader import SyncLoader
-
-
-class Items(SyncLoader):
-    entry = {"makes": True}
-
-    def __init__(self, request, *, pause_ms=0.0):
-        super().__init__(request)
-"""
-DATA = """
-import torch
-
-
-class Data:
-    targets = [0, 1] * 8
-
-    def __init__(self, size=16):
-        self.size = size
-
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        return torch.zeros(3, self.size, self.size, dtype=torch.uint8), index % 2
-"""
 
 
 @pytest.mark.slow

@@ -93,9 +93,8 @@ def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
     cell = compose.read_cell(tmp_path / "run/cell.yaml")
     assert (cell["dataset"], cell["loader"]) == ("data.Data", "items.py:Items")
     assert cell["hyper"]["loader"] == {"pause_ms": 3}
-    assert (
-        (tmp_path / "run/cell.yaml").read_text().startswith(f"# python -m gpufeed.train {shlex.join(words)}")
-    )
+    said = (tmp_path / "run/cell.yaml").read_text()
+    assert said.startswith(f"# python -m gpufeed.train {shlex.join(words)}")
     saved = model_file.load(tmp_path / "run/model.pt")
     assert (len(saved.classes), saved.size) == (2, (24, 24))
     done = train_in(tmp_path, *words, "loader.pause_s=3", "hydra.run.dir=wrong")

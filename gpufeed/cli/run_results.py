@@ -3,10 +3,14 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpufeed.cli.run_config import EXPERIMENT
 from gpufeed.core.cells import Plan
 from gpufeed.core.repeats import again
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
 
@@ -58,23 +62,32 @@ def any_failed(records: Iterable[Path]) -> bool:
 
 def summary(records: Sequence[Path], results: Path) -> str:
     """Return the advice, the leaderboard, what was not measured and where the report is."""
-    there = [path for path in records if path.exists()]
-    lines = ["", *leaderboard([*there, *filter(Path.exists, map(again, there))])] if there else []
+    there, lines = [path for path in records if path.exists()], []
+    if there:
+        cells = cells_of([*there, *filter(Path.exists, map(again, there))])
+        lines = ["", *leaderboard(cells)]
     if (report := results / "report.html").exists():
         lines += ["", f"Report: {report.resolve().as_uri()}"]
     return "\n".join(lines)
 
 
-def leaderboard(records: Iterable[Path]) -> list[str]:
-    """Return the measured loaders, the fastest first, as the lines of a table; the limit is its last row."""
-    from gpufeed.report import tables, wording  # pandas
-    from gpufeed.report.find_results import steps_beside
-    from gpufeed.report.load_records import read_records, read_steps
+def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
+    """Return the table of the cells that have records (report.tables.cells)."""
+    from gpufeed.report import tables  # pandas
+    from gpufeed.report.load_records import read_records
 
-    records, lines = [*records], []
-    steps, _ = read_steps(path for path in map(steps_beside, records) if path.exists())
-    found = tables.cells(read_records(records), steps)
-    for rows in tables.tasks(found):
+    return tables.cells(read_records(records))
+
+
+def leaderboard(cells: "pd.DataFrame") -> list[str]:
+    """Return the measured loaders, the fastest first, as the lines of a table; the limit is its last row.
+
+    cells: of `cells_of`. Behind it a line for each cell without a finished repeat says why.
+    """
+    from gpufeed.report import tables, wording
+
+    lines = []
+    for rows in tables.tasks(cells):
         rows = rows.assign(label=wording.labels(rows), last=rows["loader"].map(tables.is_ceiling))
         table, rank = [COLUMNS], 0
         for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
@@ -89,7 +102,8 @@ def leaderboard(records: Iterable[Path]) -> list[str]:
             table.append((name, row["label"], rate, share, ends, n))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += [wording.task(rows), *(line_of(row, widths) for row in table)]
-    return [*lines, *not_measured(found)]
+    rest = cells[~cells["status"].isin(["done", "partly"])]
+    return [*lines, *(f"{row['loader']} {row['status']}: {row['sentence']}" for _, row in rest.iterrows())]
 
 
 def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
@@ -97,9 +111,3 @@ def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
     sides = [">", "<", *">>>>"]
     parts = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
     return "  ".join(parts).rstrip()
-
-
-def not_measured(cells) -> list[str]:
-    """Return a line for each cell without a finished repeat, and why."""
-    rest = cells[~cells["status"].isin(["done", "partly"])]
-    return [f"{row['loader']} {row['status']}: {row['sentence']}" for _, row in rest.iterrows()]

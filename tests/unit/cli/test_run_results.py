@@ -6,7 +6,7 @@ import shutil
 import pytest
 from data_fixtures import REPOSITORY
 
-from gpufeed.cli.run_results import Progress, any_failed, leaderboard, summary
+from gpufeed.cli.run_results import Progress, any_failed, cells_of, leaderboard, summary
 
 CELLS = {  # of published results
     "dataloader_workers": "tiny_imagenet_40-dataloader_workers-w16-torch-resnet18-auto-b256-graphs-8c915b74",
@@ -34,7 +34,7 @@ def test_the_fastest_is_first_and_the_limit_last(records):
         loader: sorted(json.loads(path.read_text())["throughput"]["images_per_s"] for path in paths)
         for loader, paths in records.items()
     }
-    task, heading, *rows = leaderboard([path for paths in records.values() for path in paths])
+    task, heading, *rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))
     assert task.startswith("resnet18 on tiny_imagenet_40, ")
     assert heading.split() == ["loader", "images/s", "of", "the", "limit", "range", "n"]
     assert [row.split()[0] for row in rows] == ["1", "2", "replay"]

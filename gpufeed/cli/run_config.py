@@ -7,10 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from gpufeed.core.cells import Cell, Plan, check_batch, check_names
 from gpufeed.core.config import CONFIG, merged_config, planned, read_hyper
 from gpufeed.core.config_schema import read_yaml
-from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.errors import GpufeedError, first_line, unknown
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
 from gpufeed.core.image_listing import names_below
 from gpufeed.core.references import check, is_reference, short
@@ -27,10 +29,24 @@ KINDS_OF_DATA = (
 
 
 def shipped_config() -> dict[str, Any]:
-    """Return config/config.yaml, that of the folder of the run where it has one, as the Snakefile does."""
+    """Return config/config.yaml, that of the folder of the run where it has one, as the Snakefile does.
+
+    Raises GpufeedError for one of another project.
+    """
     here = Path("config/config.yaml")
     path = here if here.exists() else CONFIG / "config.yaml"
-    return read_yaml(path.read_text(), str(path))
+    try:
+        found = read_yaml(path.read_text(encoding="utf-8"), str(path))
+        if isinstance(found, dict) and found.keys() >= {"sources", "experiments"}:
+            return found
+        why = "no `sources` and `experiments`"
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        why = first_line(error)
+    raise GpufeedError(
+        f"{path.absolute()}, which is no config of gpufeed ({why})",
+        "a folder without config/config.yaml, or with one of gpufeed",
+        "run it in another folder: images, models and loaders may be named by whole paths",
+    )
 
 
 def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,7 +61,7 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
     common = experiment["common"] | {"dataset": dataset}
     for key, value in (("model", asked.model), ("batch_size", asked.batch_size), ("steps", asked.steps)):
         common |= {key: value} if value is not None else {}
-    for loader in [*(asked.loaders or ())]:
+    for loader in asked.loaders or ():
         check_names({"dataset": dataset, "loader": loader}, HERE, [dataset])
     check_names({**common, "loader": "replay"}, HERE, [dataset])
     common["overrides"] = [overrides_of(common["model"], asked.size)]
@@ -67,7 +83,7 @@ def source_of(asked: Namespace, sources: Mapping[str, Any], limit: int) -> tuple
     given, folder = str(asked.folder), Path(asked.folder).expanduser()
     limited = {"limit": asked.limit} if asked.limit else {}
     if folder.is_dir():
-        name = re.sub(r"[^a-z0-9]+", "_", folder.resolve().name.lower()).strip("_")
+        name = plain(folder.resolve().name)
         name = name if re.match("[a-z]", name) and name not in sources else f"own_{name}".rstrip("_")
         return name, {"layout": "image_folder", "folder": str(folder), "limit": limit, **limited}
     if given in sources or is_reference(given):
@@ -80,12 +96,17 @@ def source_of(asked: Namespace, sources: Mapping[str, Any], limit: int) -> tuple
                 "a limit for images in files",
                 "leave --limit out, and let the Dataset have fewer items",
             )
-        name = given if given in sources else re.sub(r"[^a-z0-9]+", "_", short(given).lower())
+        name = given if given in sources else plain(short(given))
         return name, limited if given in sources else source
     if os.sep in given:
         raise GpufeedError(f"no folder {folder}", KINDS_OF_DATA, "correct its path, or mount what it lies on")
     error = unknown("folder or dataset", given, sources, HERE)
     raise GpufeedError(f"no folder {folder}, and no dataset of this name", KINDS_OF_DATA, error.remedy)
+
+
+def plain(name: str) -> str:
+    """Return a name of lower-case letters, digits and `_`, as the config has them."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
 
 def overrides_of(model: str, size: int | None) -> list[str]:
@@ -106,9 +127,9 @@ def blocks_of(blocks: Mapping[str, dict], loaders: Iterable[str]) -> dict[str, d
     there = {loader for block in kept.values() for loader in block["loader"]}
     for loader in loaders:
         if loader not in there:
-            entry, name = LOADERS[loader], re.sub(r"[^a-z0-9]+", "_", short(loader).lower()).strip("_")
+            entry = LOADERS[loader]
             block = {"loader": loader, "persistent_workers": entry.workers != "never" and not entry.anew}
-            kept[name] = block | ({"decoder": DECODER} if DECODER in entry.decoders else {})
+            kept[plain(short(loader))] = block | ({"decoder": DECODER} if DECODER in entry.decoders else {})
     return kept
 
 

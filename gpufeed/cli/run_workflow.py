@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if code:
         print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)
-    if not asked.dry:
-        print(run_results.summary(records, Path(results)), flush=True)
+    if not asked.dry and (said := run_results.summary(records, Path(results))):
+        print(said, flush=True)
     return FAILED if code or run_results.any_failed(records) else DONE
 
 

@@ -136,3 +136,14 @@ def test_a_copy_without_the_snakefile_says_what_to_do(folder, capsys, monkeypatc
     monkeypatch.setattr(run_workflow, "SNAKEFILE", folder / "Snakefile")
     assert run_workflow.main(IMAGES) == 2
     assert "git clone it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["model: {width: 3}\n", "a: [", "- 1"])
+def test_the_config_of_another_project_is_named(folder, capsys, text):
+    (folder / "config").mkdir()
+    (folder / "config/config.yaml").write_text(text)
+    assert run_workflow.main(IMAGES) == 2
+    found, expected, remedy = capsys.readouterr().err.strip().splitlines()
+    assert f"{folder}/config/config.yaml, which is no config of gpufeed" in found
+    assert "without config/config.yaml" in expected
+    assert "in another folder" in remedy

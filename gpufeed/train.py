@@ -13,7 +13,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gpufeed import __version__
-from gpufeed.core.compose import PRIMARY, Composed, offer, offer_references, refused, row, shipped
+from gpufeed.core.compose import (
+    PRIMARY,
+    Composed,
+    for_hydra,
+    from_hydra,
+    offer,
+    offer_references,
+    refused,
+    row,
+    shipped,
+)
 from gpufeed.core.config import GROUPS, HYPER, is_described
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import AUGMENTS, KINDS, LOADERS, MODELS, RECIPES, TRAINERS
@@ -57,6 +67,7 @@ def main(work: Callable[[Composed, str], None] | None = None) -> int:
         for group in GROUPS:
             offer({name: {} for name in KINDS[group] if not is_described(group, name)}, group)
         offer_references(sys.argv[1:])
+        sys.argv[1:] = for_hydra(sys.argv[1:])
         task()
     except Exception as error:
         if wanted or begun:  # a bug of ours; before that it is what the command line says
@@ -90,7 +101,7 @@ def composed(config: DictConfig) -> Composed:
     """What Hydra composed for this run."""
     about = HydraConfig.get()
     values = OmegaConf.to_container(config, resolve=True)
-    return Composed(values, dict(about.runtime.choices), tuple(about.overrides.task))
+    return from_hydra(values, about.runtime.choices, about.overrides.task)
 
 
 def train(found: Composed, folder: str) -> None:

@@ -48,7 +48,7 @@ from gpufeed.core.config_sources import check_of, check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_plugins import ask, parse_override, question, references_of
-from gpufeed.core.references import is_reference
+from gpufeed.core.references import is_reference, short
 from gpufeed.core.registry import DERIVED
 
 log = logging.getLogger("gpufeed")
@@ -69,6 +69,8 @@ SHARED |= {key: key for key in ("data_form", "least_download_kb_s")}
 SHARED |= {"data": "data_folder"}  # `data` is a group
 PLAIN_WORD = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z][\w.-]*", re.IGNORECASE)
 YAML_WIDTH = 110
+OPTIONS = "options."  # begins those of a Dataset in the group `data`
+LOADER_OPTIONS = "loader_options"  # Hydra's key for options of a loader by reference: `loader` is no group
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,40 @@ def offer_references(arguments: Iterable[str]) -> None:
     """Make the references of a command line choices of their groups, with the options that it gives them."""
     parsed = [parse_override(text) for text in arguments]
     for group, key, name in parsed:
-        if group in GROUPS and not key and is_reference(name):
-            offer({name: {key: value for of, key, value in parsed if of == group and key}}, group)
+        if key or not is_reference(name):
+            continue
+        given = {key: value for of, key, value in parsed if of == group and key}
+        if group in GROUPS:
+            offer({name: given}, group)
+        elif group == "data":
+            named = {key: value for key, value in given.items() if key.startswith(OPTIONS)}
+            options = {key.removeprefix(OPTIONS): value for key, value in named.items()}
+            offer({name: row({"sources": {name: {"layout": name, "options": options}}}, name)})
+
+
+def for_hydra(arguments: Iterable[str]) -> list[str]:
+    """Return a command line with options of a loader by reference, `loader.NAME=VALUE`, as Hydra takes them.
+
+    Raises GpufeedError for options of another loader, which has none.
+    """
+    texts = list(arguments)
+    of_loader = {key: value for group, key, value in map(parse_override, texts) if group == "loader"}
+    if not is_reference(of_loader.pop("", None)):
+        for option in of_loader:
+            raise GpufeedError(
+                f"loader.{option} on {HERE}",
+                "options of a loader by reference, such as loader=my_loader.py:Cached: others have none",
+                "remove it, or name such a loader",
+            )
+        return texts
+    return [re.sub(r"^loader\.", f"+{LOADER_OPTIONS}.", text) for text in texts]
+
+
+def from_hydra(values: Mapping[str, Any], choices: Mapping[str, str], texts: Iterable[str]) -> Composed:
+    """Return what Hydra composed of a command line, with that line as it was typed (see `for_hydra`)."""
+    kept = {key: value for key, value in values.items() if key != LOADER_OPTIONS}
+    typed = (re.sub(rf"^\+{LOADER_OPTIONS}\.", "loader.", text) for text in texts)
+    return Composed(kept, dict(choices), tuple(typed))
 
 
 def composed(arguments: Iterable[str]) -> Composed:
@@ -126,13 +160,13 @@ def composed(arguments: Iterable[str]) -> Composed:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    texts = tuple(arguments)
+    texts = for_hydra(arguments)
     try:
         with initialize_config_dir(str(HYPER), job_name=PRIMARY, version_base="1.3"):
-            found = compose(PRIMARY, overrides=list(texts), return_hydra_config=True)
-        choices = dict(found.hydra.runtime.choices)
+            found = compose(PRIMARY, overrides=texts, return_hydra_config=True)
         values = {key: found[key] for key in found if key != "hydra"}
-        return Composed(OmegaConf.to_container(OmegaConf.create(values), resolve=True), choices, texts)
+        plain = OmegaConf.to_container(OmegaConf.create(values), resolve=True)
+        return from_hydra(plain, found.hydra.runtime.choices, texts)
     except (HydraException, OmegaConfBaseException) as error:
         raise refused(error) from error
 
@@ -178,7 +212,7 @@ def cell_from(
             raise GpufeedError(
                 f"not one {group} on {HERE}", f"one option of the group {group}", f"--multirun {group}=A,B"
             )
-    values, dataset = found.values, found.choices["data"]
+    values, dataset = found.values, short(found.choices["data"])
     known = {"data", *GROUPS, *read_primary()} - {"defaults", "hydra"}
     if extra := sorted(set(values) - known):  # such as +epoch=5
         raise unknown("key", extra[0], known, HERE)
@@ -213,7 +247,9 @@ def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device:
     blocks = {"title": BY_HAND, "question": "", "blocks": {"hand": axes}}
     trial = {**config, "device": device, "run": [BY_HAND], "use_instead": {}}
     trial |= {ours: values[theirs] for ours, theirs in SHARED.items()}
-    trial |= {"sources": {**config["sources"], dataset: source}, "experiments": {BY_HAND: blocks}}
+    # of a reference the schema would refuse the name
+    checked = BY_HAND if is_reference(source["layout"]) else dataset
+    trial |= {"sources": {**config["sources"], checked: source}, "experiments": {BY_HAND: blocks}}
     for axis, value in axes.items():
         if isinstance(value, list):  # a block of the config may have several
             raise GpufeedError(
@@ -221,6 +257,7 @@ def trial_of(config: Mapping, dataset: str, values: Mapping, axes: dict, device:
             )
     if error := first_error("config", trial):
         raise explain(error, HERE, as_typed(list(error.absolute_path)), lists=False)
+    trial["sources"] = {**config["sources"], dataset: source}
     check_names(axes, HERE, trial["sources"])
     check_source(source, "data")
     if source["layout"] in DERIVED:
@@ -262,7 +299,7 @@ def number(key: str, asked: object, remedy: str, also: str = "") -> int:
 
 def changes_of(texts: Iterable[str]) -> tuple[str, ...]:
     """The overrides of hyper-parameters among those of a command line, as a cell keeps them."""
-    pattern = re.compile(rf"(?:{'|'.join(GROUPS)})\.(?!(?:{'|'.join(PLACE)})=)")
+    pattern = re.compile(rf"(?:loader|{'|'.join(GROUPS)})\.(?!(?:{'|'.join(PLACE)})=)")
     return tuple(text for text in texts if pattern.match(text))
 
 
@@ -330,9 +367,11 @@ def restored(identity: Mapping) -> Cell:
 
 def by_hand(cell: Cell, config: Mapping) -> str:
     """Return in words the command that trains a planned cell by hand. config: of the run that planned it."""
-    known, source = shipped(), row(config, cell.dataset)
+    known, source, said = shipped(), row(config, cell.dataset), arguments_of(cell)
+    if is_reference(layout := source["layout"]):
+        known, said = {"sources": {cell.dataset: {"layout": layout}}}, [f"data={layout}", *said[1:]]
     changes = made_of(source, row(known, cell.dataset) if cell.dataset in known["sources"] else None)
-    return in_words(cell, [*arguments_of(cell), *(changes or [])], source if changes is None else None)
+    return in_words(cell, [*said, *(changes or [])], source if changes is None else None)
 
 
 def in_words(cell: Cell, arguments: list[str], source: Mapping | None) -> str:

@@ -48,6 +48,16 @@ RULES = (
 )
 
 
+def merged_config(config: Mapping, changes: Mapping) -> dict:
+    """Return a config with another merged over it, as `--configfile` does: dictionaries key by key."""
+    both = dict(config)
+    for key, value in changes.items():
+        old = config.get(key)
+        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
+        both[key] = merged_config(old, value) if nested else value
+    return both
+
+
 def check(config: Mapping) -> None:
     """Raises GpufeedError at the first thing in the config that cannot be meant."""
     if error := first_error("config", config):
@@ -333,12 +343,16 @@ def keep_quick(config: Mapping) -> None:
             experiment["repeats"] = 1
 
 
-def planned(config: Mapping) -> Plan:
-    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config."""
+def planned(config: Mapping, tried: bool = True) -> Plan:
+    """Checks a config and returns all its cells; of one with `quick: true`, what that keeps in the config.
+
+    tried: whether its references are imported, which takes a Python with torch; without, names of cells with
+    a model of timm are others.
+    """
     check(config)
     name_sources(config)
     keep_quick(config)
-    found = plan(config, Composer(config, answers(config)))
+    found = plan(config, Composer(config, answers(config) if tried else {}))
     for name, cells in found.cells.items():
         check_evaluation(config, cells.values())
         if name in config["run"]:  # one that is not may be meant for another dataset of the name

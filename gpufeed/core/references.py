@@ -131,12 +131,24 @@ def code_of(references: Iterable[str]) -> dict[str, str]:
     Comments, docstrings and layout do not count. Files are called as seen from where their imports begin.
     Raises GpufeedError for a file that is no Python.
     """
-    found = {}
-    for reference in references:
-        if (path := source_file(reference)) is not None:
-            depth = 0 if is_file(reference) else split(reference)[0].count(".") + (path.name == "__init__.py")
-            found |= closure(path.absolute(), path.absolute().parents[depth])
-    return found
+    places = [place for reference in references if (place := place_of(reference))]
+    return {name: digest for place in places for name, digest in closure(*place).items()}
+
+
+def place_of(reference: str) -> tuple[Path, Path] | None:
+    """Return the file of one's own that a reference names, and the folder where its imports begin."""
+    if (path := source_file(reference)) is None:
+        return None
+    depth = 0 if is_file(reference) else split(reference)[0].count(".") + (path.name == "__init__.py")
+    return path.absolute(), path.absolute().parents[depth]
+
+
+def files_of(reference: str) -> dict[str, Path]:
+    """Return name -> file, of what a reference names and imports: as the folder of a run must have them."""
+    if (place := place_of(reference)) is None:
+        return {}
+    below = Path(split(reference)[0]).parent if is_file(reference) else Path()
+    return {(below / name).as_posix(): place[1] / name for name in closure(*place)}
 
 
 def closure(first: Path, root: Path) -> dict[str, str]:

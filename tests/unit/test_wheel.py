@@ -42,6 +42,7 @@ def scratch_environment(folder):
         ("preflight", ["--site", "pace-ice"]),
         ("cluster.bundle", ["folder", "--cuda", "13"]),
         ("cluster.bundle.check", ["folder", "13"]),
+        ("__main__", ["run", "folder"]),
     ],
 )
 def test_what_needs_the_repository_says_so_where_pip_installed_the_package_alone(tmp_path, module, arguments):

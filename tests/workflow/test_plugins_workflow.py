@@ -1,10 +1,10 @@
 """What docs/plugins.md shows, through the workflow: each from one line of a config."""
 
 import json
-import re
 
 import pytest
-from workflow_fixtures import ROOT, SHORT
+from run_fixtures import files_of_the_page
+from workflow_fixtures import SHORT
 
 pytestmark = pytest.mark.slow
 EXPERIMENT = SHORT["experiments"]["tiny"]
@@ -24,12 +24,6 @@ BLOCKS = {
         "overrides": [["model.width=4", "loader.pause_ms=3", "augment.least=0.25"]],
     },
 }
-
-
-def files_of_the_page() -> dict[str, str]:
-    """The files that docs/plugins.md shows, by name."""
-    text = (ROOT / "docs/plugins.md").read_text()
-    return dict(re.findall(r"^```python\n# (my_\w+\.py)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
 
 
 def test_what_the_page_shows_is_measured_and_an_edit_measures_again(measured, monkeypatch):

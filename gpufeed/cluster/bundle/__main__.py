@@ -8,7 +8,7 @@ import yaml
 
 from gpufeed.cluster.bundle import bundle_parts
 from gpufeed.cluster.bundle.contents import ROOT, seal, this_node
-from gpufeed.core.config import CONFIG
+from gpufeed.core.config import CONFIG, merged_config
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import check_checkout
@@ -31,15 +31,18 @@ def pack(folder: Path, cuda: str, configfiles: list[Path]) -> None:
     check_checkout(ROOT / "Makefile")
     config = read(CONFIG / "config.yaml")
     for path in configfiles:
-        config = bundle_parts.merged_config(config, read(path))
+        config = merged_config(config, read(path))
     wanted = bundle_parts.archives_of_run(config)  # a wrong config ends it before gigabytes were fetched
     requirements = bundle_parts.resolved_requirements(cuda)
     bundle_parts.collect_wheels(requirements, folder / "wheels")
     bundle_parts.collect_archives(config, folder / "archives")
+    code = bundle_parts.collect_plugins(config, folder / "plugins")
     seal(folder, this_node(cuda, ROOT))
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 2**30
     print(f"{folder}: {len(requirements)} packages and {len(wanted)} archives, {size:.1f} GiB")
     print(f"there: make setup CUDA={cuda} OFFLINE={folder}, and in the config archives: [{folder}/archives]")
+    if code:
+        print(f"copy into the folder of the run, too: {folder}/plugins/* ({', '.join(code)})")
 
 
 def read(path: Path) -> dict:

@@ -1,4 +1,4 @@
-"""The two parts of a bundle, each brought into one folder: wheels of a stack, and archives of a run."""
+"""The parts of a bundle, each brought into one folder: wheels of a stack, archives and code of a run."""
 
 import os
 import re
@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from gpufeed.core.config import planned
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_builds import planned_builds
 from gpufeed.core.plan_decoding import settings as sweep_settings
+from gpufeed.core.plan_plugins import references_of
+from gpufeed.core.references import files_of
 from gpufeed.core.registry import DERIVED
 from gpufeed.datasets.download import SourceFile, fetch, sha256_of
 
@@ -86,19 +89,10 @@ def collect_wheels(requirements: list[str], folder: Path) -> None:
         partial.rmdir()
 
 
-def merged_config(config: Mapping, changes: Mapping) -> dict:
-    """A config with another merged over it, as `--configfile` does: dictionaries key by key."""
-    both = dict(config)
-    for key, value in changes.items():
-        old = config.get(key)
-        nested = isinstance(old, Mapping) and isinstance(value, Mapping)
-        both[key] = merged_config(old, value) if nested else value
-    return both
-
-
 def datasets_of_run(config: Mapping) -> set[str]:
     """The sources that `run` needs: those of cells, sweeps and builds, and those that these are made of."""
-    plan, names = planned(config), []
+    config = deepcopy(config)  # planning names its Datasets in it
+    plan, names = planned(config, tried=False), []
     for experiment in config["run"]:
         names += [cell.dataset for cell in plan.cells[experiment].values()]
         names += (sweep_settings(config, experiment) or {}).get("datasets", [])
@@ -113,11 +107,36 @@ def datasets_of_run(config: Mapping) -> set[str]:
     return found
 
 
+def plugins_of_run(config: Mapping) -> dict[str, Path]:
+    """Return name -> file, of the code of one's own that `run` names: as the folder of a run must have it."""
+    cells = planned(deepcopy(config), tried=False).cells
+    named = {
+        name for run in config["run"] for cell in cells[run].values() for name in references_of(cell).values()
+    }
+    return {name: file for reference in sorted(named) for name, file in files_of(reference).items()}
+
+
+def collect_plugins(config: Mapping, folder: Path) -> list[str]:
+    """Copy the code of one's own into the folder, in place of what was there; return the names of its files.
+
+    Files outside of the folder of the run stay where they are, which is printed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    found = plugins_of_run(config)
+    outside = [name for name in found if Path(name).is_absolute() or name.startswith(("~", ".."))]
+    for name in sorted(found.keys() - outside):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found[name], folder / name)
+    if outside:
+        print(f"not packed, since the config names them by a path of this node: {', '.join(sorted(outside))}")
+    return sorted(found.keys() - outside)
+
+
 def archives_of_run(config: Mapping) -> list[SourceFile]:
     """The archives of these sources, by name; raises GpufeedError where two of one name differ."""
     found: dict[str, SourceFile] = {}
     for name in sorted(datasets_of_run(config)):
-        for row in config["sources"][name].get("files", []):
+        for row in config["sources"].get(name, {}).get("files", []):  # a Dataset of a block has none
             file = SourceFile(**{**row, "urls": tuple(row.get("urls", ()))})
             if found.setdefault(file.name, file).sha256 != file.sha256:
                 raise GpufeedError(

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SUMS = "SHA256SUMS"  # as sha256sum writes and reads it
 ABOUT = "bundle.json"
 COPY = "copy the folder again, by rsync -a --checksum"
-PARTS = ("archives", "wheels")
+PARTS = ("archives", "plugins", "wheels")
 
 
 def sha256(path: Path) -> str:
@@ -44,7 +44,7 @@ def this_node(cuda: str, root: Path = ROOT) -> dict[str, str]:
 def seal(folder: Path, about: dict[str, str]) -> None:
     """Writes bundle.json, then the checksums of all files: what has them is whole."""
     (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
-    files = [folder / ABOUT, *(path for part in PARTS for path in sorted((folder / part).glob("*")))]
+    files = [folder / ABOUT, *(path for part in PARTS for path in sorted((folder / part).rglob("*")))]
     lines = [f"{sha256(path)}  {path.relative_to(folder)}\n" for path in files if path.is_file()]
     partial = folder / f".{SUMS}.partial"
     partial.write_text("".join(lines))

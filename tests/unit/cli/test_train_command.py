@@ -15,7 +15,7 @@ from importlib.metadata import version
 import pytest
 import torch
 import yaml
-from compose_fixtures import ROOT, TINY, start_in, train_in
+from compose_fixtures import DATA, ITEMS, ROOT, TINY, start_in, train_in
 from data_fixtures import REPOSITORY
 from workflow_fixtures import wait_until
 
@@ -80,6 +80,26 @@ def test_one_command_prepares_trains_and_keeps_a_model_that_predicts(tmp_path):
     )
     assert asked.returncode == 0, asked.stderr
     assert len(json.loads(asked.stdout)[0]["classes"]) == 3
+
+
+@pytest.mark.slow
+def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
+    (tmp_path / "items.py").write_text(ITEMS)
+    (tmp_path / "data.py").write_text(DATA)
+    words = ["data=data.py:Data", "data.options.size=24", "loader=items.py:Items", "loader.pause_ms=3"]
+    words += ["trainer=plain", "trainer.accelerator=cpu", "model=simple_cnn", "batch_size=8", "steps=4"]
+    done = train_in(tmp_path, *words, "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    cell = compose.read_cell(tmp_path / "run/cell.yaml")
+    assert (cell["dataset"], cell["loader"]) == ("data.Data", "items.py:Items")
+    assert cell["hyper"]["loader"] == {"pause_ms": 3}
+    said = (tmp_path / "run/cell.yaml").read_text()
+    assert said.startswith(f"# python -m gpufeed.train {shlex.join(words)}")
+    saved = model_file.load(tmp_path / "run/model.pt")
+    assert (len(saved.classes), saved.size) == (2, (24, 24))
+    done = train_in(tmp_path, *words, "loader.pause_s=3", "hydra.run.dir=wrong")
+    assert done.returncode == 2
+    assert "write 'pause_ms' instead" in done.stderr
 
 
 @pytest.mark.slow

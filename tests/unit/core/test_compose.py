@@ -10,6 +10,7 @@ from functools import cache
 
 import pytest
 import yaml
+from compose_fixtures import DATA, ITEMS
 from config_fixtures import merged
 from data_fixtures import REPOSITORY
 from hypothesis import given, settings
@@ -27,6 +28,7 @@ from gpufeed.core.compose import (
     composed,
     hydra_value,
     offer,
+    offer_references,
     read_primary,
     restored,
     row,
@@ -282,3 +284,37 @@ def test_values_of_a_composed_command_are_plain_data():
         "trainer": found.choices["trainer"],
         "augment": "torch",
     }
+
+
+def test_a_loader_by_reference_has_options_and_others_have_none():
+    typed = ["loader=my_loader.py:Cached", "loader.pause_ms=3", "model.width=4", "batch_size=8"]
+    taken = compose.for_hydra(typed)
+    assert taken == [typed[0], "+loader_options.pause_ms=3", *typed[2:]]
+    found = compose.from_hydra({"batch_size": 8, "loader_options": {"pause_ms": 3}}, {}, taken)
+    assert found == Composed({"batch_size": 8}, {}, tuple(typed))
+    assert changes_of(found.texts) == ("loader.pause_ms=3", "model.width=4")
+    assert compose.for_hydra(["loader=resident"]) == ["loader=resident"]
+    with pytest.raises(GpufeedError, match=r"loader.pause_ms on the command line[^$]*by reference"):
+        compose.for_hydra(["loader=resident", "loader.pause_ms=3"])
+
+
+@pytest.mark.slow
+def test_a_cell_with_a_dataset_and_a_loader_of_files_comes_from_its_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "items.py").write_text(ITEMS)
+    (tmp_path / "data.py").write_text(DATA)
+    block = {"dataset": "data.py:Data", "loader": "items.py:Items", "batch_size": 8, "steps": 4}
+    block |= {"augment": "torch", "overrides": [["loader.pause_ms=3", "trainer.learning_rate=0.02"]]}
+    experiment = {"title": "t", "question": "q", "blocks": {"b": block}}
+    config = copy.deepcopy({**shipped(), "run": ["train"], "experiments": {"train": experiment}})
+    (planned_cell,) = planned(config).cells["train"].values()
+    words = shlex.split(by_hand(planned_cell, config).partition("gpufeed.train")[2].replace("\\\n", " "))
+    assert words[0] == "data=data.py:Data"
+    offer_references(words)
+    cell = cell_from(composed(words), shipped())
+    assert cell.identity() == planned_cell.identity()
+    assert cell.dataset == "data.Data"
+    assert cell.hyper["loader"] == {"pause_ms": 3}
+    assert set(cell.hyper["code"]) == {"items.py"}
+    with_options = cell_from(composed([*words, "++data.options.size=32"]), shipped())
+    assert with_options.source == {**cell.source, "options": {"size": 32}}

@@ -11,8 +11,10 @@ import yaml
 from data_fixtures import REPOSITORY
 
 from gpufeed.cluster.bundle import bundle_parts, contents
+from gpufeed.core.config import merged_config
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.references import files_of
 
 SHIPPED = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
 H200 = yaml.safe_load((REPOSITORY / "config/h200.yaml").read_text())
@@ -174,7 +176,7 @@ def test_a_config_is_merged_as_snakemake_does():
     theirs = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
     update_config(theirs, yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text()))
     demo = yaml.safe_load((REPOSITORY / "config/demo.yaml").read_text())
-    assert bundle_parts.merged_config(SHIPPED, demo) == theirs
+    assert merged_config(SHIPPED, demo) == theirs
     assert SHIPPED["run"] != ["demo"]
 
 
@@ -184,7 +186,7 @@ def test_a_config_is_merged_as_snakemake_does():
 def test_the_archives_are_those_that_the_rules_would_download(config):
     """Everything that any experiment of `run` reads, by the rule that says what a dataset is made of."""
     changes = yaml.safe_load((REPOSITORY / "config" / config).read_text())
-    merged = bundle_parts.merged_config(SHIPPED, changes)
+    merged = merged_config(SHIPPED, changes)
     names = {file.name for file in bundle_parts.archives_of_run(merged)}
     expected = {
         "config.yaml": {"cifar-10-python.tar.gz", "tiny-imagenet-200.zip", *FASHION_MNIST_FILES},
@@ -198,7 +200,7 @@ def test_the_archives_are_those_that_the_rules_would_download(config):
 
 
 def test_what_a_dataset_is_made_of_comes_too():
-    config = bundle_parts.merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
+    config = merged_config(SHIPPED, H200 | {"run": ["gpu_decoding"]})
     assert "mosaic_1024" in bundle_parts.datasets_of_run(config)
     assert "tiny_imagenet_40" in bundle_parts.datasets_of_run(config)  # by use_instead
 
@@ -226,7 +228,7 @@ def config_with(files: list[dict], tmp_path: Path) -> dict:
         "archives": [],
         "data": str(tmp_path / "data"),
     }
-    config = bundle_parts.merged_config(SHIPPED, changes)
+    config = merged_config(SHIPPED, changes)
     config["sources"]["tiny_imagenet"] = {"layout": "tiny_imagenet", "files": files}
     return config
 
@@ -254,3 +256,30 @@ def test_an_archive_that_the_workflow_has_downloaded_is_copied(tmp_path):
 def test_an_archive_that_nobody_has_is_named(tmp_path):
     with pytest.raises(GpufeedError, match=r"no folder of archives for a\.zip|no a\.zip in"):
         bundle_parts.collect_archives(config_with([row(b"images")], tmp_path), tmp_path / "bundle")
+
+
+def test_the_code_that_a_config_names_is_packed_with_what_it_imports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    files = ["nets/my_net.py", "nets/parts.py", "my_data.py", "package/loader.py", "other.py"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("import parts\n" if name == files[0] else f"# {name}\n")
+    block = {"dataset": "my_data.py:Data", "steps": 4, "loader": "dataloader_sync", "batch_size": 8}
+    block["model"] = ["nets/my_net.py:net", f"{tmp_path}/other.py:net", "timm:resnet50"]
+    experiment = {"title": "t", "question": "q", "blocks": {"b": block}}
+    config = merged_config(SHIPPED, {"run": ["mine"], "experiments": {"mine": experiment}})
+    (tmp_path / "bundle/plugins").mkdir(parents=True)
+    (tmp_path / "bundle/plugins/before.py").write_text("")
+    assert bundle_parts.archives_of_run(config) == []
+    packed = bundle_parts.collect_plugins(config, tmp_path / "bundle/plugins")
+    assert packed == ["my_data.py", "nets/my_net.py", "nets/parts.py"]
+    found = {path for path in (tmp_path / "bundle/plugins").rglob("*") if path.is_file()}
+    assert found == {tmp_path / "bundle/plugins" / name for name in packed}
+    said = capsys.readouterr().out
+    assert f"not packed, since the config names them by a path of this node: {tmp_path}/other.py" in said
+    contents.seal(tmp_path / "bundle", contents.this_node("12"))
+    assert contents.check(tmp_path / "bundle", "12") == 4
+    (tmp_path / "bundle/plugins/nets/parts.py").write_text("x = 1\n")
+    with pytest.raises(GpufeedError, match=r"plugins/nets/parts\.py"):
+        contents.check(tmp_path / "bundle", "12")
+    assert files_of("package.loader:Loader") == {"package/loader.py": tmp_path / "package/loader.py"}

@@ -1,0 +1,113 @@
+"""What `gpufeed run` prints of results: a line for each repeat that has ended, then the leaderboard."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpufeed.cli.run_config import EXPERIMENT
+from gpufeed.core.cells import Plan
+from gpufeed.core.repeats import again
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
+
+
+def records_of(plan: Plan, results: Path) -> list[Path]:
+    """Return the records that a run plans."""
+    folder, cells = results / "records" / EXPERIMENT, plan.cells[EXPERIMENT]
+    return [folder / cell / f"{repeat}.json" for repeat in range(plan.repeats[EXPERIMENT]) for cell in cells]
+
+
+class Progress:
+    """Prints a line for each record that is written from now on."""
+
+    def __init__(self, records: Iterable[Path]):
+        self.left = {path: changed(path) for path in records}
+        self.count, self.done = len(self.left), 0
+        if there := sum(before is not None for before in self.left.values()):
+            print(f"{there} of {self.count} repeats were measured before", flush=True)
+
+    def __call__(self) -> None:
+        for path, before in [*self.left.items()]:
+            if changed(path) not in (None, before):
+                del self.left[path]
+                self.done += 1
+                print(f"[{self.done}/{self.count}] {said(path)}", flush=True)
+
+
+def changed(path: Path) -> int | None:
+    """Return when a file was written; None if it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def said(path: Path) -> str:
+    """Return what a record says of its repeat, in a line."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    name = record["cell"]["loader"]
+    if record["status"] == "done":
+        return f"{name}: {record['throughput']['images_per_s']:,.0f} images/s"
+    return f"{name} {record['status']}: {record['sentence']}"
+
+
+def any_failed(records: Iterable[Path]) -> bool:
+    """Return whether a repeat ended in an error; one that its node lacks something for is skipped."""
+    return any(json.loads(path.read_text())["status"] == "failed" for path in records if path.exists())
+
+
+def summary(records: Sequence[Path], results: Path) -> str:
+    """Return the advice, the leaderboard, what was not measured and where the report is."""
+    there, lines = [path for path in records if path.exists()], []
+    if there:
+        cells = cells_of([*there, *filter(Path.exists, map(again, there))])
+        lines = ["", *leaderboard(cells)]
+    if (report := results / "report.html").exists():
+        lines += ["", f"Report: {report.resolve().as_uri()}"]
+    return "\n".join(lines)
+
+
+def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
+    """Return the table of the cells that have records (report.tables.cells)."""
+    from gpufeed.report import tables  # pandas
+    from gpufeed.report.load_records import read_records
+
+    return tables.cells(read_records(records))
+
+
+def leaderboard(cells: "pd.DataFrame") -> list[str]:
+    """Return the measured loaders, the fastest first, as the lines of a table; the limit is its last row.
+
+    cells: of `cells_of`. Behind it a line for each cell without a finished repeat says why.
+    """
+    from gpufeed.report import tables, wording
+
+    lines = []
+    for rows in tables.tasks(cells):
+        rows = rows.assign(label=wording.labels(rows), last=rows["loader"].map(tables.is_ceiling))
+        table, rank = [COLUMNS], 0
+        for _, row in rows.sort_values(["last", "images_per_s"], ascending=[True, False]).iterrows():
+            rank += not row["last"]
+            note = row["against_ceiling"]
+            note = f" ({note})" if note not in ("", "below") else ""
+            share = "the limit" if row["last"] else wording.percent(row["ceiling_share"]) + note
+            low, high = (wording.count(row[f"images_per_s_{end}"]) for end in ("min", "max"))
+            ends = f"{low} to {high}" if row["n_repeats"] > 1 else "-"
+            name = "" if row["last"] else str(rank)
+            rate, n = wording.count(row["images_per_s"]), str(row["n_repeats"])
+            table.append((name, row["label"], rate, share, ends, n))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines += [wording.task(rows), *(line_of(row, widths) for row in table)]
+    rest = cells[~cells["status"].isin(["done", "partly"])]
+    return [*lines, *(f"{row['loader']} {row['status']}: {row['sentence']}" for _, row in rest.iterrows())]
+
+
+def line_of(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Return a row of the table: the loader from the left, all else from the right."""
+    sides = [">", "<", *">>>>"]
+    parts = [f"{text:{side}{width}}" for text, side, width in zip(row, sides, widths, strict=True)]
+    return "  ".join(parts).rstrip()

@@ -1,0 +1,108 @@
+"""gpufeed run FOLDER: the whole workflow on images of one's own, by one command."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from gpufeed.cli import run_config, run_process, run_results
+from gpufeed.cli.run_process import INTERRUPTED
+from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import write_whole
+from gpufeed.core.folders import check_checkout
+
+DONE, FAILED, REFUSED = 0, 1, 2  # exit codes, beside that of an interrupt
+SNAKEFILE = Path(__file__).resolve().parents[2] / "Snakefile"
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    found = argparse.ArgumentParser(
+        prog="gpufeed run",
+        description="Measures which loader feeds a model fastest with your images on this machine, and how "
+        "near each is to the limit. The same command goes on where an earlier one stopped.",
+        epilog="Exit code: 0 if all was measured or skipped with a reason, 1 if something failed, 2 if the "
+        "command cannot be run, 130 if it was interrupted.",
+    )
+    add, number = found.add_argument, {"type": positive, "metavar": "N"}
+    add("folder", metavar="FOLDER", help=f"the images: {run_config.KINDS_OF_DATA}")
+    add("--model", metavar="REF", help="a name, torchvision:NAME, timm:NAME or path.py:attribute (resnet18)")
+    add("--size", **number, help="pixels of a side that the model sees (224; a timm model has its own)")
+    add("--batch-size", **number, help="images a step (128)")
+    add("--steps", **number, help="steps of a repeat, at least (200)")
+    add("--limit", **number, help="images to train on at most (20000 of a folder)")
+    add("--quick", action="store_true", help="the four likeliest loaders, each once")
+    add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
+    add("--cores", **number, help="CPU cores to use (all)")
+    add("--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (1)")
+    add("--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="results (results/run)")
+    add("--dry", action="store_true", help="write the config and say what would be measured")
+    return found
+
+
+def whole(text: str, least: int = 0) -> int:
+    """Return a whole number; raise ArgumentTypeError for what is none, or less than `least`."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"found: {text}; expected: a whole number of {least} or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Return a whole number of 1 or more; raise as `whole`."""
+    return whole(text, least=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    asked = parser().parse_args(arguments)
+    try:
+        check_checkout(SNAKEFILE)
+        config = run_config.shipped_config()
+        changes = run_config.config_of(asked, config["sources"])
+        plan, results = run_config.plan_of(config, changes)
+        path = Path(results) / "config.yaml"
+        write_config(path, changes, sys.argv[1:] if arguments is None else arguments)
+    except GpufeedError as error:
+        print(error, file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
+    command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
+    print(f"config: {path}\nlog:    {path.with_name(run_process.LOG)}", flush=True)
+    run = run_process.Run(command, Path(results))
+    records = run_results.records_of(plan, Path(results))
+    code = run.follow(run_results.Progress(records))
+    if asked.dry and not code:
+        print(f"{len(records)} repeats to measure; nothing was.")
+        return DONE
+    if code == INTERRUPTED:
+        print("Stopped. What was measured is kept: the same command goes on.")
+        return INTERRUPTED
+    if code:
+        print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)
+    if not asked.dry and (said := run_results.summary(records, Path(results))):
+        print(said, flush=True)
+    return FAILED if code or run_results.any_failed(records) else DONE
+
+
+def command_of(config: Path) -> list[str]:
+    """Return the command that runs the workflow by hand, without what it may use of the machine."""
+    return [sys.executable, "-m", "snakemake", "--snakefile", str(SNAKEFILE), "--configfile", str(config)]
+
+
+def write_config(path: Path, changes: dict, words: Sequence[str]) -> None:
+    """Write the config that is run; raise GpufeedError where that cannot be."""
+    head = f"# Written by: {shlex.join(['gpufeed', 'run', *words])}\n"
+    head += f"# By hand: {shlex.join(command_of(path))} --cores all --resources gpu=1\n"
+    head += "# It changes config/config.yaml; config/README.md explains every key.\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))
+    except OSError as error:
+        raise GpufeedError(
+            f"{path}: {error.strerror}", "a folder that you may write to", "name another with --out"
+        ) from error

@@ -1,0 +1,149 @@
+"""What gpufeed run writes into its config, and the sentences of what it refuses."""
+
+import shutil
+
+import pytest
+import yaml
+from data_fixtures import REPOSITORY
+
+from gpufeed.cli import run_workflow
+from gpufeed.cli.run_config import config_of, plan_of, shipped_config
+from gpufeed.cli.run_workflow import parser
+
+LOADER = """
+from gpufeed.loaders.base import OrderedLoader
+
+
+class Mine(OrderedLoader):
+    entry = {"windows": "given", "workers": "required"}
+
+    def batches(self, order):
+        yield from ()
+
+
+class NoWindows(Mine):
+    entry = {"reads": "cache"}
+
+
+class Misspelt(Mine):
+    entry = {"raeds": "cache"}
+
+
+class Unfinished(OrderedLoader):
+    entry = {"windows": "given"}
+"""
+MODEL = "from torch import nn\n\ndef net(num_classes):\n    return nn.Flatten()\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, photographs):
+    """The folder of a run: images of one's own, and files of code."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(photographs, tmp_path / "My Images")
+    (tmp_path / "my_loader.py").write_text(LOADER)
+    (tmp_path / "my_model.py").write_text(MODEL)
+    (tmp_path / "broken.py").write_text("def net(:\n")
+    (tmp_path / "empty/class").mkdir(parents=True)
+    return tmp_path
+
+
+def changes(*words: str) -> dict:
+    return config_of(parser().parse_args(words), shipped_config()["sources"])
+
+
+def cells(*words: str) -> dict:
+    """Loader -> cell, of what a command line measures."""
+    plan, _ = plan_of(shipped_config(), changes(*words))
+    return {cell.loader: cell for cell in plan.cells["own"].values()}
+
+
+def test_a_folder_alone_is_what_the_shipped_config_measures(folder):
+    found = changes("My Images")
+    own = yaml.safe_load((REPOSITORY / "config/own.yaml").read_text())
+    assert found["sources"] == {"my_images": {**own["sources"]["own"], "folder": "My Images"}}
+    own["experiments"]["own"]["common"]["dataset"] = "my_images"
+    assert found["experiments"] == own["experiments"]
+    assert (found["run"], found["results"], found["quick"]) == (["own"], "results/run", False)
+    assert changes("My Images", "--limit", "30")["sources"]["my_images"]["limit"] == 30
+
+
+def test_options_are_those_of_the_cells(folder):
+    found = cells(
+        *("My Images", "--model", "simple_cnn", "--size", "56", "--batch-size", "8", "--steps", "12"),
+        *("--gpus", "0", "--loaders", "spdl", "strips", "dataloader_sync"),
+    )
+    assert set(found) == {"spdl", "dataloader_sync", "replay"}  # strips cut no windows
+    assert {cell.overrides for cell in found.values()} == {("recipe.size=56", "recipe.short_side=64")}
+    assert {(cell.batch_size, cell.steps, cell.device) for cell in found.values()} == {(8, 12, "cpu")}
+    assert found["spdl"].prefetch_factor == 4  # as shipped
+    blocks = changes("My Images", "--loaders", "my_loader.py:Mine")["experiments"]["own"]["blocks"]
+    assert set(blocks) == {"ceiling", "my_loader_mine"}
+    assert blocks["my_loader_mine"] == {"loader": "my_loader.py:Mine", "persistent_workers": True}
+
+
+def test_a_name_of_the_config_and_a_dataset_are_measured_too(folder):
+    assert changes("cifar10")["sources"] == {}
+    assert changes("cifar10", "--limit", "9")["sources"] == {"cifar10": {"limit": 9}}
+    found, name = changes("torchvision.datasets:FakeData"), "torchvision_datasets_fakedata"
+    assert found["sources"] == {name: {"layout": "torchvision.datasets:FakeData"}}
+    assert found["experiments"]["own"]["common"]["dataset"] == name
+
+
+IMAGES = ("My Images", "--batch-size", "8")
+REFUSED = [  # words, found, expected, what to do
+    (("nowhere",), "no folder nowhere", "CLASS/IMAGE", "choose one"),
+    (("./nowhere",), "no folder nowhere", "CLASS/IMAGE", "correct its path"),
+    (("cifar11",), "no folder cifar11", "a name in `sources`", "write 'cifar10'"),
+    (("empty",), "0 folders of classes", "two at least", "sort the images"),
+    (("My Images",), "batch_size 128", "at most 48", "lower batch_size"),
+    ((*IMAGES, "--limit", "4"), "batch_size 8", "at most 4", "lower batch_size"),
+    ((*IMAGES, "--limit", "2"), "limit 2 for 4 classes", "at least 4", "raise `limit`"),
+    ((*IMAGES, "--loaders", "dataloader_worker"), "'dataloader_worker'", "one of", "'dataloader_workers'"),
+    ((*IMAGES, "--loaders", "strips"), "no loader to measure: strips", "one at least", "--loaders"),
+    ((*IMAGES, "--out", "my_model.py"), "my_model.py is a file", "a folder", "name another"),
+    (("noise_224", "--limit", "9"), "--limit 9 for noise_224", "images in files", "leave --limit out"),
+    # plug-ins, of which nothing is imported
+    (("my_dat.py:Data",), "no file my_dat.py", "a file of Python", "write 'my_model.py'"),
+    (("timm:data",), "dataset 'timm:data'", "path.py:attribute", "code of yours"),
+    ((*IMAGES, "--model", "mobilenet_v3_small"), "'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
+    ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a file", "write 'my_model.py'"),
+    ((*IMAGES, "--model", "no_such.module:net"), "no module no_such", "a module", "install the package"),
+    ((*IMAGES, "--model", "broken.py:net"), "broken.py, line 1", "Python can read", "correct it"),
+    ((*IMAGES, "--loaders", "my_loader.py:Misspelt"), "'raeds' in `entry`", "one of", "write 'reads'"),
+]
+TRIED = [  # what a process refuses that imports it
+    ((*IMAGES, "--model", "timm:resnet5"), "model 'timm:resnet5'", "such as resnet50", "write 'timm:resnet5"),
+    ((*IMAGES, "--model", "my_model.py:net"), "which gives a tensor", "(2, 10)", "num_classes"),
+    ((*IMAGES, "--loaders", "my_loader.py:NoWindows"), "does not crop and resize", "one at", "--loaders"),
+    ((*IMAGES, "--loaders", "my_loader.py:Unfinished"), "has no batches", "all its methods", "derive it"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "found", "expected", "remedy"),
+    [*REFUSED, *(pytest.param(*row, marks=pytest.mark.slow) for row in TRIED)],
+)
+def test_what_cannot_be_meant_is_a_sentence_before_anything_is_prepared(
+    folder, capsys, words, found, expected, remedy
+):
+    assert run_workflow.main(words) == 2
+    said = [line.partition(": ")[2] for line in capsys.readouterr().err.strip().splitlines()[-3:]]
+    assert all(word in line for word, line in zip((found, expected, remedy), said, strict=True)), said
+    assert not {"data", "results"} & {path.name for path in folder.iterdir()}
+
+
+def test_a_copy_without_the_snakefile_says_what_to_do(folder, capsys, monkeypatch):
+    monkeypatch.setattr(run_workflow, "SNAKEFILE", folder / "Snakefile")
+    assert run_workflow.main(IMAGES) == 2
+    assert "git clone it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["model: {width: 3}\n", "a: [", "- 1"])
+def test_the_config_of_another_project_is_named(folder, capsys, text):
+    (folder / "config").mkdir()
+    (folder / "config/config.yaml").write_text(text)
+    assert run_workflow.main(IMAGES) == 2
+    found, expected, remedy = capsys.readouterr().err.strip().splitlines()
+    assert f"{folder}/config/config.yaml, which is no config of gpufeed" in found
+    assert "without config/config.yaml" in expected
+    assert "in another folder" in remedy

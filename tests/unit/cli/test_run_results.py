@@ -1,0 +1,66 @@
+"""What gpufeed run prints of records."""
+
+import json
+import shutil
+
+import pytest
+from data_fixtures import REPOSITORY
+
+from gpufeed.cli.run_results import Progress, any_failed, cells_of, leaderboard, summary
+
+CELLS = {  # of published results
+    "dataloader_workers": "tiny_imagenet_40-dataloader_workers-w16-torch-resnet18-auto-b256-graphs-8c915b74",
+    "resident": "tiny_imagenet_40-resident-torch-resnet18-auto-b256-graphs-bec36fd2",
+    "replay": "tiny_imagenet_40-replay-torch-resnet18-auto-b256-graphs-c3f2b352",
+}
+
+
+@pytest.fixture
+def records(tmp_path):
+    """Loader -> its records, two of each, in a folder of results."""
+    found = {}
+    for loader, cell in CELLS.items():
+        source = REPOSITORY / "results/reference/h100/records/peers" / cell
+        folder = tmp_path / "records/peers" / cell
+        folder.mkdir(parents=True)
+        for path in sorted(source.glob("[01].json")):
+            shutil.copy(path, folder)
+        found[loader] = sorted(folder.iterdir())
+    return found
+
+
+def test_the_fastest_is_first_and_the_limit_last(records):
+    rates = {
+        loader: sorted(json.loads(path.read_text())["throughput"]["images_per_s"] for path in paths)
+        for loader, paths in records.items()
+    }
+    task, heading, *rows = leaderboard(cells_of([path for paths in records.values() for path in paths]))
+    assert task.startswith("resnet18 on tiny_imagenet_40, ")
+    assert heading.split() == ["loader", "images/s", "of", "the", "limit", "range", "n"]
+    assert [row.split()[0] for row in rows] == ["1", "2", "replay"]
+    assert "resident" in rows[0]
+    assert "dataloader_workers, 16 workers" in rows[1]
+    assert "the limit" in rows[2]
+    for loader, row in zip(("resident", "dataloader_workers", "replay"), rows, strict=True):
+        low, high = rates[loader]
+        assert row.endswith(f"  {low:,.0f} to {high:,.0f}  2")
+
+
+def test_a_record_that_comes_is_a_line_and_one_that_was_there_is_none(records, tmp_path, capsys):
+    first, second = records["resident"]
+    text = second.read_text()
+    second.unlink()
+    progress = Progress([first, second])
+    assert capsys.readouterr().out == "1 of 2 repeats were measured before\n"
+    progress()
+    assert capsys.readouterr().out == ""
+    second.write_text(text)
+    progress()
+    progress()
+    rate = json.loads(text)["throughput"]["images_per_s"]
+    assert capsys.readouterr().out == f"[1/2] resident: {rate:,.0f} images/s\n"
+    assert not any_failed([first, second, tmp_path / "none.json"])
+    failed = json.loads(text) | {"status": "failed", "sentence": "RuntimeError: no"}
+    second.write_text(json.dumps(failed))
+    assert any_failed([first, second])
+    assert summary([], tmp_path) == ""

@@ -20,6 +20,7 @@ from gpufeed.core.registry import AUGMENTS, LAYOUTS, LOADERS
 
 TEMPLATES = Path(__file__).parent
 BY_TORCH = ("torchvision_cpu", "torchcodec_cpu")  # decoders whose images are tensors
+WIDTH = 110  # of a line
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # augments of whole batches that plain torch does; the kernels of the others are this project's
 IN_TORCH = ("none", "torch")
@@ -160,7 +161,10 @@ def in_order(whole: set[tuple[str, str]], found: set[tuple[str, str, str]]) -> s
     for module in {module for module, _, _ in found}:
         parts = sorted(((name, alias) for own, name, alias in found if own == module), key=by_kind)
         listed = ", ".join(name if name == alias else f"{name} as {alias}" for name, alias in parts)
-        statements[is_standard(module)].append((1, module.lower(), f"from {module} import {listed}"))
+        line = f"from {module} import {listed}"
+        if len(line) > WIDTH:
+            line = f"from {module} import (\n    {listed.replace(', ', f',{chr(10)}    ')},\n)"
+        statements[is_standard(module)].append((1, module.lower(), line))
     parts = ["\n".join(line for *_, line in sorted(statements[standard])) for standard in (True, False)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

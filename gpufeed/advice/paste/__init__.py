@@ -1,7 +1,7 @@
 """The code to paste: a whole script that loads images as a cell did, in its library's own API.
 
-A loader's template is NAME.py.j2; those whose names begin with `_` are shared. A template may import what only
-some settings need: imports are collected, those that nothing uses are left out.
+A loader's template is NAME.py.j2; those whose names begin with `_` are shared. A template may import what
+only some settings need: imports are collected, and those that nothing uses are left out.
 """
 
 import ast
@@ -15,6 +15,7 @@ from typing import Any
 
 import jinja2
 
+from gpufeed.core.config import read_hyper
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import AUGMENTS, LAYOUTS, LOADERS
 
@@ -61,6 +62,7 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
     hyper, source = plain(cell["hyper"]), plain(cell.get("source"))
     mean, std = mean_and_std(hyper, source)
     augment, options = cell["augment"], hyper.get("augment", {})
+    usual = read_hyper("augment", augment)
     device, workers = cell["device"], int(cell["workers"])
     recipe = hyper.get("recipe") or None
     if recipe:
@@ -84,6 +86,8 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         "resize": tuple(source["resize"]) if source.get("resize") else None,
         "augment": augment,
         "options": options,
+        "changed": {name: value for name, value in options.items() if value != usual.get(name)},
+        "reads": LOADERS[cell["loader"]].reads,
         "in_torch": augment in IN_TORCH,
         "on_device": AUGMENTS[augment].where == "device",
         "mean": tuple(mean),
@@ -108,7 +112,7 @@ def number(value: Any, kind: type = int) -> Any:
 
 
 def mean_and_std(hyper: Mapping, source: Mapping) -> tuple[tuple, tuple]:
-    """Return those of the model's own input, those of the dataset where its layout has them, or ImageNet's."""
+    """Return those of the model's input, those of the dataset where its layout has them, or ImageNet's."""
     if "input" in hyper:
         return tuple(hyper["input"]["mean"]), tuple(hyper["input"]["std"])
     if (layout := source.get("layout")) not in LAYOUTS:
@@ -119,15 +123,29 @@ def mean_and_std(hyper: Mapping, source: Mapping) -> tuple[tuple, tuple]:
 
 @cache
 def environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
         autoescape=False,
-        finalize=lambda value: value,
     )
+    made.filters["literal"] = literal
+    return made
+
+
+def literal(value: Any, indent: int = 0) -> str:
+    """Return a text, tuple or dict as code, an entry a line where it is long. indent: of its first line."""
+    if isinstance(value, str):
+        return json.dumps(value)
+    if not isinstance(value, dict):
+        return repr(value)
+    entries = [f"{json.dumps(name)}: {literal(own)}" for name, own in value.items()]
+    if indent + len(line := f"{{{', '.join(entries)}}}") < WIDTH - 20:
+        return line
+    space = " " * indent
+    return "{\n" + "".join(f"{space}    {entry},\n" for entry in entries) + space + "}"
 
 
 def with_imports(text: str) -> str:

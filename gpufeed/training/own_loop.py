@@ -188,7 +188,8 @@ def loader(
     check_names(axes, "gpufeed.loader", {manifest.info.dataset: {}})
     hyper: dict[str, Any] = {"augment": options, "input": moments(manifest, mean, std)}
     if recipe is not None:
-        hyper["recipe"] = {**read_hyper("recipe", "random_resized_crop"), **recipe}
+        given = {key: list(own) if isinstance(own, tuple) else own for key, own in recipe.items()}
+        hyper["recipe"] = {**read_hyper("recipe", "random_resized_crop"), **given}
         check_hyper("recipe", "random_resized_crop", hyper["recipe"], "gpufeed.loader")
     entry = LOADERS[name]
     if workers is None:

@@ -61,9 +61,11 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
     """Return what templates ask for."""
     hyper, source = plain(cell["hyper"]), plain(cell.get("source"))
     mean, std = mean_and_std(hyper, source)
-    augment, options = cell["augment"], hyper.get("augment", {})
+    augment = cell["augment"]
     usual = read_hyper("augment", augment)
-    device, workers = cell["device"], int(cell["workers"])
+    options = usual | hyper.get("augment", {})
+    device, workers = cell["device"], number(cell["workers"]) or 0
+    device = "cuda" if device in (None, "auto") else device
     recipe = hyper.get("recipe") or None
     if recipe:
         recipe = recipe | {name: tuple(recipe[name]) for name in ("scale", "ratio")}
@@ -71,12 +73,12 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         "loader": cell["loader"],
         "folder": folder or f"data/{cell['dataset']}/images/train",
         "batch_size": int(cell["batch_size"]),
-        "device": "cuda" if device == "auto" else device,
-        "cuda": device in ("auto", "cuda"),
-        "seed": int(cell.get("seed") or 0),
+        "device": device,
+        "cuda": device == "cuda",
+        "seed": number(cell.get("seed")) or 0,
         "workers": workers,
         "prefetch_factor": number(cell["prefetch_factor"]),
-        "pin_memory": bool(cell["pin_memory"]) and device in ("auto", "cuda"),
+        "pin_memory": bool(cell["pin_memory"]) and device == "cuda",
         "persistent_workers": bool(cell["persistent_workers"]) and workers > 0,
         "decoder": cell.get("decoder") or "pillow",
         "by_torch": cell.get("decoder") in BY_TORCH,
@@ -95,7 +97,7 @@ def settings(cell: Mapping[str, Any], cache: str | None, folder: str | None) -> 
         "moments_known": (mean, std) != IMAGENET or "input" in hyper,
         "dtype": options.get("dtype", "float32"),
         "channels_last": bool(cell.get("channels_last", True)),
-        "ranks": int(cell.get("devices") or 1) * int(cell.get("nodes") or 1),
+        "ranks": (number(cell.get("devices")) or 1) * (number(cell.get("nodes")) or 1),
     }
 
 
@@ -108,7 +110,7 @@ def plain(value: Any) -> dict[str, Any]:
 
 def number(value: Any, kind: type = int) -> Any:
     """Return a number of a table; None where it has none."""
-    return None if value is None or value != value or str(value) == "<NA>" else kind(value)
+    return None if str(value) in ("None", "nan", "<NA>") else kind(value)
 
 
 def mean_and_std(hyper: Mapping, source: Mapping) -> tuple[tuple, tuple]:

@@ -8,6 +8,7 @@ from fastai.vision.core import TensorBBox, TensorPoint
 from fasttransform import Transform
 
 from gpufeed.augment.base import channels
+from gpufeed.augment.on_batches import BatchAugment
 from gpufeed.core.errors import GpufeedError
 
 TRAINING, EVALUATION = 0, 1  # fastai's split_idx: which of its data a transform runs on
@@ -39,9 +40,10 @@ class GPUPipelineTransform(Transform):
     order = 11  # behind fastai's IntToFloatTensor, 10, and before its own augments and Normalize
 
     def __init__(self, *, augment, split_idx: int = TRAINING):
-        """augment: (images, ids, epoch) -> images. By keyword: fastai decorates a lone function."""
+        """augment: (images, ids, epoch) -> images, or a BatchAugment. By keyword: fastai decorates a lone
+        function."""
         super().__init__(split_idx=split_idx)
-        self.augment = augment
+        self.augment = augment.augment if isinstance(augment, BatchAugment) else augment
         self.batches = self.images = 0
 
     def __call__(self, batch, **more):

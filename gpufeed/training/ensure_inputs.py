@@ -124,10 +124,17 @@ def as_list(value: object) -> object:
 def stores(cell: Cell, manifest: Path, shelf: Shelf) -> Stores:
     """The store that the cell's loader reads, built if it is not there or not of this manifest. The extension
     of a model's activation is found or built when it is asked for."""
-    name, file = LOADERS[cell.loader].reads, store_file(cell.loader, shelf.decoder, cell.hyper.get("recipe"))
+    if LOADERS[cell.loader].store is None:
+        return Stores()
+    return stores_in(cell, Manifest.read(manifest), manifest.parent, shelf.decoder)
+
+
+def stores_in(cell: Cell, samples: Manifest, folder: Path, decoder: str) -> Stores:
+    """As `stores`, in a folder; decoder: builds the caches."""
+    name, file = LOADERS[cell.loader].reads, store_file(cell.loader, decoder, cell.hyper.get("recipe"))
     if file is None:
         return Stores()
-    path, samples = manifest.parent / file, Manifest.read(manifest)
+    path = folder / file
     if not opens(name, path, samples):
         log.info("building %s", path)
         load("store", name, "build")(samples, path, workers=cores_allowed())

@@ -4,8 +4,7 @@ dm = TinyImageNetDataModule("data", batch_size=128, num_workers=4, loader="resid
 Trainer(max_epochs=10).fit(module, datamodule=dm)
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,97 +19,11 @@ from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.registry import LOADERS
 from gpufeed.datasets.manifest import Manifest
-from gpufeed.loaders.base import Batch, Loader, make_loader
+from gpufeed.loaders.base import make_loader
 from gpufeed.system.devices import resolve_device
-from gpufeed.training.distributed.process_group import steps_in_epoch
 from gpufeed.training.ensure_inputs import dataset, shelf_of, stores
+from gpufeed.training.own_loop import Batches, whole
 from gpufeed.training.runtime_context import Stores, load_request, make_augment
-
-PICTURE = tuple[torch.Tensor, torch.Tensor]
-SAME = ("seed", "batch_size", "ranks", "images")  # must be unchanged to resume in mid-epoch
-
-
-class Batches:
-    """(images, labels) of each batch of an open loader, on its device; iterating once is an epoch.
-
-    images: normalised float (N, 3, H, W); labels: int64 (N,). The caller may keep both. Every rank yields
-    as many batches: a rank with one batch less than rank 0 splits its last batch in two. If that batch has
-    one image, both parts are that image. An epoch that ended early is not resumed unless its state was
-    loaded.
-    """
-
-    def __init__(self, loader: Loader, augment: Callable | None):
-        """augment: for whole batches on the device; None if the loader has done it."""
-        self.loader, self.augment, self.steps = loader, augment, steps_in_epoch(loader)
-        self.running: Iterator[PICTURE] | None = None
-        self.begun = False  # whether a batch of the epoch was requested
-        self.second_part = False  # whether only the second part of the last batch is left of the epoch
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __iter__(self) -> Iterator[PICTURE]:
-        if self.begun and self.loader.next_batch:
-            self.load_state_dict(whole(self.state_dict()))
-        self.end()
-        self.running = self._epoch()
-        return self.running
-
-    def _epoch(self) -> Iterator[PICTURE]:
-        loader, total = self.loader, len(self.loader)
-        epoch, done, second_only = loader.epoch, loader.next_batch, self.second_part
-        self.begun, self.second_part = True, False
-        with closing(iter(loader)) as batches:
-            for number, batch in enumerate(batches, done + 1):
-                images, labels = self._finished(batch, epoch)
-                if number < total or self.steps == total:
-                    yield images, labels
-                    continue
-                first = max(1, len(labels) - 1)
-                if not second_only:
-                    yield images[:first], labels[:first]
-                yield images[-1:], labels[-1:]
-
-    @torch.no_grad()
-    def _finished(self, batch: Batch, epoch: int) -> PICTURE:
-        """Augment the batch, and clone what lies in the loader's memory, which it uses again."""
-        if self.augment is None:
-            return batch.images.clone(), batch.labels.clone()
-        return self.augment(batch.images, batch.ids, epoch), batch.labels.clone()
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the position in the epoch. Lightning saves rank 0's, whose last batch is whole, for all."""
-        loader, request = self.loader, self.loader.request
-        place = {"epoch": loader.epoch, "next_batch": loader.next_batch}
-        sizes = {"batch_size": request.batch_size, "ranks": request.world_size}
-        return {**place, "seed": request.seed, **sizes, "images": len(loader.split_ids)}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Resume. Raises GpufeedError for a state in mid-epoch whose batches differ from this loader's."""
-        self.end()
-        own, step, last = self.state_dict(), state["next_batch"], len(self.loader) - 1
-        differ = [key for key in SAME if state[key] != own[key]] if step else []
-        if differ:
-            found, wanted = (", ".join(f"{key} {one[key]}" for key in differ) for one in (state, own))
-            raise GpufeedError(
-                f"a checkpoint from the middle of an epoch with {found}",
-                f"{wanted}, as in the data module",
-                "give the data module the checkpoint's settings, or resume from the end of an epoch",
-            )
-        self.second_part = step > last
-        place = {"epoch": state["epoch"], "next_batch": min(step, last)}
-        self.loader.load_state_dict({**self.loader.state_dict(), **place})
-
-    def end(self) -> None:
-        """Stop the running epoch early; safe to call twice."""
-        if self.running is not None:
-            self.running.close()
-        self.running, self.begun = None, False
-
-
-def whole(state: dict[str, int]) -> dict[str, int]:
-    """Return the state at the start of an epoch: the next one if this one has begun."""
-    return {**state, "epoch": state["epoch"] + (state["next_batch"] > 0), "next_batch": 0}
 
 
 class ImageDataModule(LightningDataModule):

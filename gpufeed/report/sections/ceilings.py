@@ -3,7 +3,6 @@
 One figure shows where a steady epoch of each cell goes, the other how fast each is and what AU it has.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
+from gpufeed.advice import paste
 from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core import record
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
-from gpufeed.report import downloads, loader_call, style, wording
+from gpufeed.report import downloads, style, wording
 from gpufeed.report.comparison_text import piped
 from gpufeed.report.load_records import machine_of, read_documents
 from gpufeed.report.sections import ceilings_rows, ceilings_verdict
@@ -130,13 +130,13 @@ def markdown(lines: Sequence[Mapping]) -> str:
 
 
 def calls(rows: Sequence[tuple[str, Mapping]]) -> list[tuple[str, str]]:
-    """(name, call that makes its loader in one's own code) of each row whose loader this version knows."""
+    """(name, script to paste that loads as it did) of each row."""
     found = []
     for name, one in rows:
-        cell = {"devices": 1, "nodes": 1, **one["cell"], **one["resolved"].get("tuned", {})}
-        cell["device"] = one["resolved"]["device"]
-        cell["hyper"] = json.dumps(cell["hyper"])
-        found.append((name, loader_call.text(cell, one["dataset"].get("cache"))))
+        cell = {"devices": 1, "nodes": 1, **one["cell"], "device": one["resolved"]["device"]}
+        cell["workers"] = one["resolved"].get("workers", cell["workers"])
+        cell |= one["resolved"].get("tuned", {})
+        found.append((name, paste.script(cell, one["dataset"].get("cache"))))
     return [(name, text) for name, text in found if text is not None]
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gpufeed.report import loader_call, tables, wording
+from gpufeed.advice import paste
+from gpufeed.report import tables, wording
 from gpufeed.report.comparison_text import piped
 
 # What the page filters by: name of the row's attribute -> (heading, column of the table of cells)
@@ -44,7 +45,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """fields: one a column. facets: FACETS with a value. call: number of the loader call in Board.calls."""
+    """fields: one a column. facets: FACETS with a value. call: number of its script in Board.calls."""
 
     fields: list[Field]
     facets: dict[str, str]
@@ -54,7 +55,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Call:
-    """A loader call, and the pipelines that it makes."""
+    """A script to paste, and the pipelines that it makes."""
 
     label: str
     text: str
@@ -148,13 +149,17 @@ def _choices(rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None], list[Call]]:
-    """For each cell the number of its loader call, and the calls; cells with the same one share it."""
+    """For each cell the number of its script, and the scripts; cells with the same one share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
+    sources = dict(zip(records["cell_id"], records["source"], strict=True))
     texts: dict[str, str] = {}
     found = []
     for _, row in cells.iterrows():
-        text = loader_call.text(row, caches.get(row["cell_id"]))
+        text = None
+        if not pd.isna(row["loader"]):  # of a damaged record
+            made_of = {"source": sources.get(row["cell_id"])}
+            text = paste.script({**row, **made_of}, caches.get(row["cell_id"]))
         if text is not None:
             texts.setdefault(text, f"{row['label']} on {row['dataset']}, batch {row['batch_size']}")
         found.append(text)

@@ -45,7 +45,7 @@ for (const board of document.querySelectorAll(".board")) {
   filter();
 }
 
-// A link to a loader call opens what it is folded into.
+// A link to a script opens what it is folded into.
 const unfold = () => {
   const target = document.getElementById(location.hash.slice(1));
   const folded = target && target.closest("details");

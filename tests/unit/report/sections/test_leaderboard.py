@@ -8,11 +8,8 @@ import ceilings_fixtures
 import pandas as pd
 import pytest
 import record_fixtures as made
-import torch
-from image_fixtures import write_cache, write_dataset
 
-from gpufeed.core.registry import LOADERS
-from gpufeed.report import downloads, load_records, loader_call, tables, verdicts
+from gpufeed.report import downloads, load_records, tables, verdicts
 from gpufeed.report.sections import ceilings, ceilings_rows, leaderboard
 
 COMMON = {"augment": "cpu", "batch_size": 32}
@@ -188,53 +185,28 @@ def test_the_downloads_hold_the_whole_table(tmp_path):
     assert downloads.links("limits", cells.iloc[:0]) == []
 
 
-# --- the loader calls
+# --- the code to paste
 
 
-@pytest.mark.parametrize(
-    ("axes", "shape"),
-    [
-        ({"loader": "dataloader_sync", "augment": "cpu"}, (4, 3, 8, 8)),
-        (
-            {"loader": "dataloader_workers", "workers": 2, "prefetch_factor": 3, "augment": "none"},
-            (4, 3, 8, 8),
-        ),
-        ({"loader": "overlap", "workers": 1, "persistent_workers": True, "augment": "torch"}, (4, 3, 8, 8)),
-        ({"loader": "resident", "augment": "torch"}, (4, 3, 8, 8)),
-        ({"loader": "host_cache", "augment": "none"}, (4, 3, 8, 8)),
-    ],
-    ids=lambda value: value["loader"] if isinstance(value, dict) else "",
-)
-def test_a_copied_call_runs_and_is_that_of_the_cell(tmp_path, monkeypatch, axes, shape):
-    manifest = write_dataset(tmp_path / "data/tiny")
-    cache = write_cache(manifest)
-    (tmp_path / "data/tiny/cache").mkdir(exist_ok=True)
-    cache.with_suffix(".json").rename(tmp_path / "data/tiny/cache/pillow.json")
-    cache.rename(tmp_path / "data/tiny/cache/pillow.npy")
-    of = replace(made.cell(**axes, batch_size=4), dataset="tiny")
-    cells, _ = read(made.write(tmp_path, made.record(of, gpu=None)))
-    text = loader_call.text(cells.iloc[0], "pillow 12.0")
-    monkeypatch.chdir(tmp_path)
-    seen = {"seen": []}
-    exec(text.replace("batch.labels  #", "batch.labels; seen.append((images, labels))  #"), seen)
-    request, batches = seen["request"], seen["seen"]
-    assert {tuple(images.shape[1:]) for images, _ in batches} == {shape[1:]}
-    assert {images.dtype for images, _ in batches} == {torch.float32}
-    assert sum(len(labels) for _, labels in batches) == 2 * 23  # two epochs, each sample once
-    assert request.batch_size == 4
-    assert request.workers == of.workers
-    assert not of.workers or request.persistent_workers == of.persistent_workers
-    assert request.prefetch_factor == of.prefetch_factor
-    assert (request.cache is not None) == (LOADERS[of.loader].reads == "cache")
+def test_the_script_is_that_of_the_cell_with_what_its_record_knows(tmp_path):
+    made_of = {"layout": "tiny_imagenet", "files": {}, "options": {}, "resize": [32, 24]}
+    workers = {"workers": 3, "prefetch_factor": 5, "persistent_workers": True}
+    of = made.cell("dataloader_workers", augment="cpu", batch_size=4, **workers)
+    cells, table = read(made.write(tmp_path, made.record(replace(of, source=made_of))))
+    (call,) = leaderboard.board(cells, table).calls
+    for part in ("num_workers=3", "prefetch_factor=5", "persistent_workers=True", "pin_memory=True"):
+        assert part in call.text
+    assert "v2.Resize((32, 24))" in call.text
+    assert "MEAN, STD = (0.4802, 0.4481, 0.3975)" in call.text
+    assert 'torch.device("cuda")' in call.text
+    compile(call.text, "call", "exec")
 
 
-def test_a_call_of_several_devices_takes_its_share(tmp_path):
-    of = made.cell("resident", trainer="lightning", devices=4)
-    cells, _ = read(made.write(tmp_path, made.record(of)))
-    text = loader_call.text(cells.iloc[0], None)
-    compile(text, "call", "exec")
-    assert "rank=torch.distributed.get_rank(),\n    world_size=4," in text
-    assert 'torch.device("cuda")' in text
+def test_a_script_of_several_devices_takes_its_share(tmp_path):
+    of = made.cell("dataloader_sync", trainer="lightning", devices=4)
+    board = leaderboard.board(*read(made.write(tmp_path, made.record(of))))
+    assert "DistributedSampler(dataset, WORLD_SIZE, RANK, seed=SEED)" in board.calls[0].text
+    assert 'torch.device("cuda", int(os.environ["LOCAL_RANK"]))' in board.calls[0].text
 
 
 def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
@@ -245,7 +217,7 @@ def test_cells_with_the_same_call_share_it_and_ceilings_have_none(tmp_path):
     assert calls["dataloader_sync, 3 epochs"] == calls["dataloader_sync, 1 epoch"]
     assert calls["replay"] is None
     assert len(board.calls) == 3
-    assert "SyncLoader(request)" in board.calls[calls["dataloader_sync, 3 epochs"]].text
+    assert "ImageFolder(FOLDER, TRANSFORM)" in board.calls[calls["dataloader_sync, 3 epochs"]].text
 
 
 def test_a_rate_is_told_as_the_start_of_an_epoch_and_the_steady_rate(tmp_path):

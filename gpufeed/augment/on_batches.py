@@ -1,0 +1,48 @@
+"""An augment by its name, for batches of one's own loop."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gpufeed.augment.base import DeviceAugment
+from gpufeed.core.errors import unknown
+from gpufeed.core.registry import AUGMENTS, fetch
+
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean, standard deviation
+
+
+class BatchAugment:
+    """Called with uint8 (N, 3, H, W), it gives normalised floats of this shape, channels last in memory.
+
+    augment: what does it. Draws are a function of the seed and of how many images came before.
+    """
+
+    def __init__(self, augment: DeviceAugment):
+        self.augment, self.images = augment, 0
+
+    @torch.no_grad()
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        ids = torch.arange(self.images, self.images + len(images), device=images.device)
+        self.images += len(images)
+        return self.augment(images.permute(0, 2, 3, 1).contiguous(), ids, 0)
+
+
+def batch_augment(
+    name: str = "torch",
+    *,
+    mean: Sequence[float] = IMAGENET[0],
+    std: Sequence[float] = IMAGENET[1],
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> BatchAugment:
+    """Return an augment of whole batches: crop, flip, and what `options` ask for, on the images' device.
+
+    name: `none` (normalises alone), `torch`, or on a CUDA GPU `chain` or `fused`, one kernel for all steps.
+    options: those of config/hydra/augment that differ, such as {"brightness": 0.2, "dtype": "bfloat16"}.
+    Raises GpufeedError for an unknown name or option, and Skip if this node lacks a package or the GPU.
+    """
+    choices = [one for one, entry in AUGMENTS.items() if entry.where == "device"]
+    if name not in choices:
+        raise unknown("augment", name, choices, "gpufeed.batch_augment")
+    return BatchAugment(fetch("augment", name)(mean, std, seed, dict(options or {})))

@@ -1,0 +1,163 @@
+"""The public API: its names, the examples of docs/api.md run as they stand, and what `loader` promises."""
+
+import hashlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from data_fixtures import REPOSITORY, cifar_files, tiny_files, write_fashion, write_tar, write_zip
+from paste_fixtures import IMAGES, MEAN, SIZE, STD, write_photos
+
+import gpufeed
+
+PAGE = (REPOSITORY / "docs/api.md").read_text()
+EXAMPLES = dict(re.findall(r"^## `(\w+)`\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
+
+
+def test_every_name_is_listed_annotated_and_has_an_example():
+    assert set(EXAMPLES) == set(gpufeed.PUBLIC) == set(gpufeed.__all__) - {"__version__"}
+    assert set(gpufeed.PUBLIC) <= set(dir(gpufeed))
+    text = (REPOSITORY / "gpufeed/__init__.py").read_text()
+    for name, module in gpufeed.PUBLIC.items():
+        assert f"    from {module} import {name} as {name}\n" in text  # what type checkers see
+        assert callable(getattr(gpufeed, name))
+    assert (REPOSITORY / "gpufeed/py.typed").exists()
+    with pytest.raises(AttributeError, match="no attribute 'loaders_by_name'"):
+        gpufeed.loaders_by_name  # noqa: B018
+
+
+def test_the_import_alone_brings_no_torch():
+    code = "import gpufeed, sys; dir(gpufeed); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
+
+
+@pytest.fixture
+def photos(tmp_path, monkeypatch):
+    """A folder `photos` in the working directory, and the pixels of its images by their label."""
+    monkeypatch.chdir(tmp_path)
+    return write_photos(tmp_path / "photos")
+
+
+SOURCES = {
+    "TinyImageNetDataModule": ("tiny_imagenet", lambda at: [write_zip(at / "tiny.zip", tiny_files())]),
+    "CIFAR10DataModule": ("cifar10", lambda at: [write_tar(at / "cifar.tar.gz", cifar_files())]),
+    "FashionMNISTDataModule": ("fashion_mnist", write_fashion),
+}
+WHAT_EXAMPLES_LEAVE = {
+    "loader": lambda left: left["seen"] == 2 * IMAGES and left["images"].shape[1:] == (3, 32, 32),
+    "prepare": lambda left: left["held_out"] == 0 or left["images"].shape[1:] == (3, *SIZE),
+    "watch": lambda left: left["images"].shape[1:] == (3, *SIZE),
+    "GPUOnlyDataset": lambda left: left["images"].shape == (10, 3, 32, 32),
+    "batch_augment": lambda left: left["augmented"].shape == (8, 3, 32, 32),
+    "GPUPipelineTransform": lambda left: left["transform"].batches >= 1 and left["images"].shape[0] == 8,
+    "TinyImageNetDataModule": lambda left: left["images"].shape == (3, 3, 8, 8),
+    "CIFAR10DataModule": lambda left: left["images"].shape == (5, 3, 32, 32),
+    "FashionMNISTDataModule": lambda left: left["images"].shape == (4, 3, 6, 5),
+    "decode_jpegs": lambda left: {tuple(image.shape) for image in left["images"]} == {(*SIZE, 3)},
+    "bias_gelu": lambda left: left["bias"].grad.shape == (64,),
+    "GpufeedError": lambda left: "'dataloader_workers'" in left["remedy"],
+    "Skip": lambda left: torch.cuda.is_available() or "CUDA GPU" in left["sentence"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", gpufeed.PUBLIC)
+def test_the_example_runs(name, photos, tmp_path, monkeypatch):
+    if name in SOURCES:
+        layout, write = SOURCES[name]
+        files = write(tmp_path)
+        rows = [{"name": one.name, "sha256": hashlib.sha256(one.read_bytes()).hexdigest()} for one in files]
+        monkeypatch.setattr(getattr(gpufeed, name), "source", {"layout": layout, "files": rows})
+    if name == "prepare":  # one image a class leaves none to hold out
+        for path in sorted(tmp_path.glob("photos/*/*.jpg")):
+            for copy in ("again.jpg", "once_more.jpg"):
+                (path.parent / copy).write_bytes(path.read_bytes())
+    left: dict = {}
+    exec(EXAMPLES[name], left)
+    assert WHAT_EXAMPLES_LEAVE[name](left)
+    if name == "prepare":
+        assert left["held_out"] == IMAGES
+        assert len(left["manifest"].ids("train")) == 60
+
+
+def test_a_loader_gives_every_sample_of_the_folder_as_it_is(photos, tmp_path):
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=16, device="cpu") as batches:
+        epochs = [list(batches) for _ in range(2)]
+    assert [len(batch) for batch, _ in epochs[0]] == [16, 16, 8]
+    for found in epochs:
+        labels = torch.cat([labels for _, labels in found]).tolist()
+        assert sorted(labels) == list(range(IMAGES))
+        images = torch.cat([images for images, _ in found]).numpy() * STD + MEAN
+        for image, label in zip(images, labels, strict=True):
+            assert np.abs(255 * image - photos[label]).max() < 0.01
+    assert (
+        torch.cat([own for _, own in epochs[0]]).tolist() != torch.cat([own for _, own in epochs[1]]).tolist()
+    )
+
+
+def test_evaluation_is_in_order_and_a_seed_gives_the_same_batches(photos):
+    wanted = {"batch_size": 16, "device": "cpu", "augment": "torch", "recipe": {"size": 24, "short_side": 32}}
+    with gpufeed.loader("dataloader_sync", "photos", training=False, **wanted) as batches:
+        assert torch.cat([labels for _, labels in batches]).tolist() == list(range(IMAGES))
+    first, same, other = (
+        next(iter(gpufeed.loader("dataloader_sync", "photos", seed=seed, **wanted)))[0] for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
+    for _ in range(2):
+        with gpufeed.loader(
+            "resident", "photos", batch_size=16, device="cpu", cache_folder="kept"
+        ) as batches:
+            assert sum(len(labels) for _, labels in batches) == IMAGES
+    (cache,) = (tmp_path / "kept/cache").glob("*.npy")
+    before = cache.stat().st_mtime_ns
+    assert not (tmp_path / "photos-cache").exists()
+    gpufeed.loader("host_cache", "photos", **wanted).close()
+    assert cache.stat().st_mtime_ns == before
+    with gpufeed.loader("host_cache", "photos", **wanted) as batches:
+        images, labels = next(iter(batches))
+    expected = np.stack([photos[label] for label in labels.tolist()])
+    assert np.abs(255 * (images.numpy() * STD + MEAN) - expected).max() < 0.01
+
+
+def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog):
+    (tmp_path / "photos/class00/broken.jpg").write_bytes(b"no image")
+    with gpufeed.loader("dataloader_sync", "photos", batch_size=50, device="cpu") as batches:
+        assert len(next(iter(batches))[1]) == IMAGES
+    assert "class00/broken.jpg" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "replay"}, "loader 'replay'"),
+        ({"augment": "torhc"}, "write 'torch' instead"),
+        ({"augment_options": {"crop_paddin": 2}}, "crop_paddin"),
+        ({"name": "strips", "recipe": {"size": 24}}, "strips does not crop and resize"),
+        ({"recipe": {"sise": 24}}, "sise"),
+        ({"source": "no_folder"}, "no no_folder"),
+        ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
+        ({"split": "val"}, "no samples in split 'val'"),
+        ({"name": "dataloader_workers", "workers": 0}, "needs at least one worker"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence(photos, changes, said):
+    wanted = {"name": "dataloader_sync", "source": "photos", "batch_size": 4, "device": "cpu"} | changes
+    with pytest.raises(gpufeed.GpufeedError, match=re.escape(said)):
+        gpufeed.loader(**wanted)
+    with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
+        gpufeed.prepare("no_folder")
+
+
+def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):
+    files = [path.read_bytes() for path in sorted(tmp_path.glob("photos/*/*.jpg"))]
+    for label, image in enumerate(gpufeed.decode_jpegs(files, "cpu")):
+        assert np.array_equal(image.permute(2, 0, 1).numpy(), photos[label])
+    with pytest.raises(gpufeed.GpufeedError, match="file 2 of 3"):
+        gpufeed.decode_jpegs([*files[:2], b"no image"], "cpu")

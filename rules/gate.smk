@@ -75,7 +75,9 @@ rule gate_tuned:
         device=config["device"],
         attempt=lambda wildcards: RUN.attempt_at(GATES.tuned_verdict_of(wildcards.experiment, wildcards.cell)),
         code=lambda wildcards: CODES.of(
-            "gate_tuned", loader=RUN.cell_of(wildcards).loader, decoder=CODES.decoders_of(RUN.cell_of(wildcards))
+            "gate_tuned",
+            loader=RUN.cell_of(wildcards).loader,
+            decoder=CODES.decoders_of(RUN.cell_of(wildcards)),
         ),
     script:
         "../workflow/scripts/gate_tuned.py"

@@ -424,7 +424,6 @@ def check_names(axes: Mapping, where: str, datasets) -> None:
         "trainer": TRAINERS,
         "precision": PRECISIONS,
         "synchronise": SYNCHRONISE,
-        "settings": (TUNED, None),
     }
     for axis, allowed in choices.items():
         if axis in FORMS and is_reference(axes.get(axis)):

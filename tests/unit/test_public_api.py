@@ -110,10 +110,9 @@ def test_evaluation_is_in_order_and_a_seed_gives_the_same_batches(photos):
 
 
 def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
+    wanted = {"batch_size": 16, "device": "cpu", "cache_folder": "kept"}
     for _ in range(2):
-        with gpufeed.loader(
-            "resident", "photos", batch_size=16, device="cpu", cache_folder="kept"
-        ) as batches:
+        with gpufeed.loader("resident", "photos", **wanted) as batches:
             assert sum(len(labels) for _, labels in batches) == IMAGES
     (cache,) = (tmp_path / "kept/cache").glob("*.npy")
     before = cache.stat().st_mtime_ns

@@ -17,7 +17,7 @@ from workflow_fixtures import ROOT, Workflow
 GOLDEN = Path(__file__).parent / "golden"
 SITES = {"pace-ice": "coc", "pace-phoenix": "gts-example3"}  # with an account
 EVERY_RULE = {
-    "run": ["golden"],
+    "run": ["golden", "advised"],
     "device": "cuda",
     "repeats": 1,
     "baseline": "elsewhere",
@@ -53,7 +53,14 @@ EVERY_RULE = {
             "sweep": {"datasets": ["synthetic"], "decoders": ["pillow", "strips"]},
             "builds": {"dataset": "synthetic", "decoders": ["pillow", "dali_gpu"], "counts": [30]},
             "kernels": {},
-        }
+        },
+        "advised": {
+            "title": "Advised",
+            "question": "What does a probe ask for?",
+            "common": {"dataset": "synthetic", "model": "simple_cnn", "batch_size": 8, "augment": "torch"},
+            "blocks": {"today": {"loader": "resident"}},
+            "advice": {"of": "today"},
+        },
     },
 }
 

@@ -59,6 +59,6 @@ LIBRARIES = [("my_data.py:Squares", "timm:resnet50"), ("synthetic", "torchvision
 
 @pytest.mark.parametrize(("data", "model"), LIBRARIES)
 def test_a_dataset_of_a_file_and_models_of_libraries_are_measured(folder, data, model):
-    out = run(folder, data, "--model", model, *FEW, "--loaders", "dataloader_sync")
+    out = run(folder, data, "--model", model, *FEW, "--batch-size", "2", "--loaders", "dataloader_sync")
     assert measured(folder) == {("dataloader_sync", model, "done"), ("replay", model, "done")}
     assert f"{model} on {data.partition(':')[0].removesuffix('.py')}" in out

@@ -1,11 +1,9 @@
 """The code to paste on a GPU: each script runs alone there, and its pixels are the library's."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
-from paste_fixtures import MEAN, STD, cell, check, run, write_photos
+from paste_fixtures import MEAN, STD, cell, check, lacks, run, write_photos
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow]
 
@@ -111,13 +109,6 @@ def photos(tmp_path_factory):
     return folder, write_photos(folder)
 
 
-def lacks(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is None
-    except ModuleNotFoundError:  # the package around it
-        return True
-
-
 # first: where nobody has built the extension, this does, and scripts find it on the disk
 def test_decode_jpegs_gives_libjpegs_pixels_on_the_gpu(photos):
     from gpufeed import decode_jpegs
@@ -155,7 +146,7 @@ def test_bias_gelu_on_the_gpu():
 def test_pasted_code_runs_alone_on_the_gpu(group, photos, tmp_path):
     (folder, pixels), (packages, tolerance, *cells) = photos, GROUPS[group]
     for package in packages:
-        if lacks(package):
-            pytest.skip(f"{package} is not installed here")
+        if sentence := lacks(package):
+            pytest.skip(sentence)
     for of, batches in zip(cells, run(tmp_path / "run", folder, cells, group in OWN), strict=True):
         check(batches, of, pixels, *tolerance)

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from paste_fixtures import MEAN, STD, cell, check, run, write_photos
+from paste_fixtures import MEAN, STD, cell, check, lacks, run, write_photos
 
 from gpufeed.advice import paste
 from gpufeed.core.cells import Cell, impossible, settle
@@ -143,7 +143,7 @@ LIBRARIES = {
         cell("webdataset", "torch", RECIPE, workers=2, decoder="torchvision_cpu", persistent_workers=True),
         cell("webdataset_resampled", "cpu", workers=2, persistent_workers=True),
     ),
-    "spdl": (
+    "spdl.io": (
         FFMPEG,
         cell("spdl", workers=2),
         cell("spdl", "torch", RECIPE),
@@ -175,8 +175,8 @@ LIBRARIES = {
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_pasted_code_runs_alone_and_yields_every_sample(library, photos, tmp_path):
     (folder, pixels), (tolerance, *cells) = photos, LIBRARIES[library]
-    if library not in ("gpufeed", "dataloader"):
-        pytest.importorskip(library.partition(".")[0] if library != "spdl" else "spdl.io")
+    if library not in ("gpufeed", "dataloader") and (sentence := lacks(library)):
+        pytest.skip(sentence)
     for of, batches in zip(cells, run(tmp_path / "run", folder, cells, library == "gpufeed"), strict=True):
         check(batches, of, pixels, *tolerance)
         if of["hyper"]["augment"].items() >= MIRRORED.items():

@@ -15,10 +15,11 @@ from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError, first_line, unknown
 from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
 from gpufeed.core.image_listing import names_below
+from gpufeed.core.plan_advice import BEST, settings
 from gpufeed.core.references import check, is_reference, short
 from gpufeed.core.registry import LOADERS, is_made
 
-EXPERIMENT = "own"  # of config/own.yaml
+EXPERIMENT, TODAY = "own", "dataloader"  # of config/own.yaml: what is measured, its block to improve on
 HERE = "the command line"
 SHORT_SIDE = 256 / 224  # of evaluation images, to the size that is cut from their middle
 DECODER = "torchvision_cpu"  # of workers that have a choice
@@ -66,9 +67,13 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
     check_names({**common, "loader": "replay"}, HERE, [dataset])
     common["overrides"] = [overrides_of(common["model"], asked.size)]
     experiment["common"] = common
+    best = BEST
     if asked.loaders:
         experiment["blocks"] = blocks_of(experiment["blocks"], asked.loaders)
         del experiment["quick"]
+        best = len(asked.loaders)  # all, since they were asked for
+    if TODAY in experiment["blocks"]:
+        experiment["advice"] = {"of": TODAY, "best": best}
     found = {"run": [EXPERIMENT], "results": str(asked.out), "quick": asked.quick}
     found |= {} if asked.gpus else {"device": "cpu", "cache_decoder": "simplejpeg"}
     return found | {"sources": {dataset: source} if source else {}, "experiments": {EXPERIMENT: experiment}}
@@ -133,8 +138,8 @@ def blocks_of(blocks: Mapping[str, dict], loaders: Iterable[str]) -> dict[str, d
     return kept
 
 
-def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan, str]:
-    """Return the plan of a run, and the folder of its results.
+def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan, str, dict[str, Any] | None]:
+    """Return the plan of a run, the folder of its results, and the settings of its advice.
 
     Nothing is prepared: references are tried, and the images of a folder listed. Raises GpufeedError for what
     cannot be measured.
@@ -157,7 +162,7 @@ def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan
             "one at least that can measure these images with this model",
             "name others with --loaders, or leave it out",
         )
-    return plan, whole["results"]
+    return plan, whole["results"], settings(whole, plan, EXPERIMENT)
 
 
 def is_limit(cell: Cell) -> bool:

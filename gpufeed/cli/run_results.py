@@ -1,12 +1,15 @@
 """What `gpufeed run` prints of results: a line for each repeat that has ended, then the leaderboard."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpufeed.cli.run_config import EXPERIMENT
 from gpufeed.core.cells import Plan
+from gpufeed.core.plan_advice import measured
 from gpufeed.core.repeats import again
 
 if TYPE_CHECKING:
@@ -15,27 +18,45 @@ if TYPE_CHECKING:
 COLUMNS = ("", "loader", "images/s", "of the limit", "range", "n")
 
 
-def records_of(plan: Plan, results: Path) -> list[Path]:
-    """Return the records that a run plans."""
-    folder, cells = results / "records" / EXPERIMENT, plan.cells[EXPERIMENT]
-    return [folder / cell / f"{repeat}.json" for repeat in range(plan.repeats[EXPERIMENT]) for cell in cells]
+ADVICE = f"advice/{EXPERIMENT}.json"  # in a folder of results
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a run. advice: of which cells some are measured alone (core.plan_advice); or None."""
+
+    plan: Plan
+    results: Path
+    advice: Mapping[str, Any] | None = None
+
+    def of(self, cells: Iterable[str]) -> list[Path]:
+        """Return those of some cells, block by block."""
+        folder, repeats = self.results / "records" / EXPERIMENT, range(self.plan.repeats[EXPERIMENT])
+        return [folder / cell / f"{repeat}.json" for repeat, cell in product(repeats, cells)]
+
+    def planned(self) -> list[Path]:
+        """Return those that are measured, as far as the advice is known."""
+        if self.advice is None:
+            return self.of(self.plan.cells[EXPERIMENT])
+        return self.of(measured(self.plan, EXPERIMENT, self.advice["of"], self.results / ADVICE))
 
 
 class Progress:
     """Prints a line for each record that is written from now on."""
 
-    def __init__(self, records: Iterable[Path]):
-        self.left = {path: changed(path) for path in records}
-        self.count, self.done = len(self.left), 0
-        if there := sum(before is not None for before in self.left.values()):
-            print(f"{there} of {self.count} repeats were measured before", flush=True)
+    def __init__(self, records: Records):
+        self.records = records
+        self.left = {path: changed(path) for path in records.of(records.plan.cells[EXPERIMENT])}
+        planned = records.planned()
+        if there := sum(self.left[path] is not None for path in planned):
+            print(f"{there} of {len(planned)} repeats were measured before", flush=True)
 
     def __call__(self) -> None:
         for path, before in [*self.left.items()]:
             if changed(path) not in (None, before):
                 del self.left[path]
-                self.done += 1
-                print(f"[{self.done}/{self.count}] {said(path)}", flush=True)
+                planned = self.records.planned()
+                print(f"[{sum(map(Path.exists, planned))}/{len(planned)}] {said(path)}", flush=True)
 
 
 def changed(path: Path) -> int | None:
@@ -65,7 +86,7 @@ def summary(records: Sequence[Path], results: Path) -> str:
     there, lines = [path for path in records if path.exists()], []
     if there:
         cells = cells_of([*there, *filter(Path.exists, map(again, there))])
-        lines = ["", *leaderboard(cells)]
+        lines = ["", *advice_lines(results, cells), *leaderboard(cells)]
     if (report := results / "report.html").exists():
         lines += ["", f"Report: {report.resolve().as_uri()}"]
     return "\n".join(lines)
@@ -77,6 +98,20 @@ def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
     from gpufeed.report.load_records import read_records
 
     return tables.cells(read_records(records))
+
+
+def advice_lines(results: Path, cells: "pd.DataFrame") -> list[str]:
+    """Return the advice of a run as sentences, with an empty line behind them; none without advice.
+
+    cells: of `cells_of`, whose rates stand beside the predicted ones.
+    """
+    from gpufeed.advice.ranking import read_advice
+    from gpufeed.advice.words import lines
+
+    if not (results / ADVICE).exists() or (found := read_advice([results / ADVICE], EXPERIMENT)) is None:
+        return []
+    timed = cells[cells["images_per_s"].notna()]
+    return [*lines(found, dict(zip(timed["cell_id"], timed["images_per_s"], strict=True))), ""]
 
 
 def leaderboard(cells: "pd.DataFrame") -> list[str]:

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_checkout(SNAKEFILE)
         config = run_config.shipped_config()
         changes = run_config.config_of(asked, config["sources"])
-        plan, results = run_config.plan_of(config, changes)
+        plan, results, advice = run_config.plan_of(config, changes)
         path = Path(results) / "config.yaml"
         write_config(path, changes, sys.argv[1:] if arguments is None else arguments)
     except GpufeedError as error:
@@ -74,10 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
     print(f"config: {path}\nlog:    {path.with_name(run_process.LOG)}", flush=True)
     run = run_process.Run(command, Path(results))
-    records = run_results.records_of(plan, Path(results))
-    code = run.follow(run_results.Progress(records))
+    known = run_results.Records(plan, Path(results), advice)
+    code = run.follow(run_results.Progress(known))
+    records = known.planned()
     if asked.dry and not code:
-        print(f"{len(records)} repeats to measure; nothing was.")
+        more = ", and those of the best that its probes find" if advice else ""
+        print(f"{len(records)} repeats to measure{more}; nothing was.")
         return DONE
     if code == INTERRUPTED:
         print("Stopped. What was measured is kept: the same command goes on.")

@@ -53,7 +53,7 @@ def changes(*words: str) -> dict:
 
 def cells(*words: str) -> dict:
     """Loader -> cell, of what a command line measures."""
-    plan, _ = plan_of(shipped_config(), changes(*words))
+    plan, *_ = plan_of(shipped_config(), changes(*words))
     return {cell.loader: cell for cell in plan.cells["own"].values()}
 
 
@@ -62,6 +62,7 @@ def test_a_folder_alone_is_what_the_shipped_config_measures(folder):
     own = yaml.safe_load((REPOSITORY / "config/own.yaml").read_text())
     assert found["sources"] == {"my_images": {**own["sources"]["own"], "folder": "My Images"}}
     own["experiments"]["own"]["common"]["dataset"] = "my_images"
+    own["experiments"]["own"]["advice"] = {"of": "dataloader", "best": 3}
     assert found["experiments"] == own["experiments"]
     assert (found["run"], found["results"], found["quick"]) == (["own"], "results/run", False)
     assert changes("My Images", "--limit", "30")["sources"]["my_images"]["limit"] == 30

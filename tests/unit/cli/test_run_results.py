@@ -6,7 +6,17 @@ import shutil
 import pytest
 from data_fixtures import REPOSITORY
 
-from gpufeed.cli.run_results import Progress, any_failed, cells_of, leaderboard, summary
+from gpufeed.cli.run_results import (
+    ADVICE,
+    Progress,
+    Records,
+    advice_lines,
+    any_failed,
+    cells_of,
+    leaderboard,
+    summary,
+)
+from gpufeed.core.cells import Cell, Plan
 
 CELLS = {  # of published results
     "dataloader_workers": "tiny_imagenet_40-dataloader_workers-w16-torch-resnet18-auto-b256-graphs-8c915b74",
@@ -47,10 +57,13 @@ def test_the_fastest_is_first_and_the_limit_last(records):
 
 
 def test_a_record_that_comes_is_a_line_and_one_that_was_there_is_none(records, tmp_path, capsys):
-    first, second = records["resident"]
+    cell = CELLS["resident"]
+    (tmp_path / "records/own").symlink_to(tmp_path / "records/peers")
+    known = Records(Plan({"own": {cell: Cell("own", "d", "resident")}}, [], {"own": 2}), tmp_path)
+    first, second = known.planned()
     text = second.read_text()
     second.unlink()
-    progress = Progress([first, second])
+    progress = Progress(known)
     assert capsys.readouterr().out == "1 of 2 repeats were measured before\n"
     progress()
     assert capsys.readouterr().out == ""
@@ -58,9 +71,34 @@ def test_a_record_that_comes_is_a_line_and_one_that_was_there_is_none(records, t
     progress()
     progress()
     rate = json.loads(text)["throughput"]["images_per_s"]
-    assert capsys.readouterr().out == f"[1/2] resident: {rate:,.0f} images/s\n"
+    assert capsys.readouterr().out == f"[2/2] resident: {rate:,.0f} images/s\n"
     assert not any_failed([first, second, tmp_path / "none.json"])
     failed = json.loads(text) | {"status": "failed", "sentence": "RuntimeError: no"}
     second.write_text(json.dumps(failed))
     assert any_failed([first, second])
     assert summary([], tmp_path) == ""
+
+
+def test_the_advice_chooses_what_is_measured_and_stands_first(records, tmp_path):
+    cells = {name: Cell("own", "d", loader) for loader, name in CELLS.items()}
+    of, best = CELLS["dataloader_workers"], CELLS["resident"]
+    known = Records(Plan({"own": cells}, [], {"own": 1}), tmp_path, {"of": of, "best": 1})
+    assert {path.parent.name for path in known.planned()} == {of, CELLS["replay"]}
+    candidate = {"change": "loader resident in place of dataloader_workers", "rank": 1, "bound": "input"}
+    candidate |= {"chosen": True, "advised": True, "sentence": None}
+    found = [
+        {**candidate, "cell_id": best, "images_per_s": {"low": 8e4, "median": 8.1e4, "high": 8.2e4}},
+        {**candidate, "cell_id": of, "change": "", "rank": 2, "chosen": False, "advised": False}
+        | {"images_per_s": {"low": 2e4, "median": 2.1e4, "high": 2.2e4}},
+    ]
+    advice = {"schema_version": 1, "experiment": "own", "of": of, "best": 1, "device": "cuda"}
+    advice |= {"compute_images_per_s": 8.2e4, "input_share": 0.6, "cause": "decode", "candidates": found}
+    (tmp_path / "advice").mkdir()
+    (tmp_path / ADVICE).write_text(json.dumps(advice | {"finished_at": "2026-01-01T00:00:00+00:00"}))
+    assert {path.parent.name for path in known.planned()} == set(CELLS.values())
+    table = cells_of([path for paths in records.values() for path in paths])
+    state, do, *_, last = advice_lines(tmp_path, table)
+    assert state.startswith("Your GPU waits ")
+    assert do.startswith("Do this: loader resident in place of dataloader_workers. Predicted 81,000 images/s")
+    assert last == ""
+    assert advice_lines(tmp_path / "elsewhere", table) == []

@@ -13,6 +13,7 @@ COMMANDS = {  # name -> (module with a `main`, what it does)
     "predict": ("gpufeed.predict", "ask a kept model about image files"),
     "compare": ("gpufeed.compare", "hold results against others: which cells became slower"),
     "preflight": ("gpufeed.preflight", "show what a run would ask Slurm for"),
+    "tune": ("gpufeed.tune", "find the fastest settings of a loader for one training"),
     "report": ("gpufeed.watch.__main__", "write a page about trainings that gpufeed.watch watched"),
 }
 

@@ -72,7 +72,7 @@ def config_of(asked: Namespace, sources: Mapping[str, Any]) -> dict[str, Any]:
         experiment["blocks"] = blocks_of(experiment["blocks"], asked.loaders)
         del experiment["quick"]
         best = len(asked.loaders)  # all, since they were asked for
-    if TODAY in experiment["blocks"]:
+    if TODAY in experiment["blocks"] and not asked.all:
         experiment["advice"] = {"of": TODAY, "best": best}
     found = {"run": [EXPERIMENT], "results": str(asked.out), "quick": asked.quick}
     found |= {} if asked.gpus else {"device": "cpu", "cache_decoder": "simplejpeg"}

@@ -42,11 +42,17 @@ class Records:
 
 
 class Progress:
-    """Prints a line for each record that is written from now on."""
+    """Prints a line for each probe and each record that is written from now on."""
 
     def __init__(self, records: Records):
         self.records = records
-        self.left = {path: changed(path) for path in records.of(records.plan.cells[EXPERIMENT])}
+        probes = (
+            records.results / f"probes/{EXPERIMENT}/{cell}.json" for cell in records.plan.cells[EXPERIMENT]
+        )
+        self.probes = set(probes if records.advice else ())
+        self.left = {
+            path: changed(path) for path in [*self.probes, *records.of(records.plan.cells[EXPERIMENT])]
+        }
         planned = records.planned()
         if there := sum(self.left[path] is not None for path in planned):
             print(f"{there} of {len(planned)} repeats were measured before", flush=True)
@@ -56,7 +62,8 @@ class Progress:
             if changed(path) not in (None, before):
                 del self.left[path]
                 planned = self.records.planned()
-                print(f"[{sum(map(Path.exists, planned))}/{len(planned)}] {said(path)}", flush=True)
+                count = f"[{sum(map(Path.exists, planned))}/{len(planned)}]"
+                print("probed" if path in self.probes else count, said(path), flush=True)
 
 
 def changed(path: Path) -> int | None:
@@ -68,11 +75,12 @@ def changed(path: Path) -> int | None:
 
 
 def said(path: Path) -> str:
-    """Return what a record says of its repeat, in a line."""
+    """Return what a record says of its repeat, or a probe of its cell, in a line."""
     record = json.loads(path.read_text(encoding="utf-8"))
     name = record["cell"]["loader"]
     if record["status"] == "done":
-        return f"{name}: {record['throughput']['images_per_s']:,.0f} images/s"
+        rate = record.get("throughput", {}).get("images_per_s")
+        return name if rate is None else f"{name}: {rate:,.0f} images/s"
     return f"{name} {record['status']}: {record['sentence']}"
 
 
@@ -105,13 +113,10 @@ def advice_lines(results: Path, cells: "pd.DataFrame") -> list[str]:
 
     cells: of `cells_of`, whose rates stand beside the predicted ones.
     """
-    from gpufeed.advice.ranking import read_advice
-    from gpufeed.advice.words import lines
+    from gpufeed.report.sections import advice
 
-    if not (results / ADVICE).exists() or (found := read_advice([results / ADVICE], EXPERIMENT)) is None:
-        return []
-    timed = cells[cells["images_per_s"].notna()]
-    return [*lines(found, dict(zip(timed["cell_id"], timed["images_per_s"], strict=True))), ""]
+    path = results / ADVICE
+    return [*advice.said([path], EXPERIMENT, cells), ""] if path.exists() else []
 
 
 def leaderboard(cells: "pd.DataFrame") -> list[str]:

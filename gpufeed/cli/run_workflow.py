@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--limit", **number, help="images to train on at most (20000 of a folder)")
     add("--quick", action="store_true", help="the four likeliest loaders, each once")
     add("--loaders", nargs="+", metavar="LOADER", help="these alone: names, or path.py:attribute")
+    add("--all", action="store_true", help="measure every loader, and not only the best that probes find")
     add("--cores", **number, help="CPU cores to use (all)")
     add("--gpus", type=whole, default=1, metavar="N", help="GPUs to use; 0 trains on the CPU (1)")
     add("--out", type=Path, default=Path("results/run"), metavar="FOLDER", help="results (results/run)")

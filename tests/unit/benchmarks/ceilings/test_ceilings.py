@@ -345,7 +345,7 @@ def test_the_schema_is_closed_and_describes_every_key():
 
     def wrong(part, name="document"):
         # told where they are not the cell's
-        optional = {"batch_size", "cuda_graphs", "workers", "cpus", "physical_cores"}
+        optional = {"batch_size", "cuda_graphs", "workers", "cpus", "physical_cores", "tuned"}
         left = optional if name == "resolved" else set()
         closed = part.get("additionalProperties") is False
         closed = closed and set(part["required"]) == set(part["properties"]) - left

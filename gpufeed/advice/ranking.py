@@ -10,6 +10,7 @@ from gpufeed.core.cells import AXES
 from gpufeed.core.document import now
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import ADVICE, ADVICE_VERSION, CEILINGS, PROBE
+from gpufeed.core.registry import LOADERS
 from gpufeed.system.statistics import MATTERS
 
 log = logging.getLogger("gpufeed")
@@ -94,10 +95,11 @@ def why_not(probe: Mapping[str, Any]) -> str | None:
 def change(today: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     """Return what differs between two cells, such as `workers 8 in place of 2`; empty for the same cell."""
     axes = [*FIRST, *sorted(AXES - {*FIRST})]
-    # workers bring their own settings, which say nothing where there are none
-    skipped = (
-        {"prefetch_factor", "persistent_workers"} if not (today["workers"] and cell["workers"]) else set()
-    )
+    loader, skipped = LOADERS[cell["loader"]], set()
+    if not (today["workers"] and cell["workers"]):  # workers bring settings, which say nothing without them
+        skipped = {"prefetch_factor", "persistent_workers"}
+    skipped |= set() if loader.decoders else {"decoder"}
+    skipped |= {"workers"} if loader.workers == "never" else set()
     differ = [name for name in axes if today.get(name) != cell.get(name) and name not in skipped]
     return ", ".join(f"{name} {said(cell.get(name))} in place of {said(today.get(name))}" for name in differ)
 

@@ -116,6 +116,10 @@ def test_a_change_in_words():
         "workers 8 in place of 2, prefetch_factor 4 in place of 2, cuda_graphs on in place of off"
     )
     assert change(today, today) == ""
-    cached = probe("host_cache")["cell"]
-    said = "loader host_cache in place of dataloader_workers, workers 0 in place of 2"
-    assert change(today, cached) == said
+    cached = probe("host_cache")["cell"]  # which has no workers, and decodes nothing in them
+    simple = {**today, "decoder": "simplejpeg"}
+    assert change(simple, cached) == "loader host_cache in place of dataloader_workers"
+    synchronous = {**simple, "loader": "dataloader_sync", "workers": 0}
+    assert change(today, synchronous) == (
+        "loader dataloader_sync in place of dataloader_workers, decoder simplejpeg in place of pillow"
+    )

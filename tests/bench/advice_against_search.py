@@ -1,7 +1,7 @@
 """How right advice is, beside an exhaustive search: python tests/bench/advice_against_search.py RESULT.json
 
 For each task every cell is probed, then every cell is measured end to end, then what is advised, what the
-search found best and what is done today once more, by turns. Prints for each task the errors of the predicted
+search found best and what is done today once more, in turn. Prints for each task the errors of the predicted
 rates, those of min(compute only, input only), and what following the advice costs against the search's best.
 RESULT.json has all probes and rates: `RESULT.json --refit` predicts again from them, without measuring.
 

@@ -5,7 +5,7 @@
 
 For each task, in a process of its own: the space of settings is written down (TASK-space.json), the tuner
 runs, then each setting of the space trains whole epochs for at least --seconds after its start. At last both
-winners train again by turns, --turns times each. TASK.json has all of it; a line a task and the verdict come
+winners train again in turn, --turns times each. TASK.json has all of it; a line a task and the verdict come
 at the end: the tuner's winner as a share of the search's, and the tuner's time as a share of the search's.
 """
 

@@ -46,11 +46,12 @@ class Demands:
         compute, given = probe["compute"], probe["input"]
         compute_s, input_s = (median(seconds_an_image(part["rounds"])) for part in (compute, given))
         on_gpu, starts = probe["resolved"]["device"] == "cuda", given["starts"]
+        launches = on_gpu and probe["cell"]["synchronise"] == "epoch"  # else each step is waited for
         return cls(
             compute_s,
             input_s,
             # what waits for room in a GPU's queue is no work of the host
-            host_s=min(compute["host_s"], compute_s) if on_gpu else compute_s,
+            host_s=min(compute["host_s"], compute_s) if launches else compute_s,
             main_s=given["main_s"],
             cpu_compute_s=min(compute["cpu_s"], compute["host_s"]) if on_gpu else compute["cpu_s"],
             cpu_input_s=given["cpu_s"],

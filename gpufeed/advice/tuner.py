@@ -29,15 +29,15 @@ from gpufeed.loaders.base import Loader, LoadRequest, make_loader
 from gpufeed.loaders.samples import Samples, batch_bytes
 from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import free_host_bytes
-from gpufeed.system.page_cache import read_in
+from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
 from gpufeed.training.optimisers import rate_at, set_learning_rate
 from gpufeed.training.runtime_context import Place, Stores, workers_of
+from gpufeed.training.smaller_batch import fitting
 
 HOPELESS = 1.3  # times the rate of a stretch is below the best: it ends early
 SAMPLES, COST_S = 16, 0.1  # files that each decoder decodes again and again, and for how long
-READ_IN_BYTES = 2**31  # files up to this size are read into the page cache first
 NOTHING = {"limits": None, "decoders": {}, "settings": [], "budget_s": None, "spent_s": None, "tried": []}
 log = logging.getLogger("gpufeed")
 
@@ -225,14 +225,17 @@ def tuned(
     if reason := untunable(cell):
         raise GpufeedError(reason, "a loader with settings to choose, in trainer plain", "choose another one")
     cell = replace(cell, workers=workers_of(cell), settings=None)
-    with made_ready(cell, 0, manifest, stores, place, gate) as ready:
-        files = ready.loader.files()
-        if sum(Path(file).stat().st_size for file in files) <= READ_IN_BYTES:
-            read_in(files)
-        began, stretches = clock(), Stretches(cell, ready)
-        limits, costs, settings, own = prepared(cell, ready, only)
-        search = Search(settings, stretches.measure, costs, own, clock() - began)
-        ranked = search.run()
+
+    def with_batch(one: Cell) -> tuple:
+        with made_ready(one, 0, manifest, stores, place, gate) as ready:
+            read_in_some(ready.loader.files())
+            began, stretches = clock(), Stretches(one, ready)
+            limits, costs, settings, own = prepared(one, ready, only)
+            search = Search(settings, stretches.measure, costs, own, clock() - began)
+            return limits, costs, settings, search, search.run(), clock() - began
+
+    size, (limits, costs, settings, search, ranked, spent_s) = fitting(cell, with_batch)
+    place.batch_size = size if size != cell.batch_size else None
     if not ranked or not ranked[0].images_per_s:
         raise GpufeedError(
             "no batch came in time with any setting", "some batches a second", "look at the log"
@@ -243,7 +246,7 @@ def tuned(
         "decoders": costs,
         "settings": [asdict(one) for one in settings],
         "budget_s": search.budget_s,
-        "spent_s": clock() - began,
+        "spent_s": spent_s,
         "tried": [row(one) for one in ranked],
     }
 

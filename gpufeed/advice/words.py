@@ -68,16 +68,19 @@ def answer(advice: Mapping[str, Any], measured: Mapping[str, float]) -> Iterator
                 f"Leave it as it is: none of the {len(seen)} measured changes is faster than today's "
                 f"{number(today)} images/s by {(MATTERS - 1) * 100:.0f} % or more."
             )
-        others = [one for one in seen if one is not best]
+        others = [one for one in seen if one is not best and measured[one["cell_id"]] >= MATTERS * today]
+        rest = [one for one in seen if measured[one["cell_id"]] < MATTERS * today]
     else:
         advised = [one for one in chosen if one["advised"]]
         if advised:
             yield f"Do this: {advised[0]['change']}. {rates(advised[0], measured)}."
         else:
             yield "Leave it as it is: no other setting is predicted to be faster by more than its interval."
-        others = advised[1:]
+        others, rest = advised[1:], []
     for one in others:
         yield f"Next: {one['change']}. {rates(one, measured)}."
+    for one in rest:
+        yield f"Measured too, not faster: {one['change']}. {rates(one, measured)}."
 
 
 def rates(candidate: Mapping[str, Any], measured: Mapping[str, float]) -> str:

@@ -2,14 +2,17 @@
 
 import logging
 import math
+import multiprocessing
 import os
 import shutil
 import statistics
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +20,19 @@ import torch
 
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
 from gpufeed.benchmarks.ceilings.stages import wait_behind
+from gpufeed.benchmarks.equivalence.supervised import end, exit_words
 from gpufeed.benchmarks.result_envelope import heading
 from gpufeed.core.cells import Cell
 from gpufeed.core.document import now
 from gpufeed.core.record import PROBE, PROBE_VERSION
 from gpufeed.loaders.base import Batch, Loader
+from gpufeed.system import parent_watchdog
 from gpufeed.system.devices import peak_mib
 from gpufeed.system.environment import cores_allowed
 from gpufeed.system.host_memory import free_host_bytes
-from gpufeed.system.page_cache import read_in
+from gpufeed.system.page_cache import read_in_some
 from gpufeed.system.telemetry.gpu_readings import Gpu
-from gpufeed.system.telemetry.process_load import own_mib, tree, used
+from gpufeed.system.telemetry.process_load import shared_out_mib, tree, used
 from gpufeed.system.timing import synchronise
 from gpufeed.training.cell_training import Ready, guarded, made_ready, read_cell, settle_process
 from gpufeed.training.engines.plain import PlainTrainer
@@ -40,6 +45,7 @@ STARTS = 3  # epochs that the input's rounds are spread over, where each begins 
 ROUND_S = 0.5  # a round lasts at least
 HOST_STEPS = 3  # few enough for the queue of a GPU
 SAMPLE_S = 0.1
+REST_S, RESTS = 10.0, 0.2  # at most so long until workers rest: all processes take so much of a core
 BEHIND_S = 0.3  # NVML's utilisation is that of an interval which began before
 SHM, MIB = "/dev/shm", 2**20
 NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", "compute", "input", "memory"))
@@ -67,12 +73,13 @@ def probe(
 def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str, Any]:
     """What a finished probe adds to its document; raises Skip or what stops it."""
     free = {"host_free_mib": free_host_bytes() / MIB, "shm_free_mib": shm_mib("free")}
+    held_mib = shared_out_mib(tree(os.getpid()))
 
     def with_batch(one: Cell) -> dict[str, Any]:
         before = shm_mib("used")
         with made_ready(one, 0, manifest, stores, place, None) as ready:
             found = of_ready(ready, ahead_of(one))
-            found["memory"] = free | memory(place.device, before)
+            found["memory"] = free | memory(place.device, held_mib, before)
         return found
 
     size, found = fitting(cell, with_batch)
@@ -83,15 +90,17 @@ def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str
 def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
     """Both passes of a cell that is set up. ahead: batches that come almost at once in the beginning."""
     loader, bench, device = ready.loader, Bench(ready.trainer), ready.request.device
-    read_in(loader.files())
+    read_in_some(loader.files())
     batch = first_batches(loader, ahead + 1)  # workers start, memory is allocated
     bench.segment(ReplayedBatch(ready.request, batch, 2), 1)
     step_s = bench.segment(ReplayedBatch(ready.request, batch, 1), 1).seconds
     replayed = ReplayedBatch(ready.request, batch, max(1, math.ceil(ROUND_S / max(step_s, 1e-6))))
+    at_rest()
     with Meter(device) as first:
         rounds = [compute_round(bench, replayed) for _ in range(ROUNDS // 2)]
     with Meter(device) as taken:
         found = InputPass(loader, ahead).run()
+    at_rest()
     with Meter(device) as second:
         rounds += [compute_round(bench, replayed) for _ in range(ROUNDS - len(rounds))]
     images = sum(one["images"] for one in rounds)
@@ -163,8 +172,9 @@ class InputPass:
         while len(self.rounds) < ROUNDS:
             most = ROUNDS if self.loader.keeps_on else len(self.rounds) + ROUNDS // STARTS
             self.epoch(min(ROUNDS, most))
-        if self.loader.keeps_on:  # its first epoch here began anew, which none does in a training
-            self.starts = self.starts[1:] or [dict.fromkeys(self.starts[0], 0)]
+        if self.loader.keeps_on:  # training overlaps its starts, but for the first one of all
+            self.starts = [{**start, "first_batch_s": 0.0} for start in self.starts[1:]]
+            self.starts = self.starts or [{"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}]
         return {
             "rounds": self.rounds,
             "starts": self.starts,
@@ -175,17 +185,19 @@ class InputPass:
     def epoch(self, most: int) -> None:
         """Take one epoch, or its part until there are so many rounds."""
         reached, images, first_s, last = deque(), 0, 0.0, len(self.loader) - self.loader.next_batch
+        left = None
+        at_rest()
         synchronise(self.device)
         begin = behind = clocks()
         mark, lead = begin.wall_s, 0
         with closing(iter(self.loader)) as source:
             for number, batch in enumerate(source, 1):
-                wait_behind(reached, self.device)
+                wait_behind(reached, self.device, sleeping=True)
                 images += len(batch.images)  # gathered, if they were not yet
                 if number == 1:
                     first_s = time.perf_counter() - begin.wall_s
                 if number == self.lead:
-                    synchronise(self.device)
+                    on_host(self.device)
                     behind, lead = clocks(), images
                     mark = behind.wall_s
                 if number <= self.lead:
@@ -196,24 +208,44 @@ class InputPass:
                 if number == last or self.open_s + time.perf_counter() - mark >= ROUND_S:
                     mark = self.cut(mark)
                     if len(self.rounds) >= most and number < last:
+                        left = clocks()  # the end of workers that serve one epoch takes time, too
                         break
         parts = {"first_batch_s": first_s, "lead_s": behind.wall_s - begin.wall_s, "lead_images": lead}
         self.starts.append(parts)
         # what was made ahead belongs to an epoch that was taken whole; of others the rounds count alone
         is_whole = images >= self.loader.share
-        self.taken = self.taken.plus(clocks(), begin if is_whole else behind)
+        self.taken = self.taken.plus(left or clocks(), begin if is_whole else behind)
         self.counted += images if is_whole else images - lead
         to_next_epoch(self.loader)
 
     def cut(self, mark: float) -> float:
         """End a round here, if it is long enough; return the time from which the next one counts."""
-        synchronise(self.device)
+        on_host(self.device)
         end = time.perf_counter()
         self.open_s += end - mark
         if self.open_s >= ROUND_S:
             self.rounds.append({"images": self.open_images, "seconds": self.open_s})
             self.open_images, self.open_s = 0, 0.0
         return end
+
+
+def at_rest() -> None:
+    """Wait until worker processes have made the batches ahead that an epoch left behind."""
+    end, before = time.perf_counter() + REST_S, clocks().cpu_s
+    while time.perf_counter() < end:
+        time.sleep(SAMPLE_S)
+        here = clocks().cpu_s
+        if here - before < RESTS * SAMPLE_S:
+            return
+        before = here
+
+
+def on_host(device: torch.device) -> None:
+    """Wait for what the current stream was given, asleep: a thread that spins would count as the loader's."""
+    if device.type == "cuda":
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(device))
+        event.synchronize()
 
 
 @dataclass(frozen=True)
@@ -274,23 +306,55 @@ def shm_mib(part: str) -> float | None:
     return None
 
 
-def memory(device: torch.device, shm_before: float | None) -> dict[str, float | None]:
-    """What the cell holds at the end of its passes, in MiB, and what the device has."""
+def memory(device: torch.device, held_mib: float, shm_before: float | None) -> dict[str, float | None]:
+    """What the cell holds at the end of its passes, in MiB, and what the device has.
+
+    held_mib: of the host, before the cell was set up.
+    """
     whole = peak = None
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         whole, peak = total / MIB, max((total - free) / MIB, peak_mib(device))
     after = shm_mib("used")
     return {
-        "host_mib": own_mib(tree(os.getpid())),
+        "host_mib": max(0.0, shared_out_mib(tree(os.getpid())) - held_mib),
         "shm_mib": None if after is None or shm_before is None else max(0.0, after - shm_before),
         "device_mib": peak,
         "device_total_mib": whole,
     }
 
 
+def in_child(sender: Connection, work: Mapping[str, Any]) -> None:
+    """Probe in a process of its own, which does not outlive its parent."""
+    parent_watchdog.end_with(ancestors=1)
+    sender.send(probe(**work))
+
+
 def for_job(job: Any) -> None:
-    """Do the work of rule probe_cell, a gpufeed.job.Job."""
+    """Do the work of rule probe_cell, a gpufeed.job.Job.
+
+    A library that kills its process leaves a document, too: advice waits for all probes.
+    """
     job.take_gpus(job.cell["devices"], job.cell["device"])
-    found = probe(job.cell, job.input.manifest, job.stores, **job.asked)
+    work, started_at = (
+        {"cell": job.cell, "manifest": job.input.manifest, "stores": job.stores, **job.asked},
+        now(),
+    )
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=in_child, args=(sender, work), name="gpufeed-probe")
+    child.start()
+    sender.close()
+    try:
+        job.watch()  # from now on: a fork wants no threads
+        found = receiver.recv()
+    except EOFError:
+        child.join()
+        sentence, cell = f"The probe's process died ({exit_words(child.exitcode)}).", read_cell(job.cell)
+        about = heading(
+            cell, torch.device("cpu"), started_at, "failed", sentence, job.planned_on, job.params.attempt
+        )
+        found = about | NOTHING | {"schema_version": PROBE_VERSION}
+    finally:
+        end(child)
     job.keep(found, job.output.probe, PROBE.write, f"probe of {job.wildcards.cell}")

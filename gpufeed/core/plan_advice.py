@@ -37,10 +37,13 @@ def settings(config: Mapping, plan: Plan, experiment: str) -> dict[str, Any] | N
         )
     of = cells[ours[0]]
     for name in candidates(plan, experiment):
-        if reason := refused(cells[name]):
+        reason = refused(cells[name])
+        if cells[name].settings:
+            reason = "`settings` of it are chosen after the probes"
+        if reason:
             raise GpufeedError(
                 f"cell {name} in experiments.{experiment}, which has `advice`: {reason}",
-                "cells with the trainer plain on one device",
+                "cells with the trainer plain on one device, and settings that are known",
                 "move it to an experiment of its own",
             )
         if differ := [axis for axis in SAME if getattr(cells[name], axis) != getattr(of, axis)]:

@@ -52,7 +52,8 @@ class Report:
     def plan_of(self, experiment: str) -> dict[str, Any]:
         """Return what the report says of the plan of an experiment: title, question, and all results."""
         config, cells, builds = self.run.config, self.run.plan.cells[experiment], self.benchmarks.builds
-        measured = self.repeats.cells_so_far(experiment)
+        whole = not self.run.partial  # a part measures what it names, and asks for no advice
+        measured = self.repeats.cells_so_far(experiment) if whole else list(cells)
         repeats = self.repeats.so_far(experiment)
         if experiment in self.run.plan.auto and config["block"] is not None:
             repeats = max(repeats, config["block"] + 1)
@@ -69,8 +70,8 @@ class Report:
             "models": self.models.kept[experiment],
             "inference": self.models.in_use[experiment],
             "ceilings": self.benchmarks.limited[experiment],
-            "probes": self.benchmarks.probed(experiment),
-            "advice": self.run.advised[experiment],
+            "probes": self.benchmarks.probed(experiment) if whole else [],
+            "advice": self.run.advised[experiment] if whole else None,
             "tuned": self.gates.tuned_in(experiment),
             "side_by_side": self.side_by_side[experiment],
             "sweep": (self.benchmarks.sweep_in(experiment) or {}).get("decoders", []),

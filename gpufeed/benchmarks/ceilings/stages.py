@@ -74,11 +74,14 @@ def drain_epoch(loader: Loader, epochs: int = 1, lead_in: bool = True) -> Draine
     return Drained(seconds, firsts)
 
 
-def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device) -> None:
-    """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device."""
+def wait_behind(reached: "deque[torch.cuda.Event]", device: torch.device, sleeping: bool = False) -> None:
+    """Waits for the batch before the last BEHIND ones, without which memory would pile up on the device.
+
+    sleeping: the thread gives its core away meanwhile, which takes some microseconds longer.
+    """
     if device.type != "cuda":
         return
-    event = torch.cuda.Event()
+    event = torch.cuda.Event(blocking=sleeping)
     event.record(torch.cuda.current_stream(device))
     reached.append(event)
     if len(reached) > BEHIND:

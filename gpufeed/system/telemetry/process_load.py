@@ -84,6 +84,20 @@ def rss_mib(processes: Iterable[psutil.Process]) -> float:
     return sum(each_answer(processes, lambda process: process.memory_info().rss)) / MIB
 
 
+def shared_out_mib(processes: Iterable[psutil.Process]) -> float:
+    """As own_mib, of each page the share that falls to a process: what forked workers share counts once."""
+    return sum(each_answer(processes, shared_out_bytes)) / MIB
+
+
+def shared_out_bytes(process: psutil.Process) -> int:
+    """Source: proc(5), /proc/PID/smaps_rollup, Pss_Anon and Pss_Shmem; own_bytes on older kernels."""
+    with suppress(OSError, KeyError, ValueError):
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()[1:]
+        found = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}
+        return 1024 * (found["Pss_Anon"] + found["Pss_Shmem"])
+    return own_bytes(process)
+
+
 def own_mib(processes: Iterable[psutil.Process]) -> float:
     """Resident memory that no file backs (anonymous and shared), of the processes together, in MiB.
 

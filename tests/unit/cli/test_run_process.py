@@ -65,7 +65,9 @@ def test_a_signal_ends_the_process_and_those_that_it_has_started(tmp_path, numbe
     code = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN)"
     code += "; print(1, flush=True); time.sleep(99)"
     both = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}]); {code}"
-    run, started, before = Run([sys.executable, "-c", both], tmp_path), [], signal.getsignal(number)
+    run, started = Run([sys.executable, "-c", both], tmp_path), []
+    before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    inherited = signal.signal(number, before)  # tests that run in the background ignore SIGINT
 
     def interrupt():
         wait_until(lambda: run.log.exists() and run.log.read_text().count("1") == 2)
@@ -81,3 +83,4 @@ def test_a_signal_ends_the_process_and_those_that_it_has_started(tmp_path, numbe
     assert not left_after(10, started)
     assert time.monotonic() - began < 60
     assert signal.getsignal(number) == before
+    signal.signal(number, inherited)

@@ -32,6 +32,7 @@ EVERY_RULE = {
             "blocks": {
                 "kept": {"loader": "resident"},
                 "workers": {"loader": "dataloader_workers", "workers": 12},
+                "tuned": {"loader": "dataloader_workers", "workers": 2, "settings": "tuned"},
                 "first": {"loader": "dataloader_sync", "synchronise": "step"},
                 "second": {"loader": "dataloader_workers", "workers": 2, "synchronise": "step"},
                 "strips": {"loader": "strips"},

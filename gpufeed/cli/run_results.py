@@ -89,12 +89,12 @@ def any_failed(records: Iterable[Path]) -> bool:
     return any(json.loads(path.read_text())["status"] == "failed" for path in records if path.exists())
 
 
-def summary(records: Sequence[Path], results: Path) -> str:
+def summary(known: Records) -> str:
     """Return the advice, the leaderboard, what was not measured and where the report is."""
-    there, lines = [path for path in records if path.exists()], []
-    if there:
+    results, lines = known.results, []
+    if there := [path for path in known.planned() if path.exists()]:
         cells = cells_of([*there, *filter(Path.exists, map(again, there))])
-        lines = ["", *advice_lines(results, cells), *leaderboard(cells)]
+        lines = ["", *advice_lines(known, cells), *leaderboard(cells)]
     if (report := results / "report.html").exists():
         lines += ["", f"Report: {report.resolve().as_uri()}"]
     return "\n".join(lines)
@@ -108,15 +108,20 @@ def cells_of(records: Sequence[Path]) -> "pd.DataFrame":
     return tables.cells(read_records(records))
 
 
-def advice_lines(results: Path, cells: "pd.DataFrame") -> list[str]:
+def advice_lines(known: Records, cells: "pd.DataFrame") -> list[str]:
     """Return the advice of a run as sentences, with an empty line behind them; none without advice.
 
-    cells: of `cells_of`, whose rates stand beside the predicted ones.
+    cells: of `cells_of`, whose rates stand beside the predicted ones. A document that another run left in the
+    folder is none of this one.
     """
     from gpufeed.report.sections import advice
 
-    path = results / ADVICE
-    return [*advice.said([path], EXPERIMENT, cells), ""] if path.exists() else []
+    path = known.results / ADVICE
+    if known.advice is None or not path.exists():
+        return []
+    if json.loads(path.read_text(encoding="utf-8"))["of"] != known.advice["of"]:
+        return []
+    return [*advice.said([path], EXPERIMENT, cells), ""]
 
 
 def leaderboard(cells: "pd.DataFrame") -> list[str]:

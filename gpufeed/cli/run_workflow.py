@@ -1,10 +1,12 @@
 """gpufeed run FOLDER: the whole workflow on images of one's own, by one command."""
 
 import argparse
+import fcntl
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import yaml
 
@@ -65,21 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         changes = run_config.config_of(asked, config["sources"])
         plan, results, advice = run_config.plan_of(config, changes)
         path = Path(results) / "config.yaml"
+        lock = locked(path.parent)
         write_config(path, changes, sys.argv[1:] if arguments is None else arguments)
     except GpufeedError as error:
         print(error, file=sys.stderr)
         return REFUSED
     except KeyboardInterrupt:
         return INTERRUPTED
+    with lock:
+        return measured(asked, path, run_results.Records(plan, path.parent, advice))
+
+
+def measured(asked: argparse.Namespace, path: Path, known: run_results.Records) -> int:
+    """Run the config at `path`, print what comes of it, and return the exit code."""
     command = [*command_of(path), "--cores", str(asked.cores or "all"), "--resources", f"gpu={asked.gpus}"]
     command += ["--keep-going", "--rerun-incomplete", *(["--dry-run"] if asked.dry else [])]
     print(f"config: {path}\nlog:    {path.with_name(run_process.LOG)}", flush=True)
-    run = run_process.Run(command, Path(results))
-    known = run_results.Records(plan, Path(results), advice)
+    run = run_process.Run(command, known.results)
     code = run.follow(run_results.Progress(known))
     records = known.planned()
     if asked.dry and not code:
-        more = ", and those of the best that its probes find" if advice else ""
+        more = ", and those of the best that its probes find" if known.advice else ""
         print(f"{len(records)} repeats to measure{more}; nothing was.")
         return DONE
     if code == INTERRUPTED:
@@ -87,9 +95,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     if code:
         print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)
-    if not asked.dry and (said := run_results.summary(records, Path(results))):
+    if not asked.dry and (said := run_results.summary(known)):
         print(said, flush=True)
     return FAILED if code or run_results.any_failed(records) else DONE
+
+
+def locked(folder: Path) -> IO:
+    """Return the open lock of a folder of results; raise GpufeedError where another run has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise GpufeedError(
+            f"another gpufeed run at work in {folder}",
+            "one run at a time in a folder of results",
+            "wait for it, or name another folder with --out",
+        ) from None
+    except OSError as error:
+        raise unwritable_folder(folder, error) from error
+    return lock
+
+
+def unwritable_folder(path: Path, error: OSError) -> GpufeedError:
+    return GpufeedError(
+        f"{path}: {error.strerror}", "a folder that you may write to", "name another with --out"
+    )
 
 
 def command_of(config: Path) -> list[str]:
@@ -103,9 +134,6 @@ def write_config(path: Path, changes: dict, words: Sequence[str]) -> None:
     head += f"# By hand: {shlex.join(command_of(path))} --cores all --resources gpu=1\n"
     head += "# It changes config/config.yaml; config/README.md explains every key.\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, head + yaml.safe_dump(changes, sort_keys=False, default_flow_style=None, width=110))
     except OSError as error:
-        raise GpufeedError(
-            f"{path}: {error.strerror}", "a folder that you may write to", "name another with --out"
-        ) from error
+        raise unwritable_folder(path, error) from error

@@ -133,6 +133,16 @@ def test_what_cannot_be_meant_is_a_sentence_before_anything_is_prepared(
     assert not {"data", "results"} & {path.name for path in folder.iterdir()}
 
 
+def test_two_runs_in_one_folder_are_refused(folder, capsys):
+    results = folder / "results/run"
+    lock = run_workflow.locked(results)
+    assert run_workflow.main(IMAGES) == 2
+    assert "another gpufeed run at work in" in capsys.readouterr().err
+    assert not (results / "config.yaml").exists()
+    lock.close()
+    assert not run_workflow.locked(results).closed
+
+
 def test_a_copy_without_the_snakefile_says_what_to_do(folder, capsys, monkeypatch):
     monkeypatch.setattr(run_workflow, "SNAKEFILE", folder / "Snakefile")
     assert run_workflow.main(IMAGES) == 2

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from data_fixtures import REPOSITORY
@@ -76,7 +77,8 @@ def test_a_record_that_comes_is_a_line_and_one_that_was_there_is_none(records, t
     failed = json.loads(text) | {"status": "failed", "sentence": "RuntimeError: no"}
     second.write_text(json.dumps(failed))
     assert any_failed([first, second])
-    assert summary([], tmp_path) == ""
+    empty = Records(known.plan, tmp_path / "empty")
+    assert summary(empty) == ""
 
 
 def test_the_advice_chooses_what_is_measured_and_stands_first(records, tmp_path):
@@ -97,8 +99,10 @@ def test_the_advice_chooses_what_is_measured_and_stands_first(records, tmp_path)
     (tmp_path / ADVICE).write_text(json.dumps(advice | {"finished_at": "2026-01-01T00:00:00+00:00"}))
     assert {path.parent.name for path in known.planned()} == set(CELLS.values())
     table = cells_of([path for paths in records.values() for path in paths])
-    state, do, *_, last = advice_lines(tmp_path, table)
+    state, do, *_, last = advice_lines(known, table)
     assert state.startswith("Your GPU waits ")
     assert do.startswith("Do this: loader resident in place of dataloader_workers. Predicted 81,000 images/s")
     assert last == ""
-    assert advice_lines(tmp_path / "elsewhere", table) == []
+    for other in (None, {"of": best, "best": 1}):  # the document is of another run
+        assert advice_lines(replace(known, advice=other), table) == []
+    assert advice_lines(replace(known, results=tmp_path / "elsewhere"), table) == []

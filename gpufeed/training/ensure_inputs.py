@@ -14,9 +14,10 @@ from typing import Any
 from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.image_listing import NAMES, files_below, names_digest
+from gpufeed.core.image_listing import FOLDER
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
 from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
+from gpufeed.datasets.image_folder import origin
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
 from gpufeed.system.build_once import one_builder
@@ -63,12 +64,13 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
     """
     source, options = config["sources"][name], source_options(config, name)
     made_of = content(config, name)
+    place = {FOLDER: str(Path(source["folder"]).expanduser().resolve())} if FOLDER in source else {}
     usual = shelf.root / name / "manifest.parquet"
     if holds(usual, source, options):
         return usual
     as_shipped = name in shipped["sources"] and content(shipped, name) == made_of
     if usual.exists() or options or not as_shipped:
-        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(made_of | place, sort_keys=True).encode()).hexdigest()[:8]
         usual = shelf.root / f"{name}-{digest}" / "manifest.parquet"
     with one_builder(usual):
         if not holds(usual, source, options):
@@ -110,7 +112,7 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
     wanted |= {key: source.get(key) for key in QUANTITY}
     wanted |= with_defaults(layout, options)
     if "folder" in source:
-        wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))
+        wanted |= origin(Path(source["folder"]).expanduser())
     if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):
         return False
     return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())

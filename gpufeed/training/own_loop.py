@@ -287,7 +287,8 @@ def prepare(
         if not path.exists():
             raise unknown("source", name, config["sources"], "gpufeed.prepare, or the path of a folder")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}
-        name = path.name.partition(".")[0]
+        shown = path.resolve().name.lstrip(".")
+        name = (shown if path.is_dir() else shown.partition(".")[0]) or "images"
         config = {**config, "sources": {**config["sources"], name: row}}
     changes = {"resize": list(resize) if resize else None, "limit": limit}
     row = {**config["sources"][name], **{key: own for key, own in changes.items() if own is not None}}

@@ -1,7 +1,9 @@
 """The public API: its names, the examples of docs/api.md run as they stand, and what `loader` promises."""
 
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +12,10 @@ import pytest
 import torch
 from data_fixtures import REPOSITORY, cifar_files, tiny_files, write_fashion, write_tar, write_zip
 from paste_fixtures import IMAGES, MEAN, SIZE, STD, write_photos
+from PIL import Image
 
 import gpufeed
+from gpufeed.datasets.prepare import prepare
 
 PAGE = (REPOSITORY / "docs/api.md").read_text()
 EXAMPLES = dict(re.findall(r"^## `(\w+)`\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
@@ -123,6 +127,63 @@ def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
         images, labels = next(iter(batches))
     expected = np.stack([photos[label] for label in labels.tolist()])
     assert np.abs(255 * (images.numpy() * STD + MEAN) - expected).max() < 0.01
+
+
+def write_alike(folder, value):
+    """Images that those of other folders have in all but their pixels: names, lengths and times."""
+    for number in range(4):
+        path = folder / f"class{number % 2}" / f"{number}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (value, value, value)).save(path)
+        os.utime(path, (10**9, 10**9))
+    return folder
+
+
+def value_of(manifest):
+    return {Image.open(path).getpixel((0, 0))[0] for path in manifest.paths()}
+
+
+def test_folders_of_one_name_with_the_same_file_names_are_prepared_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = ("x/photos", "y/photos", "z/photos.v2", ".hid")
+    made = {}
+    for value, place in enumerate(places):
+        made[place] = gpufeed.prepare(write_alike(tmp_path / place, value))
+    for value, place in enumerate(places):
+        again = gpufeed.prepare(place)
+        assert value_of(made[place]) == value_of(again) == {value}
+        assert again.root == made[place].root
+    names = [made[place].root.name.rpartition("-")[0] for place in places]
+    assert names == ["photos", "photos", "photos.v2", "hid"]
+    (tmp_path / "link").symlink_to("x/photos")
+    assert gpufeed.prepare("link").root == made["x/photos"].root
+
+
+def test_archives_of_one_name_are_prepared_apart_and_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value, place in enumerate(("x", "y")):
+        write_alike(tmp_path / place / "photos", value)
+        shutil.make_archive(str(tmp_path / place / "photos"), "zip", tmp_path / place, "photos")
+    for _ in range(2):
+        assert [value_of(gpufeed.prepare(f"{place}/photos.zip")) for place in ("x", "y")] == [{0}, {1}]
+
+
+def test_a_dataset_that_a_workflow_prepared_is_used_for_its_own_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [write_alike(tmp_path / place / "photos", value) for value, place in enumerate(("x", "y"))]
+    prepare("image_folder", [folders[0]], tmp_path / "data/photos", "photos", {})
+    assert gpufeed.prepare(folders[0]).root.resolve() == tmp_path / "data/photos"
+    assert value_of(gpufeed.prepare(folders[1])) == {1}
+
+
+def test_folders_of_one_name_share_no_cache(tmp_path):
+    for cache_folder in (None, tmp_path / "kept"):
+        for value, place in enumerate(("x", "y")):
+            folder = write_alike(tmp_path / place / "photos", 100 * value)
+            wanted = {"batch_size": 4, "device": "cpu", "cache_folder": cache_folder}
+            with gpufeed.loader("resident", folder, cache_decoder="pillow", **wanted) as batches:
+                pixels = 255 * (next(iter(batches))[0].numpy() * STD + MEAN)
+            assert np.abs(pixels - 100 * value).max() < 0.01
 
 
 def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog):

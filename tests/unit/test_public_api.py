@@ -205,6 +205,20 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
         ({"split": "val"}, "no samples in split 'val'"),
         ({"name": "dataloader_workers", "workers": 0}, "needs at least one worker"),
+        ({"batch_size": 0}, "batch_size: 0, in gpufeed.loader"),
+        ({"batch_size": -1}, "batch_size: -1, in gpufeed.loader"),
+        ({"batch_size": [4, 8]}, "batch_size: [4, 8], in gpufeed.loader\nexpected: type integer"),
+        ({"name": "dataloader_workers", "workers": -1}, "workers: -1, in gpufeed.loader"),
+        ({"name": "dataloader_workers", "workers": 1, "prefetch_factor": -1}, "prefetch_factor: -1"),
+        ({"persistent_workers": "no"}, "persistent_workers: 'no'"),
+        ({"seed": -1}, "seed: -1"),
+        ({"resize": 32}, "resize: 32, in gpufeed.loader\nexpected: type array"),
+        ({"resize": (32,)}, "resize: [32], in gpufeed.loader\nexpected: type array; entries: at least 2"),
+        ({"resize": (0, 0)}, "resize.0: 0, in gpufeed.loader\nexpected: type integer; at least 8"),
+        ({"mean": [0.5]}, "mean: [0.5], in gpufeed.loader\nexpected: three numbers"),
+        ({"mean": 0.5}, "mean: 0.5"),
+        ({"mean": ["a", "b", "c"]}, "mean: ['a', 'b', 'c']"),
+        ({"std": (1, 1, 0)}, "std: (1, 1, 0), in gpufeed.loader\nexpected: three numbers above 0"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(photos, changes, said):
@@ -213,6 +227,8 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
         gpufeed.loader(**wanted)
     with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
         gpufeed.prepare("no_folder")
+    with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
+        gpufeed.prepare("photos", resize=32)
 
 
 def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):

@@ -14,6 +14,7 @@ from typing import Any
 from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.folders import expanded
 from gpufeed.core.image_listing import FOLDER
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
 from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
@@ -50,7 +51,7 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
     if values["cache_decoder"] not in choices:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
-    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
+    root, decoder = expanded(values["data_folder"]), values["cache_decoder"]
     broken, form = values["max_quarantined_share"], values["data_form"]
     return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
 
@@ -64,7 +65,7 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
     """
     source, options = config["sources"][name], source_options(config, name)
     made_of = content(config, name)
-    place = {FOLDER: str(Path(source["folder"]).expanduser().resolve())} if FOLDER in source else {}
+    place = {FOLDER: str(expanded(source["folder"]).resolve())} if FOLDER in source else {}
     usual = shelf.root / name / "manifest.parquet"
     if holds(usual, source, options):
         return usual
@@ -85,7 +86,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
     if source["layout"] in DERIVED:
         given = [dataset(options["of"], config, shipped, shelf)]
     elif "folder" in source:
-        given = [Path(source["folder"]).expanduser()]
+        given = [expanded(source["folder"])]
     else:
         given = [shelf.root / name / "archives" / file.name for file in files]
     for file, target in zip(files, given, strict=False):
@@ -112,7 +113,7 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
     wanted |= {key: source.get(key) for key in QUANTITY}
     wanted |= with_defaults(layout, options)
     if "folder" in source:
-        wanted |= origin(Path(source["folder"]).expanduser())
+        wanted |= origin(expanded(source["folder"]))
     if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):
         return False
     return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())

@@ -21,6 +21,7 @@ from gpufeed.core.compose import shipped
 from gpufeed.core.config import check_axes, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.folders import expanded
 from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
@@ -280,7 +281,7 @@ def moments(
 def folder_of_stores(manifest: Manifest, given: str | Path | None) -> Path:
     """Return the folder in which the stores of a manifest are kept."""
     if given is not None:
-        return Path(given).expanduser()
+        return expanded(given)
     if manifest.info.layout != IN_PLACE:
         return manifest.root
     root = manifest.root.absolute()
@@ -308,7 +309,7 @@ def prepare(
     check_axes({"resize": resize, "limit": limit}, "gpufeed.prepare")
     config, name = shipped(), str(source)
     if name not in config["sources"]:
-        path = Path(source).expanduser().absolute()
+        path = expanded(source).absolute()
         if not path.exists():
             raise unknown("source", name, config["sources"], "gpufeed.prepare, or the path of a folder")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}

@@ -202,6 +202,7 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "strips", "recipe": {"size": 24}}, "strips does not crop and resize"),
         ({"recipe": {"sise": 24}}, "sise"),
         ({"source": "no_folder"}, "no no_folder"),
+        ({"source": "~nobody_here/photos"}, "no home folder of '~nobody_here'"),
         ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
         ({"split": "val"}, "no samples in split 'val'"),
         ({"name": "dataloader_workers", "workers": 0}, "needs at least one worker"),

@@ -13,7 +13,7 @@ from gpufeed.core.cells import Cell, Plan, check_batch, check_names
 from gpufeed.core.config import CONFIG, merged_config, planned, read_hyper
 from gpufeed.core.config_schema import read_yaml
 from gpufeed.core.errors import GpufeedError, first_line, unknown
-from gpufeed.core.folders import check_run_folder, settle_folders, unwritable
+from gpufeed.core.folders import check_run_folder, expanded, settle_folders, unwritable
 from gpufeed.core.image_listing import names_below
 from gpufeed.core.plan_advice import BEST, settings
 from gpufeed.core.references import check, is_reference, short
@@ -85,7 +85,7 @@ def source_of(asked: Namespace, sources: Mapping[str, Any], limit: int) -> tuple
     limit: of a folder, where the command line has none. Raises GpufeedError for what is none of
     KINDS_OF_DATA.
     """
-    given, folder = str(asked.folder), Path(asked.folder).expanduser()
+    given, folder = str(asked.folder), expanded(asked.folder)
     limited = {"limit": asked.limit} if asked.limit else {}
     if folder.is_dir():
         name = plain(folder.resolve().name)
@@ -157,6 +157,8 @@ def plan_of(config: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Plan
             check_batch(cell, images[cell.dataset])
     if all(map(is_limit, cells)):
         left = {one.sentence for one in plan.left_out if one.experiment == EXPERIMENT}
+        limits = sorted({cell.loader for cell in cells})
+        left = left or {f"{', '.join(limits)} is the limit that loaders are held against"}
         raise GpufeedError(
             f"no loader to measure: {'; '.join(sorted(left))}",
             "one at least that can measure these images with this model",
@@ -177,7 +179,7 @@ def images_in(source: Mapping[str, Any]) -> int:
     """
     from gpufeed.datasets.image_folder import TRAIN, parse_options, placed, within  # numpy and pandas
 
-    folder, limit = Path(source["folder"]).expanduser(), source.get("limit")
+    folder, limit = expanded(source["folder"]), source.get("limit")
     found = placed(names_below(folder), parse_options(source.get("options", {})), folder)
     places = found.places if limit is None else within(found, limit)
     return sum(split == TRAIN for split, *_ in places.values())

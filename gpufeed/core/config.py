@@ -14,7 +14,7 @@ from gpufeed.core import plan_ceilings as ceilings_plan
 from gpufeed.core import plan_inference as inference_plan
 from gpufeed.core import vit_options
 from gpufeed.core.cells import Cell, Plan, check_batch, name_sources, plan
-from gpufeed.core.config_schema import explain, first_error, read_yaml, validator
+from gpufeed.core.config_schema import explain, first_error, one_value, read_yaml, validator
 from gpufeed.core.config_sources import EVALUATION, check_of, check_source, holds_out, training_images
 from gpufeed.core.errors import GpufeedError, unknown
 from gpufeed.core.plan_builds import planned_builds
@@ -228,6 +228,24 @@ def check_hyper(group: str, name: str, values: object, place: str) -> None:
     if error := first_error("hyper", {group: {name: values}}):
         path = list(error.absolute_path)
         raise explain(error, place, path[:1] + path[2:])  # as overrides write it: without the name
+
+
+def check_axes(values: Mapping, place: str) -> None:
+    """Raise GpufeedError at the first value of an axis, a key of a source or the seed that a config refuses.
+
+    An axis has one value here, and not several. None stands for what is left to others.
+    """
+    schema = validator("config").schema
+    definitions = schema["$defs"]
+    known = {"seed": schema["properties"]["seed"]}
+    known |= definitions["source"]["properties"] | definitions["block"]["properties"]
+    for name, value in values.items():
+        described = known[name]
+        described = one_value(definitions.get(described.get("$ref", "").rpartition("/")[2], described))
+        given = list(value) if isinstance(value, tuple) else value
+        errors = () if value is None else validator("config").evolve(schema=described).iter_errors(given)
+        if error := next(iter(errors), None):
+            raise explain(error, place, [name, *error.absolute_path])
 
 
 def read_hyper(group: str, name: str) -> dict:

@@ -7,6 +7,18 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.repeats import number_of
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path with `~` as the home folder; raise GpufeedError where there is no such home."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise GpufeedError(
+            f"{str(path)!r}, and no home folder of {Path(path).parts[0]!r}",
+            "~ for your own home folder, or ~NAME for that of a user of this machine",
+            "write the whole path, or ./ before a name that begins with ~",
+        ) from error
+
+
 def check_checkout(part: Path) -> None:
     """Raise GpufeedError where pip has installed the package without this part of its repository."""
     if not part.exists():
@@ -34,7 +46,7 @@ def settle_folders(config: dict) -> None:
     Raises GpufeedError where a file is in a folder's place, where one may not look, and as check_apart does.
     """
     for key in ("data", "results"):
-        folder = Path(config[key]).expanduser()
+        folder = expanded(config[key])
         try:
             wrong = next((f"{one} is a file" for one in (folder, *folder.parents) if one.is_file()), "")
         except OSError as error:
@@ -66,7 +78,7 @@ def unwritable(results: str | Path) -> GpufeedError | None:
 
 def check_apart(folder: Path, out: Path) -> None:
     """Raises GpufeedError where a source's folder is, holds or lies in the one of the images below `out`."""
-    own, images = folder.expanduser().resolve(), out.resolve() / "images"
+    own, images = expanded(folder).resolve(), out.resolve() / "images"
     if own == images or own in images.parents or images in own.parents:
         raise GpufeedError(
             f"the images in {folder} where their own dataset is laid out, {images}",

@@ -13,7 +13,7 @@ from gpufeed.core.errors import GpufeedError
 # as torchvision.datasets.folder.IMG_EXTENSIONS has them
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
-NAMES = "names"  # key of their digest in what a dataset was made of
+FOLDER, NAMES = "folder", "names"  # keys of where they lie and of their digest in what a dataset was made of
 
 
 def is_image(name: str) -> bool:

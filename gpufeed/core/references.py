@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.folders import expanded
 from gpufeed.core.source_digest import PACKAGE, imported, statements
 
 LIBRARIES = ("torchvision", "timm")  # of models by name
@@ -76,7 +77,7 @@ def check(kind: str, reference: str, where: str) -> None:
     if not is_file(reference):
         module_file(place, found)
         return
-    if not (path := Path(place).expanduser()).is_file():
+    if not (path := expanded(place)).is_file():
         near = get_close_matches(path.name, [other.name for other in sorted(path.parent.glob("*.py"))], n=1)
         there = path.parent.absolute()
         raise GpufeedError(
@@ -94,7 +95,10 @@ def module_file(module: str, found: str = "") -> Path | None:
     """
     see_run_folder()
     top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
+    try:
+        spec = None if top == "__main__" else importlib.util.find_spec(top)
+    except ValueError:  # a module that was made by hand has no spec
+        spec = None
     folders, name = (spec and spec.submodule_search_locations) or [], top
     for part in rest if spec else ():
         spec = importlib.machinery.PathFinder.find_spec(name := f"{name}.{part}", list(folders))
@@ -121,7 +125,7 @@ def source_file(reference: str) -> Path | None:
     where, _ = split(reference)
     if where in LIBRARIES:
         return None
-    path = Path(where).expanduser() if is_file(reference) else module_file(where)
+    path = expanded(where) if is_file(reference) else module_file(where)
     return None if path is None or set(INSTALLED) & set(path.parts) else path
 
 
@@ -249,7 +253,7 @@ def resolve(reference: str) -> Any:
     where, attribute = split(reference)
     see_run_folder()
     if is_file(reference):
-        path = Path(where).expanduser().absolute()
+        path = expanded(where).absolute()
         if str(path.parent) not in sys.path:
             sys.path.insert(0, str(path.parent))
         module = importlib.import_module(path.stem)

@@ -19,7 +19,15 @@ import pandas as pd
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.image_listing import NAMES, SUFFIXES, is_hidden, is_image, names_below, names_digest
+from gpufeed.core.image_listing import (
+    FOLDER,
+    NAMES,
+    SUFFIXES,
+    is_hidden,
+    is_image,
+    names_below,
+    names_digest,
+)
 from gpufeed.datasets import archive
 from gpufeed.datasets.archive import is_plain_name
 from gpufeed.datasets.manifest import COLUMNS, DatasetInfo, Manifest
@@ -94,9 +102,19 @@ def reorganise(
                 stage.add(split, folder, file, found.label(folder), content)
                 bar.update()
         stage.rows.sort(key=lambda row: (row[2] != TRAIN, row[1], row[0]))
-        made_of = {NAMES: names_digest(names)} if source.is_dir() else checksums([source])
         info = (dataset, "image_folder", found.classes, found.evaluation, MEAN, STD, found.left_out)
-        return stage.finish(DatasetInfo(*info, source={**asdict(choice), **made_of}))
+        return stage.finish(DatasetInfo(*info, source={**asdict(choice), **origin(source, names)}))
+
+
+def origin(source: Path, names: list[str] | None = None) -> dict[str, str]:
+    """Return what tells a folder, or an archive of one, from others, for DatasetInfo.source.
+
+    names: of what is below the folder, where they are known. Raises GpufeedError as names_below does.
+    """
+    if source.is_file():
+        return checksums([source])
+    names = names_below(source) if names is None else names
+    return {FOLDER: str(source.resolve()), NAMES: names_digest(names)}
 
 
 def within(found: Placed, limit: int) -> dict[str, tuple[str, str, str]]:
@@ -278,14 +296,15 @@ def manifest_in_place(folder: Path) -> Manifest:
 def read_headers(manifest: Manifest) -> Manifest:
     """Return the manifest with the sizes from the file headers (0 without one) and a digest of the files.
 
-    The digest, in `info.source`, covers lengths and times, so that a changed file is noticed. `left_out` is
-    dropped: a cache does not depend on it.
+    The digest, in `info.source`, covers the folder, lengths and times, so that another folder and a changed
+    file are noticed. `left_out` is dropped: a cache does not depend on it.
     """
     paths = manifest.paths()
     with ThreadPoolExecutor(THREADS) as readers:
         bar = tqdm(readers.map(read_header, paths), total=len(paths), unit=" images", desc="reading headers")
         looked = list(bar)
-    digest = hashlib.sha256(repr([state for state, _ in looked]).encode()).hexdigest()
+    made_of = [str(manifest.root.resolve()), *(state for state, _ in looked)]
+    digest = hashlib.sha256(repr(made_of).encode()).hexdigest()
     table = manifest.table.copy()
     table[["height", "width", "channels"]] = [shape for _, shape in looked]
     return Manifest(manifest.root, replace(manifest.info, left_out={}, source={"files": digest}), table)

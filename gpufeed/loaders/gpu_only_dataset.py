@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from gpufeed.augment.base import Normalise
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.folders import expanded
 from gpufeed.datasets import image_folder
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.loaders.base import permutation
@@ -282,7 +283,7 @@ def manifest_of(source: Manifest | str | Path) -> Manifest:
     """Return the manifest itself, the one at a path or in a folder, or a new one for a plain folder."""
     if isinstance(source, Manifest):
         return source
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise GpufeedError(f"no {path}", "a manifest.parquet, or a folder of images", "correct the path")
     if not path.is_dir():

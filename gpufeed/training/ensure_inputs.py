@@ -14,9 +14,11 @@ from typing import Any
 from gpufeed.core.cells import QUANTITY, Cell, content, quantity, source_options
 from gpufeed.core.config_sources import with_defaults
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.image_listing import NAMES, files_below, names_digest
+from gpufeed.core.folders import expanded
+from gpufeed.core.image_listing import FOLDER
 from gpufeed.core.registry import DECODERS, DERIVED, LOADERS, load, store_file
 from gpufeed.datasets.download import LEAST_KB_S, SourceFile, fetch
+from gpufeed.datasets.image_folder import origin
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.prepare import prepare
 from gpufeed.system.build_once import one_builder
@@ -49,7 +51,7 @@ def shelf_of(values: Mapping[str, Any]) -> Shelf:
     if values["cache_decoder"] not in choices:
         raise unknown("decoder", values["cache_decoder"], choices, "cache_decoder")
     archives = tuple(Path(folder) for folder in values["archives"])
-    root, decoder = Path(values["data_folder"]).expanduser(), values["cache_decoder"]
+    root, decoder = expanded(values["data_folder"]), values["cache_decoder"]
     broken, form = values["max_quarantined_share"], values["data_form"]
     return Shelf(root, archives, decoder, broken, form, values["least_download_kb_s"])
 
@@ -63,12 +65,13 @@ def dataset(name: str, config: Mapping, shipped: Mapping, shelf: Shelf) -> Path:
     """
     source, options = config["sources"][name], source_options(config, name)
     made_of = content(config, name)
+    place = {FOLDER: str(expanded(source["folder"]).resolve())} if FOLDER in source else {}
     usual = shelf.root / name / "manifest.parquet"
     if holds(usual, source, options):
         return usual
     as_shipped = name in shipped["sources"] and content(shipped, name) == made_of
     if usual.exists() or options or not as_shipped:
-        digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(json.dumps(made_of | place, sort_keys=True).encode()).hexdigest()[:8]
         usual = shelf.root / f"{name}-{digest}" / "manifest.parquet"
     with one_builder(usual):
         if not holds(usual, source, options):
@@ -83,7 +86,7 @@ def make(name: str, config: Mapping, shipped: Mapping, shelf: Shelf, folder: Pat
     if source["layout"] in DERIVED:
         given = [dataset(options["of"], config, shipped, shelf)]
     elif "folder" in source:
-        given = [Path(source["folder"]).expanduser()]
+        given = [expanded(source["folder"])]
     else:
         given = [shelf.root / name / "archives" / file.name for file in files]
     for file, target in zip(files, given, strict=False):
@@ -110,7 +113,7 @@ def holds(manifest: Path, source: Mapping, options: Mapping) -> bool:
     wanted |= {key: source.get(key) for key in QUANTITY}
     wanted |= with_defaults(layout, options)
     if "folder" in source:
-        wanted[NAMES] = names_digest(files_below(Path(source["folder"]).expanduser()))
+        wanted |= origin(expanded(source["folder"]))
     if (info.layout, as_list(info.resize)) != (layout, as_list(source.get("resize"))):
         return False
     return all(as_list(info.source.get(key)) == as_list(value) for key, value in wanted.items())

@@ -7,6 +7,7 @@ with loader("resident", "photos", batch_size=256, recipe={"size": 224}, augment=
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,9 +18,10 @@ import torch
 
 from gpufeed.core.cells import Cell, check_names, impossible, settle
 from gpufeed.core.compose import shipped
-from gpufeed.core.config import check_hyper, read_hyper
+from gpufeed.core.config import check_axes, check_hyper, read_hyper
 from gpufeed.core.config_sources import check_source
 from gpufeed.core.errors import GpufeedError, unknown
+from gpufeed.core.folders import expanded
 from gpufeed.core.registry import DECODERS, LOADERS
 from gpufeed.datasets.image_folder import IN_PLACE, read_headers
 from gpufeed.datasets.manifest import Manifest
@@ -180,6 +182,10 @@ def loader(
     """
     if name in LOADERS and LOADERS[name].ceiling:
         raise unknown("loader", name, [one for one in LOADERS if not LOADERS[one].ceiling], "gpufeed.loader")
+    axes = {"batch_size": batch_size, "workers": workers, "prefetch_factor": prefetch_factor, "seed": seed}
+    axes |= {"pin_memory": pin_memory, "persistent_workers": persistent_workers, "resize": resize}
+    check_axes(axes, "gpufeed.loader")
+    check_moments(mean, std)
     where = resolve_device("auto") if device == "auto" else pick_device(device)
     manifest = opened(source, resize)
     options = {**read_hyper("augment", augment), **(augment_options or {})}
@@ -192,7 +198,7 @@ def loader(
         hyper["recipe"] = {**read_hyper("recipe", "random_resized_crop"), **given}
         check_hyper("recipe", "random_resized_crop", hyper["recipe"], "gpufeed.loader")
     entry = LOADERS[name]
-    if workers is None:
+    if workers in (None, "auto"):
         workers = 0 if entry.workers == "never" else cores_allowed()
     cell = settle(
         Cell(
@@ -245,6 +251,25 @@ def opened(source: str | Path | Manifest, resize: tuple[int, int] | None) -> Man
     return Manifest(manifest.root, replace(manifest.info, resize=tuple(resize)), manifest.table)
 
 
+def check_moments(mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+    """Raise GpufeedError unless what is given is a number for each of three channels; of std above 0."""
+    for name, values, least in (("mean", mean, "three numbers"), ("std", std, "three numbers above 0")):
+        if values is None:
+            continue
+        try:
+            fits = len(values) == 3 and all(
+                math.isfinite(one) and (name == "mean" or one > 0) for one in values
+            )
+        except (TypeError, ValueError):  # no sequence, or not of numbers
+            fits = False
+        if not fits:
+            raise GpufeedError(
+                f"{name}: {values!r}, in gpufeed.loader",
+                f"{least}, one a channel (red, green, blue)",
+                f"correct {name}, or leave it out to take the dataset's",
+            )
+
+
 def moments(
     manifest: Manifest, mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> dict[str, list[float]]:
@@ -256,7 +281,7 @@ def moments(
 def folder_of_stores(manifest: Manifest, given: str | Path | None) -> Path:
     """Return the folder in which the stores of a manifest are kept."""
     if given is not None:
-        return Path(given).expanduser()
+        return expanded(given)
     if manifest.info.layout != IN_PLACE:
         return manifest.root
     root = manifest.root.absolute()
@@ -281,13 +306,15 @@ def prepare(
 
     Raises GpufeedError for an unknown name, a failed download and too many broken images.
     """
+    check_axes({"resize": resize, "limit": limit}, "gpufeed.prepare")
     config, name = shipped(), str(source)
     if name not in config["sources"]:
-        path = Path(source).expanduser().absolute()
+        path = expanded(source).absolute()
         if not path.exists():
             raise unknown("source", name, config["sources"], "gpufeed.prepare, or the path of a folder")
         row: dict[str, Any] = {"layout": "image_folder", "folder": str(path)}
-        name = path.name.partition(".")[0]
+        shown = path.resolve().name.lstrip(".")
+        name = (shown if path.is_dir() else shown.partition(".")[0]) or "images"
         config = {**config, "sources": {**config["sources"], name: row}}
     changes = {"resize": list(resize) if resize else None, "limit": limit}
     row = {**config["sources"][name], **{key: own for key, own in changes.items() if own is not None}}

@@ -1,7 +1,9 @@
 """The public API: its names, the examples of docs/api.md run as they stand, and what `loader` promises."""
 
 import hashlib
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -10,8 +12,10 @@ import pytest
 import torch
 from data_fixtures import REPOSITORY, cifar_files, tiny_files, write_fashion, write_tar, write_zip
 from paste_fixtures import IMAGES, MEAN, SIZE, STD, write_photos
+from PIL import Image
 
 import gpufeed
+from gpufeed.datasets.prepare import prepare
 
 PAGE = (REPOSITORY / "docs/api.md").read_text()
 EXAMPLES = dict(re.findall(r"^## `(\w+)`\n\n```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE))
@@ -125,6 +129,63 @@ def test_a_store_is_built_once_where_it_was_asked_for(photos, tmp_path):
     assert np.abs(255 * (images.numpy() * STD + MEAN) - expected).max() < 0.01
 
 
+def write_alike(folder, value):
+    """Images that those of other folders have in all but their pixels: names, lengths and times."""
+    for number in range(4):
+        path = folder / f"class{number % 2}" / f"{number}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (value, value, value)).save(path)
+        os.utime(path, (10**9, 10**9))
+    return folder
+
+
+def value_of(manifest):
+    return {Image.open(path).getpixel((0, 0))[0] for path in manifest.paths()}
+
+
+def test_folders_of_one_name_with_the_same_file_names_are_prepared_apart(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    places = ("x/photos", "y/photos", "z/photos.v2", ".hid")
+    made = {}
+    for value, place in enumerate(places):
+        made[place] = gpufeed.prepare(write_alike(tmp_path / place, value))
+    for value, place in enumerate(places):
+        again = gpufeed.prepare(place)
+        assert value_of(made[place]) == value_of(again) == {value}
+        assert again.root == made[place].root
+    names = [made[place].root.name.rpartition("-")[0] for place in places]
+    assert names == ["photos", "photos", "photos.v2", "hid"]
+    (tmp_path / "link").symlink_to("x/photos")
+    assert gpufeed.prepare("link").root == made["x/photos"].root
+
+
+def test_archives_of_one_name_are_prepared_apart_and_found_again(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for value, place in enumerate(("x", "y")):
+        write_alike(tmp_path / place / "photos", value)
+        shutil.make_archive(str(tmp_path / place / "photos"), "zip", tmp_path / place, "photos")
+    for _ in range(2):
+        assert [value_of(gpufeed.prepare(f"{place}/photos.zip")) for place in ("x", "y")] == [{0}, {1}]
+
+
+def test_a_dataset_that_a_workflow_prepared_is_used_for_its_own_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [write_alike(tmp_path / place / "photos", value) for value, place in enumerate(("x", "y"))]
+    prepare("image_folder", [folders[0]], tmp_path / "data/photos", "photos", {})
+    assert gpufeed.prepare(folders[0]).root.resolve() == tmp_path / "data/photos"
+    assert value_of(gpufeed.prepare(folders[1])) == {1}
+
+
+def test_folders_of_one_name_share_no_cache(tmp_path):
+    for cache_folder in (None, tmp_path / "kept"):
+        for value, place in enumerate(("x", "y")):
+            folder = write_alike(tmp_path / place / "photos", 100 * value)
+            wanted = {"batch_size": 4, "device": "cpu", "cache_folder": cache_folder}
+            with gpufeed.loader("resident", folder, cache_decoder="pillow", **wanted) as batches:
+                pixels = 255 * (next(iter(batches))[0].numpy() * STD + MEAN)
+            assert np.abs(pixels - 100 * value).max() < 0.01
+
+
 def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog):
     (tmp_path / "photos/class00/broken.jpg").write_bytes(b"no image")
     with gpufeed.loader("dataloader_sync", "photos", batch_size=50, device="cpu") as batches:
@@ -141,9 +202,24 @@ def test_a_file_without_an_image_is_left_out_and_logged(photos, tmp_path, caplog
         ({"name": "strips", "recipe": {"size": 24}}, "strips does not crop and resize"),
         ({"recipe": {"sise": 24}}, "sise"),
         ({"source": "no_folder"}, "no no_folder"),
+        ({"source": "~nobody_here/photos"}, "no home folder of '~nobody_here'"),
         ({"name": "resident", "cache_decoder": "strips"}, "decoder 'strips'"),
         ({"split": "val"}, "no samples in split 'val'"),
         ({"name": "dataloader_workers", "workers": 0}, "needs at least one worker"),
+        ({"batch_size": 0}, "batch_size: 0, in gpufeed.loader"),
+        ({"batch_size": -1}, "batch_size: -1, in gpufeed.loader"),
+        ({"batch_size": [4, 8]}, "batch_size: [4, 8], in gpufeed.loader\nexpected: type integer"),
+        ({"name": "dataloader_workers", "workers": -1}, "workers: -1, in gpufeed.loader"),
+        ({"name": "dataloader_workers", "workers": 1, "prefetch_factor": -1}, "prefetch_factor: -1"),
+        ({"persistent_workers": "no"}, "persistent_workers: 'no'"),
+        ({"seed": -1}, "seed: -1"),
+        ({"resize": 32}, "resize: 32, in gpufeed.loader\nexpected: type array"),
+        ({"resize": (32,)}, "resize: [32], in gpufeed.loader\nexpected: type array; entries: at least 2"),
+        ({"resize": (0, 0)}, "resize.0: 0, in gpufeed.loader\nexpected: type integer; at least 8"),
+        ({"mean": [0.5]}, "mean: [0.5], in gpufeed.loader\nexpected: three numbers"),
+        ({"mean": 0.5}, "mean: 0.5"),
+        ({"mean": ["a", "b", "c"]}, "mean: ['a', 'b', 'c']"),
+        ({"std": (1, 1, 0)}, "std: (1, 1, 0), in gpufeed.loader\nexpected: three numbers above 0"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(photos, changes, said):
@@ -152,6 +228,8 @@ def test_what_cannot_be_is_a_sentence(photos, changes, said):
         gpufeed.loader(**wanted)
     with pytest.raises(gpufeed.GpufeedError, match="source 'no_folder'"):
         gpufeed.prepare("no_folder")
+    with pytest.raises(gpufeed.GpufeedError, match=r"resize: 32, in gpufeed\.prepare"):
+        gpufeed.prepare("photos", resize=32)
 
 
 def test_decode_jpegs_gives_pixels_of_any_kind_and_names_the_file_that_it_cannot(photos, tmp_path):

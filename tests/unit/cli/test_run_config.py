@@ -109,6 +109,10 @@ REFUSED = [  # words, found, expected, what to do
     ((*IMAGES, "--model", "mobilenet_v3_small"), "'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
     ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a file", "write 'my_model.py'"),
     ((*IMAGES, "--model", "no_such.module:net"), "no module no_such", "a module", "install the package"),
+    ((*IMAGES, "--model", "~nobody_here/x.py:net"), "'~nobody_here'", "a user of this machine", "whole path"),
+    ((*IMAGES, "--model", "__main__:net"), "no module __main__", "a module", "correct its name"),
+    (("~nobody_here/x",), "no home folder of '~nobody_here'", "a user of this machine", "whole path"),
+    ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),
     ((*IMAGES, "--model", "broken.py:net"), "broken.py, line 1", "Python can read", "correct it"),
     ((*IMAGES, "--loaders", "my_loader.py:Misspelt"), "'raeds' in `entry`", "one of", "write 'reads'"),
 ]

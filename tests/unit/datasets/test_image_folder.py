@@ -291,6 +291,17 @@ def test_the_config_knows_its_defaults_and_wants_one_place():
         check_source({"layout": "tiny_imagenet", "folder": "x"}, "here")
 
 
+def test_trainings_by_hand_on_folders_with_the_same_file_names_read_their_own(tmp_path):
+    shelf, made = Shelf(tmp_path / "data", (), "pillow", 0.0), []
+    for place in ("x", "y"):
+        folder = write(tmp_path / place / "photos", FLAT)
+        config = {"sources": {"image_folder": {"layout": "image_folder", "folder": str(folder)}}}
+        config["use_instead"] = {}
+        made.append(dataset("image_folder", config, {"sources": {}}, shelf))
+        assert Manifest.read(made[-1]).info.source["folder"] == str(folder)
+    assert made[0] != made[1]
+
+
 def test_a_training_by_hand_prepares_a_folder_again_when_its_images_change(tmp_path):
     shipped = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text())
     folder = write(tmp_path / "own", FLAT)

@@ -36,6 +36,7 @@ COLUMNS = [
     "memory_gib", "versions", "software", "commit", "dirty",
     "images_per_s", "wait_share", *PHASES, "steps_n", "warmup", "warmup_steps", "epoch_s",
     "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib", "epoch_rows", "facts",
+    "engines_share",
     "fell_back_share", "fell_back_to", "images_from", "telemetry", "phases", "resumed", "others_cpu_share",
     "measured_again",
 ]  # fmt: skip
@@ -217,6 +218,7 @@ def _learnt(record: Record) -> dict:
         "peak_host_mib": record.memory["peak_host_mib"],
         "epoch_rows": record.epochs,
         "facts": record.dataset,
+        "engines_share": nested(record.loading, "hw_decoder_load"),  # where the cell left it to the files
         **_fell_back(record.loading),
         "images_from": wording.images_from(
             record.cell["loader"], nested(record.cell, "hyper", "recipe"), record.loading

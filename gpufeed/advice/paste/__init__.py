@@ -119,7 +119,11 @@ def mean_and_std(hyper: Mapping, source: Mapping) -> tuple[tuple, tuple]:
         return tuple(hyper["input"]["mean"]), tuple(hyper["input"]["std"])
     if (layout := source.get("layout")) not in LAYOUTS:
         return IMAGENET
+    if layout == "mosaic" and "tiles" in source:
+        return mean_and_std(hyper, source["tiles"])
     module = import_module(LAYOUTS[layout].target.partition(":")[0])
+    if looks := getattr(module, "LOOKS", None):
+        return looks.mean, looks.std
     return getattr(module, "MEAN", IMAGENET[0]), getattr(module, "STD", IMAGENET[1])
 
 

@@ -152,6 +152,8 @@ def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None]
     """For each cell the number of its script, and the scripts; cells with the same one share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
+    told = records[records["engines_share"].notna()]
+    engines = dict(zip(told["cell_id"], told["engines_share"], strict=True))
     sources = dict(zip(records["cell_id"], records["source"], strict=True))
     texts: dict[str, str] = {}
     found = []
@@ -159,6 +161,8 @@ def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None]
         text = None
         if not pd.isna(row["loader"]):  # of a damaged record
             made_of = {"source": sources.get(row["cell_id"])}
+            if pd.isna(row["hw_decoder_load"]):
+                made_of["hw_decoder_load"] = engines.get(row["cell_id"])
             text = paste.script({**row, **made_of}, caches.get(row["cell_id"]))
         if text is not None:
             texts.setdefault(text, f"{row['label']} on {row['dataset']}, batch {row['batch_size']}")

@@ -14,6 +14,7 @@ from paste_fixtures import MEAN, STD, cell, check, lacks, run, write_photos
 from gpufeed.advice import paste
 from gpufeed.core.cells import Cell, impossible, settle
 from gpufeed.core.registry import AUGMENTS, LOADERS
+from gpufeed.decoders.dali_gpu import ENGINES_FROM, share_of_engines
 
 NAMES = [name for name, entry in LOADERS.items() if not entry.ceiling]
 RECIPE = {"size": 32, "short_side": 40}
@@ -91,6 +92,54 @@ def test_settings_reach_the_script():
     assert "MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)" in paste.script(of)
 
 
+def test_the_share_of_the_jpeg_engines_is_that_measured_or_both_that_it_may_have_been():
+    low, high = (share_of_engines(size, 7) for size in (ENGINES_FROM - 1, ENGINES_FROM))
+    rule = f"measured with {high} where files have {ENGINES_FROM // 1000} kB and more in the mean, with {low}"
+    for loader in ("dali_gpu", "dali_gpu_reader"):
+        text = paste.script(cell(loader, device="cuda"))
+        assert rule in text
+        assert f'"hw_decoder_load": {high},' in text
+        text = paste.script(cell(loader, device="cuda", hw_decoder_load=0.0))
+        assert '"hw_decoder_load": 0.0,' in text
+        assert rule not in text
+    assert "hw_decoder_load" not in paste.script(cell("dali_cpu", device="cuda"))
+
+
+def test_moments_are_those_measured_with_or_a_comment_asks_for_them():
+    known, asked = cell("dataloader_sync"), "ImageNet's: put those of your images"
+    for source, mean in (
+        ({"layout": "fashion_mnist"}, 0.286),
+        ({"layout": "mosaic", "tiles": {"layout": "cifar10"}}, 0.4914),
+    ):
+        text = paste.script(known | {"source": source})
+        assert f"MEAN, STD = ({mean}, " in text
+        assert asked not in text
+    for loader in ("dataloader_sync", "overlap"):
+        assert asked in paste.script(cell(loader) | {"source": {"layout": "synthetic"}})
+
+
+@pytest.mark.parametrize("loader", NAMES)
+def test_each_of_several_ranks_has_its_device_and_one_of_them_writes(loader):
+    of = cell(loader, workers=LOADERS[loader].workers and 40, device="cuda", devices=2, trainer="lightning")
+    text = paste.script(of)
+    main = text[text.index('if __name__ == "__main__"') :]
+    places = [main.find(part) for part in ("set_device(", "init_process_group(", "RANK == 0", "barrier()")]
+    assert places[0] > 0
+    writes = "write_shards(" in main or "DatasetWriter(" in main
+    assert [place > 0 for place in places[1:]] == [writes or "gpufeed.loader(" in main, writes, writes]
+    assert places[0] < min((place for place in places[1:] if place > 0), default=len(main))
+    assert ("partial.rename(" in text) == writes
+    assert ("sampler.set_epoch(epoch)" in main) == loader.startswith("dataloader")
+    alone = paste.script(of | {"devices": 1})
+    assert not any(part in alone for part in ("set_device(", "torch.distributed", "set_epoch", "RANK"))
+
+
+def test_there_is_a_shard_for_each_worker_of_all_ranks():
+    of = cell("webdataset", workers=40, device="cuda", devices=2, trainer="lightning")
+    assert "count=min(80, len(samples))" in paste.script(of)
+    assert "count=min(64, len(samples))" in paste.script(cell("webdataset", workers=2))
+
+
 def test_what_is_not_expressed_is_a_sentence_and_a_ceiling_has_no_script():
     assert paste.script(cell("replay")) is None
     known = cell("dataloader_sync")
@@ -150,7 +199,7 @@ LIBRARIES = {
         cell("spdl", "cpu", workers=2, persistent_workers=True),
         cell("spdl_processes", workers=2, persistent_workers=True),
     ),
-    "ffcv": (ENCODED_AGAIN, cell("ffcv", workers=1), cell("ffcv", "torch", RECIPE)),
+    "ffcv": (ENCODED_AGAIN, cell("ffcv", workers=1, batch_size=13), cell("ffcv", "torch", RECIPE)),
     "nvidia.dali": (
         EXACT,
         cell("dali_cpu"),

@@ -202,6 +202,16 @@ def test_the_script_is_that_of_the_cell_with_what_its_record_knows(tmp_path):
     compile(call.text, "call", "exec")
 
 
+def test_the_script_has_the_share_of_the_jpeg_engines_that_the_loader_took(tmp_path):
+    of, loading = made.cell("dali_gpu", batch_size=4), {"decoder": "dali_gpu", "images": 8, "fell_back": {}}
+    record = replace(made.record(of), loading=loading | {"hw_decoder_load": 0.0, "jpeg_engines": 7})
+    (call,) = leaderboard.board(*read(made.write(tmp_path, record))).calls
+    assert '"hw_decoder_load": 0.0,' in call.text
+    record = replace(made.record(replace(of, hw_decoder_load=0.9)), loading=record.loading)
+    (call,) = leaderboard.board(*read(made.write(tmp_path / "given", record))).calls
+    assert '"hw_decoder_load": 0.9,' in call.text
+
+
 def test_a_script_of_several_devices_takes_its_share(tmp_path):
     of = made.cell("dataloader_sync", trainer="lightning", devices=4)
     board = leaderboard.board(*read(made.write(tmp_path, made.record(of))))

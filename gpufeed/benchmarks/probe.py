@@ -45,7 +45,7 @@ STARTS = 3  # epochs that the input's rounds are spread over, where each begins 
 ROUND_S = 0.5  # a round lasts at least
 HOST_STEPS = 3  # few enough for the queue of a GPU
 SAMPLE_S = 0.1
-REST_S, RESTS = 10.0, 0.2  # at most so long until workers rest: all processes take so much of a core
+REST_S, RESTS = 10.0, 0.2  # at most so long until workers rest, which is: take so much of a core
 BEHIND_S = 0.3  # NVML's utilisation is that of an interval which began before
 SHM, MIB = "/dev/shm", 2**20
 NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", "compute", "input", "memory"))
@@ -167,6 +167,7 @@ class InputPass:
         self.open_images, self.open_s = 0, 0.0  # of the round that is not full yet
         self.taken = Clocks(0.0, 0.0, 0.0)
         self.counted = 0  # images that were made in that time
+        self.was_left = True  # the epoch before: within it batches were made ahead
 
     def run(self) -> dict[str, Any]:
         while len(self.rounds) < ROUNDS:
@@ -186,7 +187,8 @@ class InputPass:
         """Take one epoch, or its part until there are so many rounds."""
         reached, images, first_s, last = deque(), 0, 0.0, len(self.loader) - self.loader.next_batch
         left = None
-        at_rest()
+        if self.was_left:
+            at_rest()
         synchronise(self.device)
         begin = behind = clocks()
         mark, lead = begin.wall_s, 0
@@ -214,6 +216,7 @@ class InputPass:
         self.starts.append(parts)
         # what was made ahead belongs to an epoch that was taken whole; of others the rounds count alone
         is_whole = images >= self.loader.share
+        self.was_left = left is not None
         self.taken = self.taken.plus(left or clocks(), begin if is_whole else behind)
         self.counted += images if is_whole else images - lead
         to_next_epoch(self.loader)
@@ -231,13 +234,18 @@ class InputPass:
 
 def at_rest() -> None:
     """Wait until worker processes have made the batches ahead that an epoch left behind."""
-    end, before = time.perf_counter() + REST_S, clocks().cpu_s
+    end, before = time.perf_counter() + REST_S, of_workers_s()
     while time.perf_counter() < end:
         time.sleep(SAMPLE_S)
-        here = clocks().cpu_s
+        here = of_workers_s()
         if here - before < RESTS * SAMPLE_S:
             return
         before = here
+
+
+def of_workers_s() -> float:
+    """Return the CPU seconds of all processes that this one has started; to look takes some of its own."""
+    return clocks().cpu_s - time.process_time()
 
 
 def on_host(device: torch.device) -> None:

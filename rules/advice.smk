@@ -18,7 +18,9 @@ rule probe_cell:
         gpu=RESOURCES.gpus_of_cell,
     params:
         cell=RUN.identity_of,
-        attempt=lambda wildcards: RUN.attempt_at(f"{RESULTS}/probes/{wildcards.experiment}/{wildcards.cell}.json"),
+        attempt=lambda wildcards: RUN.attempt_at(
+            f"{RESULTS}/probes/{wildcards.experiment}/{wildcards.cell}.json"
+        ),
         code=CODES.of_training("probe_cell"),
     script:
         "../workflow/scripts/probe_cell.py"

@@ -150,10 +150,10 @@ class Stretches:
                     here = clock()
                     found.marks[-1].append((here - start, len(batch.labels)))
                     first_s = first_s or here
-                    past, told = here - first_s, found.steps >= 2 * found.at_once
-                    if not whole and (here - began >= most_s or (past >= seconds and told)):
+                    past, enough = here - first_s, found.steps >= 2 * found.at_once
+                    if not whole and (here - began >= most_s or (past >= seconds and enough)):
                         return first_s, here
-                    if best and told and not looked and past >= max(seconds / 3, LEAST_S):
+                    if best and enough and not looked and past >= max(seconds / 3, LEAST_S):
                         looked = True  # once: a rate of few steps is off by chance, of many looks one is
                         if found.images_per_s() * HOPELESS < best:
                             return first_s, here

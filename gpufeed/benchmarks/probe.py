@@ -41,7 +41,7 @@ from gpufeed.training.smaller_batch import fitting
 
 log = logging.getLogger("gpufeed")
 ROUNDS = 6  # of each pass: the fewest that have an interval
-STARTS = 3  # epochs that the input's rounds are spread over, where each begins anew
+STARTS = 3  # epochs that the input's rounds are spread over, each with a start of its own
 ROUND_S = 0.5  # a round lasts at least
 HOST_STEPS = 3  # few enough for the queue of a GPU
 SAMPLE_S = 0.1

@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog="gpufeed run",
         description="Measures which loader feeds a model fastest with your images on this machine, and how "
-        "near each is to the limit. The same command goes on where an earlier one stopped.",
+        "near each is to the limit. The same command resumes where an earlier one stopped.",
         epilog="Exit code: 0 if all was measured or skipped with a reason, 1 if something failed, 2 if the "
         "command cannot be run, 130 if it was interrupted.",
     )
@@ -91,7 +91,7 @@ def measured(asked: argparse.Namespace, path: Path, known: run_results.Records) 
         print(f"{len(records)} repeats to measure{more}; nothing was.")
         return DONE
     if code == INTERRUPTED:
-        print("Stopped. What was measured is kept: the same command goes on.")
+        print("Stopped. What was measured is kept: the same command resumes.")
         return INTERRUPTED
     if code:
         print(f"{run.sentence()}\nThe whole log: {run.log}", file=sys.stderr)

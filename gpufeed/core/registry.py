@@ -1,8 +1,7 @@
 """Every layout, store, decoder, loader, augment, model, trainer and inference backend, one line each.
 
-The workflow imports this file while it plans, so it names modules without importing them;
-`load` fetches the object behind a name in the job that needs it. Where a config may name code of one's own
-(gpufeed.core.references), a reference to it counts as a name.
+The workflow imports this file while it plans, so it imports no module that it names: `load` does, in jobs. A
+reference to code of one's own (gpufeed.core.references) counts as a name where a config may have one.
 """
 
 from collections.abc import Callable, Mapping

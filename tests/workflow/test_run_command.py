@@ -31,7 +31,7 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=100)
     assert (process.returncode, err) == (130, "")
-    assert out.endswith("Stopped. What was measured is kept: the same command goes on.\n")
+    assert out.endswith("Stopped. What was measured is kept: the same command resumes.\n")
     assert not left_after(10, started)
 
     out = run(folder, *asked)  # Snakemake has unlocked the folder

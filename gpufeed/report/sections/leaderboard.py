@@ -152,8 +152,8 @@ def _calls(cells: pd.DataFrame, records: pd.DataFrame) -> tuple[list[int | None]
     """For each cell the number of its script, and the scripts; cells with the same one share it."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     caches = {row["cell_id"]: row["facts"]["cache"] for _, row in known.iterrows()}
-    told = records[records["engines_share"].notna()]
-    engines = dict(zip(told["cell_id"], told["engines_share"], strict=True))
+    shared = records[records["engines_share"].notna()]
+    engines = dict(zip(shared["cell_id"], shared["engines_share"], strict=True))
     sources = dict(zip(records["cell_id"], records["source"], strict=True))
     texts: dict[str, str] = {}
     found = []

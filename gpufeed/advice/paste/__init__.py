@@ -32,8 +32,8 @@ def script(cell: Mapping[str, Any], cache: str | None = None, folder: str | None
 
     cell: Cell.asdict() with what was found for `auto`, or a row of `tables.cells` with the record's `source`.
     cache: decoder and version that built the cache which the cell read. folder: of class folders; None: where
-    the workflow has prepared the dataset. Of a loader or an augment that this version does not know, and of a
-    Dataset by reference, the script is a sentence that says what was measured.
+    the workflow has prepared the dataset. Of a Dataset by reference, and of a loader or an augment for which
+    this version has no code, the script is a sentence that says what was measured.
     """
     loader = cell["loader"]
     if not is_reference(loader) and loader in LOADERS and LOADERS[loader].ceiling:
@@ -52,8 +52,8 @@ def not_expressed(cell: Mapping[str, Any]) -> str | None:
         return f"Measured with your own loader, {loader}: use it as it is."
     if is_reference(augment := cell["augment"]):
         return f"Measured with your own augment, {augment}, behind loader {loader}: use both as they are."
-    if loader not in LOADERS or augment not in AUGMENTS:
-        return f"This version knows no code for loader {loader} with augment {augment}."
+    if not (TEMPLATES / f"{loader}.py.j2").is_file() or augment not in AUGMENTS:
+        return f"This version has no code to paste for loader {loader} with augment {augment}."
     return None
 
 

@@ -147,7 +147,7 @@ def test_what_is_not_expressed_is_a_sentence_and_a_ceiling_has_no_script():
         ({"loader": "my_loader.py:Cached"}, "your own loader, my_loader.py:Cached"),
         ({"augment": "my_augment.py:Dimmed"}, "your own augment, my_augment.py:Dimmed, behind loader data"),
         ({"source": {"layout": "my_data.py:Squares"}}, "the Dataset my_data.py:Squares, by loader dataload"),
-        ({"loader": "of_a_later_version"}, "knows no code for loader of_a_later_version"),
+        ({"loader": "of_a_later_version"}, "no code to paste for loader of_a_later_version"),
     ):
         text = paste.script(known | changes)
         assert said in text

@@ -66,12 +66,13 @@ def test_a_signal_ends_the_process_and_those_that_it_has_started(tmp_path, numbe
     code += "; print(1, flush=True); time.sleep(99)"
     both = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}]); {code}"
     run, started = Run([sys.executable, "-c", both], tmp_path), []
+    others = psutil.Process().children(recursive=True)  # of tests before this one
     before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     inherited = signal.signal(number, before)  # tests that run in the background ignore SIGINT
 
     def interrupt():
         wait_until(lambda: run.log.exists() and run.log.read_text().count("1") == 2)
-        started.extend(psutil.Process().children(recursive=True))
+        started.extend(set(psutil.Process().children(recursive=True)).difference(others))
         os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=interrupt)

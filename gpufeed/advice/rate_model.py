@@ -1,24 +1,22 @@
-"""How fast a cell will train, from its training alone and its input alone: bounds that no overlap passes.
+"""How fast a cell will train: from seconds of it, and what binds it by its parts alone.
 
-docs/advice.md has the formula in words, and how right it was.
+docs/advice.md has both in words, and how right they were.
 """
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from gpufeed.system.statistics import summarise
 
-# Bounds that lie close to each other are both felt: their seconds form a norm of this order; inf: a maximum.
-SHARPNESS = math.inf
 COMPUTE, INPUT, HOST, CPU, DEVICE = "compute", "input", "host", "cpu", "device"  # what may bind
+EXPLAINED = 1.1  # an epoch that takes so many times its training alone is not bound by that
 
 
 @dataclass(frozen=True)
 class Demands:
-    """Seconds an image, and of an epoch what comes once.
+    """Seconds an image of the parts alone, and of an epoch what comes once.
 
     compute_s, input_s: each alone. host_s: for which a step keeps the host. main_s: for which the loader
     keeps the thread that trains. cpu_*: CPU seconds. busy_*: of the device; 0 without a GPU. works_ahead:
@@ -60,13 +58,18 @@ class Demands:
             cores=probe["cores"],
             works_ahead=probe["works_ahead"],
             first_batch_s=median(start["first_batch_s"] for start in starts),
-            start_s=max(0.0, median(start["lead_s"] - start["lead_images"] * input_s for start in starts)),
+            start_s=max(0.0, start_s(given, input_s)),
             images=probe["images"],
         )
 
 
 def seconds_an_image(rounds: Sequence[Mapping[str, float]]) -> list[float]:
     return [one["seconds"] / one["images"] for one in rounds]
+
+
+def start_s(part: Mapping[str, Any], image_s: float) -> float:
+    """Return what the first batches of an epoch take beyond their images. part: of a probe."""
+    return median(one["lead_s"] - one["lead_images"] * image_s for one in part["starts"])
 
 
 def bounds(d: Demands) -> dict[str, float]:
@@ -85,43 +88,26 @@ def bounds(d: Demands) -> dict[str, float]:
     }
 
 
-def epoch_s(d: Demands, sharpness: float = SHARPNESS) -> tuple[float, str]:
-    """Return the seconds of an epoch, and what binds it."""
-    found = bounds(d)
-    name = max(found, key=found.get)
-    largest = found[name]
-    if math.isinf(sharpness):
-        return largest, name
-    return largest * sum((one / largest) ** sharpness for one in found.values()) ** (1 / sharpness), name
-
-
-def predicted(probe: Mapping[str, Any], sharpness: float = SHARPNESS) -> dict[str, Any]:
+def predicted(probe: Mapping[str, Any]) -> dict[str, Any]:
     """Return low, median and high of images/s, what binds, and the share of the epoch that input takes.
 
-    low, high: the 95 % interval of the median over rounds, each with its own seconds of both passes.
+    An epoch is its start and its images at the rate of `together`. low, high: the 95 % interval of the median
+    over its rounds. What binds is the largest of `bounds`; of those that are shared, where the training alone
+    would be the largest and does not explain the time.
     """
-    middle = Demands.of(probe)
-    seconds, bound = epoch_s(middle, sharpness)
-    rounds = zip(*(seconds_an_image(probe[part]["rounds"]) for part in ("compute", "input")), strict=False)
-    rates = []
-    for compute_s, input_s in rounds:
-        scale, input_scale = compute_s / middle.compute_s, input_s / middle.input_s
-        one = replace(
-            middle,
-            compute_s=compute_s,
-            input_s=input_s,
-            host_s=middle.host_s * scale,
-            cpu_compute_s=middle.cpu_compute_s * scale,
-            cpu_input_s=middle.cpu_input_s * input_scale,
-            busy_compute_s=middle.busy_compute_s * scale,
-            busy_input_s=middle.busy_input_s * input_scale,
-        )
-        rates.append(middle.images / epoch_s(one, sharpness)[0])
-    interval, rate = summarise(rates), middle.images / seconds
+    rounds, images, found = probe["together"]["rounds"], probe["images"], bounds(Demands.of(probe))
+    image_s = sum(one["seconds"] for one in rounds) / sum(one["images"] for one in rounds)
+    once_s = start_s(probe["together"], image_s)
+    seconds = once_s + images * image_s
+    interval = summarise([images / (once_s + images * one) for one in seconds_an_image(rounds)])
+    compute_s = median(seconds_an_image(probe["compute"]["rounds"]))
+    name = max(found, key=found.get)
+    if name == COMPUTE and seconds > EXPLAINED * found[COMPUTE]:
+        name = max((HOST, CPU, DEVICE), key=found.get)
     return {
-        "low": min(rate, interval["ci95_low"]),
-        "median": rate,
-        "high": max(rate, interval["ci95_high"]),
-        "bound": bound,
-        "input_share": max(0.0, 1 - middle.images * middle.compute_s / seconds),
+        "low": min(images / seconds, interval["ci95_low"]),
+        "median": images / seconds,
+        "high": max(images / seconds, interval["ci95_high"]),
+        "bound": name,
+        "input_share": max(0.0, 1 - images * compute_s / seconds),
     }

@@ -1,4 +1,4 @@
-"""A probe of a cell: its training and its input, each alone for seconds, and what they take."""
+"""A probe of a cell: its training and its input for seconds, each alone and together, and what they take."""
 
 import logging
 import math
@@ -9,13 +9,15 @@ import statistics
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpufeed.benchmarks.ceilings.segments import Bench, ReplayedBatch
@@ -43,12 +45,15 @@ log = logging.getLogger("gpufeed")
 ROUNDS = 6  # of each pass: the fewest that have an interval
 STARTS = 3  # epochs that the input's rounds are spread over, each with a start of its own
 ROUND_S = 0.5  # a round lasts at least
+TOGETHER_S = 3.0  # of training on the loader, behind its first batches
 HOST_STEPS = 3  # few enough for the queue of a GPU
 SAMPLE_S = 0.1
 REST_S, RESTS = 10.0, 0.2  # at most so long until workers rest, which is: take so much of a core
 BEHIND_S = 0.3  # NVML's utilisation is that of an interval which began before
 SHM, MIB = "/dev/shm", 2**20
-NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", "compute", "input", "memory"))
+NO_START = {"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}
+PASSES = ("compute", "input", "together")
+NOTHING = dict.fromkeys(("resolved", "cores", "images", "works_ahead", *PASSES, "memory"))
 
 
 def probe(
@@ -88,7 +93,7 @@ def probed(cell: Cell, manifest: Path, stores: Stores, place: Place) -> dict[str
 
 
 def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
-    """Both passes of a cell that is set up. ahead: batches that come almost at once in the beginning."""
+    """The passes of a cell that is set up. ahead: batches that come almost at once in the beginning."""
     loader, bench, device = ready.loader, Bench(ready.trainer), ready.request.device
     read_in_some(loader.files())
     batch = first_batches(loader, ahead + 1)  # workers start, memory is allocated
@@ -101,6 +106,8 @@ def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
     with Meter(device) as taken:
         found = InputPass(loader, ahead).run()
     at_rest()
+    both = together(bench, loader, ahead)
+    at_rest()
     with Meter(device) as second:
         rounds += [compute_round(bench, replayed) for _ in range(ROUNDS - len(rounds))]
     images = sum(one["images"] for one in rounds)
@@ -111,12 +118,55 @@ def of_ready(ready: Ready, ahead: int) -> dict[str, Any]:
         "host_s": host_s(ready.trainer, batch, device),
     }
     found["busy"] = mean(taken.busy)
-    log.info("probe: compute only %s, input only %s", compute, found)
-    return {"images": loader.share, "works_ahead": loader.works_ahead, "compute": compute, "input": found}
+    log.info("probe: compute only %s, input only %s, together %s", compute, found, both)
+    about = {"images": loader.share, "works_ahead": loader.works_ahead}
+    return about | {"compute": compute, "input": found, "together": both}
 
 
 def compute_round(bench: Bench, replayed: Loader) -> dict[str, float]:
     return {"images": replayed.share, "seconds": bench.segment(replayed, 1).seconds}
+
+
+def together(bench: Bench, loader: Loader, ahead: int) -> dict[str, Any]:
+    """Train on the loader as a measurement does, for TOGETHER_S; the rest of its last epoch is left."""
+    lead, batches = lead_of(loader, ahead), len(loader)
+    steps = lead + (ROUNDS if batches >= lead + ROUNDS else 2 * ROUNDS)  # so that ROUNDS lie behind leads
+    rows = bench.train(loader, steps=steps, least_s=TOGETHER_S).steps
+    to_next_epoch(loader)
+    return in_rounds(rows, lead, loader.keeps_on)
+
+
+def lead_of(loader: Loader, ahead: int) -> int:
+    """Return how many first batches of an epoch are no part of its steady state."""
+    return min(max(1, ahead), len(loader) // 2)
+
+
+def in_rounds(rows: Sequence[Mapping[str, Any]], lead: int, keeps_on: bool) -> dict[str, Any]:
+    """Cut steps (system.timing.STEP_COLUMNS) into ROUNDS rounds and what came before these in each epoch.
+
+    keeps_on: of the loader, whose later epochs have no start.
+    """
+    steady, starts = [], []
+    for number, (_, found) in enumerate(groupby(rows, key=lambda row: row["epoch"])):
+        epoch = list(found)
+        early = epoch[: lead if number == 0 or not keeps_on else 0]
+        steady += epoch[len(early) :]
+        if early and not keeps_on:
+            parts = {"first_batch_s": early[0]["wait_ms"] / 1e3, "lead_s": seconds_of(early)}
+            starts.append({**parts, "lead_images": images_of(early)})
+    parts = [[steady[n] for n in part] for part in np.array_split(np.arange(len(steady)), ROUNDS)]
+    return {
+        "rounds": [{"images": images_of(part), "seconds": seconds_of(part)} for part in parts],
+        "starts": starts or [NO_START],
+    }
+
+
+def images_of(rows: Sequence[Mapping[str, Any]]) -> int:
+    return sum(row["images"] for row in rows)
+
+
+def seconds_of(rows: Sequence[Mapping[str, Any]]) -> float:
+    return sum(row["total_ms"] for row in rows) / 1e3
 
 
 def host_s(trainer: PlainTrainer, batch: Batch, device: torch.device) -> float:
@@ -160,7 +210,7 @@ class InputPass:
 
     def __init__(self, loader: Loader, ahead: int):
         self.loader, self.device = loader, loader.request.device
-        self.lead = min(max(1, ahead), len(loader) // 2)
+        self.lead = lead_of(loader, ahead)
         self.every = max(1, loader.request.workers)
         self.rounds: list[dict[str, float]] = []
         self.starts: list[dict[str, float]] = []
@@ -175,7 +225,7 @@ class InputPass:
             self.epoch(min(ROUNDS, most))
         if self.loader.keeps_on:  # training overlaps its starts, but for the first one of all
             self.starts = [{**start, "first_batch_s": 0.0} for start in self.starts[1:]]
-            self.starts = self.starts or [{"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}]
+            self.starts = self.starts or [NO_START]
         return {
             "rounds": self.rounds,
             "starts": self.starts,

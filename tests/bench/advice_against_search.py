@@ -1,9 +1,10 @@
 """How right advice is, beside an exhaustive search: python tests/bench/advice_against_search.py RESULT.json
 
-For each task every cell is probed, then every cell is measured end to end, then what is advised, what the
-search found best and what is done today once more, in turn. Prints for each task the errors of the predicted
-rates, those of min(compute only, input only), and what following the advice costs against the search's best.
-RESULT.json has all probes and rates: `RESULT.json --refit` predicts again from them, without measuring.
+For each task every cell is probed and, right behind that, measured end to end. Then all are measured again,
+in turn; last, and more often, what is advised, what the search found best and what is done today. Prints for
+each task the errors of the predicted rates, those of min(compute only, input only), and what following the
+advice costs against the search's best. RESULT.json has all probes and rates: `RESULT.json --refit` predicts
+again from them, without measuring.
 
 --device cuda takes the four tasks for a GPU. --archives: folder of cifar10-jpeg.npz, tiny-imagenet-40.zip and
 imagenet-800.zip. Each probe and each measurement is a process of its own, forked from
@@ -131,7 +132,7 @@ ON_CPU = {
             "overlap": {"loader": "overlap", "workers": [0, 1], "persistent_workers": True},
             "cached": CACHED,
         },
-        model="notebook_cnn",
+        model="simple_cnn",
         augment="torch",
         batch_size=64,
     ),
@@ -313,11 +314,18 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
 
         return forked(work)
 
-    began = time.time()
-    probes = [found for found in map(probed, cells) if found is not None]
-    probes_s, began = time.time() - began, time.time()
-    rates = {cell: rate(cell) for cell in cells}
-    search_s = time.time() - began
+    probes, rates, probes_s, search_s = [], {}, 0.0, 0.0
+    for cell in cells:  # what drifts on the machine meets both alike
+        began = time.time()
+        found = probed(cell)
+        probes += [] if found is None else [found]
+        probes_s, began = probes_s + time.time() - began, time.time()
+        rates[cell] = [rate(cell)]
+        search_s += time.time() - began
+    for _ in range(given.rounds - 1):
+        for cell in cells:
+            rates[cell].append(rate(cell))
+    rates = {cell: list(filter(None, found)) for cell, found in rates.items()}
     (of,) = plan.blocks[name]["today"]
     advice = advise(probes, of, config["experiments"][name]["advice"]["best"])
     again: dict[str, list[float | None]] = {}
@@ -334,23 +342,24 @@ def search(name: str, one: Mapping[str, Any], given: argparse.Namespace) -> dict
     }
 
 
-def that_matter(advice: Mapping[str, Any], rates: Mapping[str, float | None]) -> set[str]:
+def that_matter(advice: Mapping[str, Any], rates: Mapping[str, list[float]]) -> set[str]:
     """What is done today, the chosen candidates, and the best of the search."""
     chosen = {one["cell_id"] for one in advice["candidates"] if one["chosen"]}
-    known = {cell: rate for cell, rate in rates.items() if rate}
+    known = {cell: statistics.median(found) for cell, found in rates.items() if found}
     return {advice["of"], *chosen, max(known, key=known.get)} & known.keys()
 
 
-def judged(found: Mapping[str, Any], sharpness: float) -> dict[str, Any]:
+def judged(found: Mapping[str, Any]) -> dict[str, Any]:
     """Errors of the predicted rates, and what following the advice gives against the search's best."""
-    rates = {cell: rate for cell, rate in found["rates"].items() if rate}
-    for cell, several in found["again"].items():
-        if known := [rate for rate in [rates.get(cell), *several] if rate]:
-            rates[cell] = statistics.median(known)
+    searched = {cell: statistics.median(several) for cell, several in found["rates"].items() if several}
+    rates = {
+        cell: statistics.median([*found["rates"][cell], *filter(None, found["again"].get(cell, []))])
+        for cell in searched
+    }
     done = {
         one["cell_id"]: one for one in found["probes"] if one["status"] == "done" and one["cell_id"] in rates
     }
-    ours = {cell: predicted(one, sharpness)["median"] for cell, one in done.items()}
+    ours = {cell: predicted(one)["median"] for cell, one in done.items()}
     least = {cell: min(rate_alone(one, part) for part in ("compute", "input")) for cell, one in done.items()}
     again = {
         cell: statistics.median(known)
@@ -361,7 +370,7 @@ def judged(found: Mapping[str, Any], sharpness: float) -> dict[str, Any]:
     first = next((one["cell_id"] for one in advice["candidates"] if one["advised"]), found["of"])
     tried = {found["of"], *(one["cell_id"] for one in advice["candidates"] if one["chosen"])} & rates.keys()
     # what is advised once it was measured is the fastest of these; another measurement says what it is worth
-    verified = max(tried, key=lambda cell: found["rates"].get(cell) or 0.0)
+    verified = max(tried, key=lambda cell: searched.get(cell, 0.0))
     best = max(again.values())
     return {
         "cells": len(done),
@@ -378,11 +387,11 @@ def rate_alone(one: Mapping[str, Any], part: str) -> float:
     return 1 / statistics.median(seconds_an_image(one[part]["rounds"]))
 
 
-def report(result: Mapping[str, Any], sharpness: float) -> None:
+def report(result: Mapping[str, Any]) -> None:
     """Print a line for each task, and one for all."""
     every: dict[str, list[float]] = {"errors": [], "errors_of_min": []}
     for name, found in result["tasks"].items():
-        of = judged(found, sharpness)
+        of = judged(found)
         print(
             f"{name}: {of['cells']} cells, error {shown(of['errors'])}, "
             f"of min() {shown(of['errors_of_min'])}, "
@@ -395,7 +404,7 @@ def report(result: Mapping[str, Any], sharpness: float) -> None:
         for name_of in every:
             every[name_of] += of[name_of].values()
     for name, errors in every.items():
-        print(f"all, {name.replace('_', ' ')} (sharpness {sharpness}): {shown(dict(enumerate(errors)))}")
+        print(f"all, {name.replace('_', ' ')}: {shown(dict(enumerate(errors)))}")
 
 
 def shown(errors: Mapping[Any, float]) -> str:
@@ -414,18 +423,18 @@ def main() -> None:
     parser.add_argument("--archives", type=Path, default=Path("archives"))
     parser.add_argument("--data", type=Path, default=Path("data/advice"))
     parser.add_argument("--seconds", type=float, default=4.0, help="of each measurement, behind its warm-up")
+    parser.add_argument("--rounds", type=int, default=2, help="measurements of each cell")
     parser.add_argument("--again", type=int, default=3, help="further measurements of the cells that matter")
     given = parser.parse_args()
     if given.refit:
-        for sharpness in (math.inf, 24, 16, 12, 8, 6):
-            report(json.loads(given.result.read_text()), sharpness)
+        report(json.loads(given.result.read_text()))
         return
     known = ON_CUDA if given.device == "cuda" else ON_CPU
     result = {"environment": forked(lambda: environment(torch.device(given.device))), "tasks": {}}
     for name in given.tasks.split(",") if given.tasks else known:
         result["tasks"][name] = search(name, known[name], given)
         given.result.write_text(json.dumps(result, indent=1))  # whatever happens to the next
-    report(result, math.inf)
+    report(result)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,8 @@ def verdict(paths: Sequence[Path]) -> int:
             held = False
             continue
         found = json.loads(path.read_text())
-        holds = found["ratio"] >= 0.97 and found["share_of_time"] <= 0.1
+        # where both choose the same setting the ratio is the machine's own noise
+        holds = (found["same"] or found["ratio"] >= 0.97) and found["share_of_time"] <= 0.1
         held &= holds
         low, high = min(found["ratios"]), max(found["ratios"])
         same = "the same setting" if found["same"] else "another setting"

@@ -60,14 +60,17 @@ class PlainTrainer(Trainer):
             self._resume(recorder)
             return self._run(recorder)
 
-    def over(self, loader: Loader, epochs: int) -> TrainResult:
-        """Trains whole epochs of another open loader with the step that `prepare` made, as `run` would.
+    def over(
+        self, loader: Loader, epochs: int = 0, steps: int | None = None, least_s: float = 0.0
+    ) -> TrainResult:
+        """Trains on another open loader with the step that `prepare` made, as `run` would.
 
         It begins with the schedule's first rates and with the weights as they are; judges nothing, tells
-        nobody, keeps no checkpoint.
+        nobody, keeps no checkpoint. epochs: whole ones; or so many steps, and more until least_s.
         """
-        nobody = {"steps": None, "judge": None, "on_epoch": None, "checkpoints": None}
-        return self._run(Recorder(replace(self.job, loader=loader, epochs=epochs, **nobody)))
+        nobody = {"judge": None, "on_epoch": None, "checkpoints": None}
+        job = replace(self.job, loader=loader, epochs=epochs, steps=steps, **nobody)
+        return self._run(Recorder(job, least_s))
 
     def _run(self, recorder: Recorder) -> TrainResult:
         while recorder.step < recorder.total:

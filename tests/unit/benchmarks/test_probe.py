@@ -8,7 +8,7 @@ from image_fixtures import request, write_dataset
 
 from gpufeed.advice.rate_model import COMPUTE, HOST, predicted
 from gpufeed.benchmarks import probe as probes
-from gpufeed.benchmarks.probe import InputPass, first_batches, probe
+from gpufeed.benchmarks.probe import InputPass, first_batches, in_rounds, probe
 from gpufeed.core.record import PROBE
 from gpufeed.core.registry import load
 from gpufeed.loaders.base import Batch, OrderedLoader
@@ -38,8 +38,8 @@ def test_a_loader_that_does_not_work_ahead_adds_its_seconds_to_the_steps(probed)
     found = probed(loader="ThrottledLoader")
     rate = predicted({**found, "compute": {**found["compute"], "cpu_s": 0}, "cores": 1})
     assert rate["bound"] == HOST
-    # 23 images in five batches, the last of three; steps and copies take their time whatever is in a batch
-    assert rate["median"] == pytest.approx(IMAGES / (made.STEP_S + made.SLOW_S), rel=0.12)
+    # 23 images in five batches; steps and copies take their time whatever is in a batch
+    assert rate["median"] == pytest.approx(23 / (5 * (made.STEP_S + made.SLOW_S)), rel=0.05)
     assert not found["works_ahead"]
     assert found["images"] == 23
 
@@ -50,6 +50,11 @@ def test_a_late_first_batch_is_a_start_and_no_part_of_a_round(probed, monkeypatc
     assert {round(start["first_batch_s"], 2) for start in found["input"]["starts"]} == {20 * made.SLOW_S}
     assert max(one["seconds"] for one in found["input"]["rounds"]) < made.STEP_S
     assert found["compute"]["host_s"] == pytest.approx(made.STEP_S / IMAGES, rel=0.01)
+    both = found["together"]
+    assert {round(start["first_batch_s"], 2) for start in both["starts"]} == {20 * made.SLOW_S}
+    assert len(both["starts"]) > 1  # of epochs
+    assert max(one["seconds"] / one["images"] for one in both["rounds"]) < 2 * made.STEP_S / IMAGES
+    assert predicted(found)["median"] == pytest.approx(23 / (20 * made.SLOW_S + 5 * made.STEP_S), rel=0.02)
 
 
 def test_a_slow_model_binds(probed, monkeypatch):
@@ -58,7 +63,7 @@ def test_a_slow_model_binds(probed, monkeypatch):
     free = {**found, "works_ahead": True, "input": {**found["input"], "main_s": 0, "cpu_s": 0}}
     free["compute"] = {**free["compute"], "cpu_s": 0}
     assert predicted(free)["bound"] == COMPUTE
-    assert predicted(free)["median"] == pytest.approx(IMAGES / made.SLOW_S, rel=0.02)
+    assert predicted(free)["median"] == pytest.approx(23 / (5 * made.SLOW_S), rel=0.02)
 
 
 def test_what_stops_a_probe_is_a_sentence(probed):
@@ -77,6 +82,30 @@ class SleeplessLoader(OrderedLoader):
             ids = torch.from_numpy(order[start : start + self.request.batch_size])
             self.made += 1
             yield Batch(ids, ids, ids, 0.0)
+
+
+def rows(*epochs):
+    """Steps of ten images, of so many seconds."""
+    of = [(number, seconds) for number, epoch in enumerate(epochs) for seconds in epoch]
+    return [{"epoch": n, "images": 10, "wait_ms": 500 * s, "total_ms": 1000 * s} for n, s in of]
+
+
+def test_first_steps_of_an_epoch_are_its_start_and_the_others_rounds():
+    of = rows((9, 1, 2, 2, 2, 2), (5, 3, 2, 2, 2, 2))
+    found = in_rounds(of, lead=2, keeps_on=False)
+    assert found["starts"] == [
+        {"first_batch_s": 4.5, "lead_s": 10.0, "lead_images": 20},
+        {"first_batch_s": 2.5, "lead_s": 8.0, "lead_images": 20},
+    ]
+    assert [one["images"] for one in found["rounds"]] == [20, 20, 10, 10, 10, 10]
+    assert {one["seconds"] / one["images"] for one in found["rounds"]} == {0.2}
+
+
+def test_a_loader_that_keeps_on_has_one_start_which_is_left_out():
+    found = in_rounds(rows((9, 9, 2), (2, 2, 2), (2, 2, 2)), lead=2, keeps_on=True)
+    assert found["starts"] == [{"first_batch_s": 0.0, "lead_s": 0.0, "lead_images": 0}]
+    assert sum(one["images"] for one in found["rounds"]) == 70
+    assert {one["seconds"] / one["images"] for one in found["rounds"]} == {0.2}
 
 
 def test_an_epoch_longer_than_its_rounds_is_left_and_the_next_one_begins_anew(tmp_path, monkeypatch):

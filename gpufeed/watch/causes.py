@@ -27,7 +27,9 @@ HANDED_S = 2e-3  # what a worker needs to hand a batch over: one that is made so
 START, START_PERSISTENT = 0.05, 0.15  # of an epoch; workers that stay still make their first batch alone
 # A fetch is late by so many steps, and at least so long: a scheduler's hiccup is shorter.
 LATE_STEPS, LATE_S = 5, 0.1
-LATE_FETCHES, LATE_MOST = 2, 0.02  # how many there are at least, and which share of all at most
+# How many there are at least, and which share of all at most; where each worker is late once a round, its
+# samples are slow throughout, so at most that share of a round.
+LATE_FETCHES, LATE_MOST, LATE_OF_ROUND = 2, 0.05, 0.5
 LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # what they take of the run, and of all that fetches take too long
 LATE_BODIES = 1 / 3  # late steps may take so much of that: a busy machine is late everywhere
 GROWN, GROWN_MIDDLE, GROWN_STEP = (
@@ -40,7 +42,9 @@ MEMORY_BYTES, MEMORY_SHARE, MEMORY_STEPS = 64 * 2**20, 0.1, 100  # a growth that
 # Of the steps' time: this thread works, of which a busy machine takes half, and keeps the interpreter's lock.
 PYTHON_CPU, PYTHON_HELD = 0.3, 0.6
 BOUND = 1.05  # times the step's time: CPU work for a batch that all cores together cannot do in time
+HOLDS = 0.5  # of a batch's time: work of the CPU that takes less is not what the loader waits for
 SUFFICES = 0.9  # of what the limit allows: more workers are then named ahead of a stage
+FAR_MORE = 4 / 3  # times what leaving out a stage could bring: first workers are then named ahead of it
 DOMINANT = 0.5  # of all stages
 DELAYED = 0.3  # of the workers' time: they had no core
 SHM = 0.5  # of the free /dev/shm that full queues take
@@ -170,10 +174,10 @@ class Diagnosis:
                 self.limit,
             )
         elif workers == 0:
-            if stage := self.stage(self.now_s - self.step_s):
-                yield stage
-            if self.now_s - self.step_s > HANDED_S:
-                yield self.workers(0, self.now_s - self.step_s, 0.0)
+            batch_s = self.now_s - self.step_s
+            stage, first = self.stage(batch_s), self.workers(0, batch_s, 0.0) if batch_s > HANDED_S else None
+            both = list(filter(None, (stage, first)))
+            yield from both[::-1] if stage and first and first.at_most > FAR_MORE * stage.at_most else both
         else:
             yield from self.of_workers(workers)
 
@@ -182,7 +186,7 @@ class Diagnosis:
             return  # nobody knows whether they wait or work
         cpu_s, delayed = seen
         at_best_s = cpu_s / self.cores  # no faster than all cores together
-        bound = at_best_s >= BOUND * self.step_s
+        bound = at_best_s >= max(BOUND * self.step_s, HOLDS * self.now_s)
         stage = self.stage(self.now_s)
         more = self.workers(workers, self.now_s, at_best_s)
         starved = (delayed or 0.0) >= DELAYED
@@ -301,7 +305,8 @@ class Diagnosis:
         of_bodies = sum(seconds - usual for seconds in bodies if seconds - usual > least)
         whole = sum(bodies) + sum(seconds for *_, seconds, _ in self.signs.fetches)
         share, of_waits = sum(late) / whole, sum(late) / max(1e-9, sum(one for one in excess if one > 0))
-        few = LATE_FETCHES <= len(late) <= max(LATE_FETCHES, LATE_MOST * len(excess))
+        most = min(LATE_MOST, LATE_OF_ROUND / max(1, self.loader.get("workers") or 1))
+        few = LATE_FETCHES <= len(late) <= max(LATE_FETCHES, most * len(excess))
         if not few or share < LATE_SHARE or of_waits < LATE_OF_WAITS or of_bodies > LATE_BODIES * sum(late):
             return None
         return Cause(

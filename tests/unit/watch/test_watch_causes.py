@@ -102,6 +102,25 @@ def test_a_slow_loader_has_the_cause_that_its_workers_show(workers, cpu_s, stage
     assert all(1 < one["at_most"] <= 2.0001 for one in named(result, seen).values())
 
 
+def test_first_workers_go_ahead_of_a_stage_that_is_one_of_two():
+    two = staged(transform=0.0152, decode=0.0148)
+    assert list(named(found(1 / 3, stages=two), signs())) == ["workers", "transform"]
+    one = staged(transform=0.028, decode=0.002)
+    assert list(named(found(1 / 3, stages=one), signs())) == ["transform", "workers"]
+
+
+def test_workers_that_wait_are_not_short_of_cores_whatever_their_work_would_need():
+    seen = looks(signs(workers=16), 16, 0.07)  # 17 ms on four cores, of the 100 ms between two batches
+    assert list(named(found(0.1, stages=staged(read=0.03)), seen)) == ["read", "workers"]
+
+
+@pytest.mark.parametrize(("workers", "there"), [(2, True), (32, False)])
+def test_a_batch_in_thirty_is_late_by_a_slow_sample_unless_each_worker_is_late_in_its_turn(workers, there):
+    seen = signs(workers=workers)
+    seen.fetches = [(step, step, 2.0 * (step % 30 == 0), False) for step in range(300)]
+    assert ("slow sample" in named(found(0.9), seen)) is there
+
+
 def test_more_workers_are_as_many_as_the_steps_need_and_cores_are():
     none = named(found(2 / 3), signs(persistent=False))["workers"]
     assert "num_workers=1, persistent_workers=True)" in none["change"]  # a batch takes half a step

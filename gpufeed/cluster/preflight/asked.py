@@ -1,4 +1,4 @@
-"""Checks of what the jobs ask Slurm for: of what it takes without a word, and regrets or others do."""
+"""Checks of what the jobs ask for where Slurm says nothing: it takes their lines, and the run regrets it."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ from gpufeed.cluster.preflight.login_node import Node
 from gpufeed.cluster.preflight.site import Site
 
 Check = Callable[[Plan, Site, Node], Iterator[Finding]]
-LEAST_MB = 1000  # Python with torch takes more
-# what to set, and the options in slurm_extra that must not stand for it
+Faults = Callable[[Ask, Site], Iterator[str]]
+# what to set, and the options that must not stand for it in slurm_extra
 INSTEAD_OF_EXTRA = {
     "slurm_account": "--account -A",
     "slurm_partition": "--partition -p",
@@ -21,16 +21,12 @@ INSTEAD_OF_EXTRA = {
     "nodes of a block": "--nodes -N --ntasks -n --ntasks-per-node --ntasks-per-gpu",
     "slurm-requeue": "--requeue --no-requeue",
     "cores_per_job": "--cpus-per-task -c --cpus-per-gpu",
-    "devices of a block and sweep_gpu_model": "--gpus -G --gres --gpus-per-node --gpus-per-task "
-    "--gpus-per-socket",
+    "devices of a block": "--gpus -G --gres --gpus-per-node --gpus-per-task --gpus-per-socket",
 }
 INSTEAD = {option: key for key, options in INSTEAD_OF_EXTRA.items() for option in options.split()}
 HEARD = re.compile(r"(R:)?((SIG)?TERM|15)(@\d+)?", re.IGNORECASE)
-# sbatch takes an option of the line first, and of these each line has one, or they change no job
-HARMLESS = (
-    *("ACCOUNT", "PARTITION", "QOS", "TIMELIMIT", "REQUEUE", "NO_REQUEUE", "NODES", "MEM_PER_NODE"),
-    *("COMMENT", "DEBUG", "EXPORT", "JOB_NAME", "OUTPUT", "WCKEY"),
-)
+# sbatch takes an option of the line before these, or they change no job
+HARMLESS = re.compile("SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|NODES|MEM_PER_NODE|(NO_)?REQUEUE|DEBUG|WCKEY)")
 
 
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -61,7 +57,7 @@ def set_resources(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 
 def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    adding = [name for name in node.variables if name.removeprefix("SBATCH_") not in HARMLESS]
+    adding = [name for name in node.variables if not HARMLESS.fullmatch(name)]
     if adding:
         yield Finding(
             f"{', '.join(adding)} in the shell: sbatch adds what they say to every line without it",
@@ -70,24 +66,10 @@ def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
-def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    given = {str(ask.resources.get("slurm_account") or "") for ask in plan.jobs}
-    if any(name.startswith("$") for name in given) or (site.account and "" in given):
-        yield Finding(
-            "no account",
-            site.account or f"no slurm_account: {site.name} has none, by its site.yaml",
-            "export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under default-resources"
-            if site.account
-            else "take slurm_account out of default-resources",
-        )
-
-
-def each_job(
-    expected: str, remedy: str, note: bool = False
-) -> Callable[[Callable[[Ask, Site], Iterator[str]]], Check]:
+def each_job(expected: str, remedy: str, note: bool = False) -> Callable[[Faults], Check]:
     """Make a check of a function that says what is wrong with one job: each fault once, with its rules."""
 
-    def make(faults: Callable[[Ask, Site], Iterator[str]]) -> Check:
+    def make(faults: Faults) -> Check:
         def check(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
             found: dict[str, set[str]] = {}
             for ask in plan.jobs:
@@ -110,24 +92,6 @@ def without_line(ask: Ask, site: Site) -> Iterator[str]:
         yield f"no sbatch line, {ask.error}"
 
 
-@each_job(
-    "a partition that takes the job",
-    "write slurm_partition under default-resources, or correct the file that slurm-partition-config names",
-)
-def partition(ask: Ask, site: Site) -> Iterator[str]:
-    if ask.line and " -p " not in ask.line:
-        yield "no partition"
-
-
-@each_job(
-    "one of the site's, whose limits preflight knows by qos in site.yaml",
-    "write one of them as qos under default-resources; where there is none, take qos out",
-)
-def quality_of_service(ask: Ask, site: Site) -> Iterator[str]:
-    if ask.line and ask.qos not in (site.qos or ("",)):
-        yield f"qos {ask.qos or 'missing'}, where {site.name} has {', '.join(site.qos) or 'none'}"
-
-
 @each_job("jobs that Slurm starts again", "write slurm-requeue: true into the profile")
 def preempted(ask: Ask, site: Site) -> Iterator[str]:
     limits = site.qos.get(ask.qos)
@@ -136,20 +100,13 @@ def preempted(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "runtime in minutes: Slurm's default may be an hour, or the partition's longest",
-    "write runtime under default-resources",
-)
-def endless(ask: Ask, site: Site) -> Iterator[str]:
-    if ask.line and not whole(ask.resources.get("runtime")):
-        yield "no time limit"
-
-
-@each_job(
     "jobs within the limits of the qos: GPUs x hours count, not hours alone",
-    "lower runtime, or the GPUs (devices and nodes in the config), or take another qos",
+    "correct runtime, in minutes, or the GPUs (devices and nodes in the config), or take another qos",
 )
 def time(ask: Ask, site: Site) -> Iterator[str]:
-    """Slurm takes such a job, and lets it wait for ever, unless the qos has the flag DenyOnLimit."""
+    """Unless the qos has the flag DenyOnLimit, Slurm takes a job beyond its limits and lets it wait for ever."""
+    if ask.line and not whole(ask.resources.get("runtime")):
+        yield "no time limit"
     limits = site.qos.get(ask.qos)
     for when, runtime in (("", ask.resources.get("runtime")), (" at the last retry", ask.last_runtime)):
         hours = whole(runtime) / 60
@@ -165,17 +122,26 @@ def time(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "GPUs as the rules set them, by one option: more are paid for and idle, with fewer the job fails, and "
-    "numbers of different GPUs do not compare",
-    "take gpu, gpu_model and gres out of the profile: devices in the config is the number of GPUs, "
-    "sweep_gpu_model under default-resources their model, for jobs with a GPU alone",
+    "what the rules set: more GPUs are paid for and idle, numbers of different GPUs do not compare, workers are "
+    "counted by the cores, GPUs without nodes: 1 may be spread, and nodes without a GPU may lack a feature",
+    "take it out of the profile, but for nodes: 1 under default-resources. Numbers are devices, nodes and "
+    "cores_per_job in the config; sweep_gpu_model and sweep_constraint are for jobs with a GPU alone",
 )
-def gpus(ask: Ask, site: Site) -> Iterator[str]:
+def set_by_rules(ask: Ask, site: Site) -> Iterator[str]:
     wanted, given = requests(ask.own), requests(ask.resources)
+    if any(number and not model for number, model in wanted):
+        yield "no model of GPU (sweep_gpu_model)"
     if len(given) > 1:
         yield f"GPUs asked for twice, {spelt(given[:1])} by gpu and {spelt(given[1:])} by gres"
     elif spelt(wanted) != spelt(given):
         yield f"GPUs: the rule wants {spelt(wanted)}, the job asks for {spelt(given)}"
+    own = {"nodes": 1} | ask.own
+    resources = ask.resources if ask.gpus > 1 else {"nodes": 1} | ask.resources
+    names = ["constraint", "nodes", *(["cpus_per_task"] if "cpus_per_task" in own else [])]
+    for name in [*names, *(["tasks", "tasks_per_gpu"] if wanted else [])]:
+        pair = [str(of.get(name) or "none") for of in (own, resources)]
+        if pair[0] != pair[1]:
+            yield f"{name}: the rule wants {pair[0]}, the job asks for {pair[1]}"
 
 
 def spelt(asked: list[tuple[int, str]]) -> str:
@@ -184,51 +150,15 @@ def spelt(asked: list[tuple[int, str]]) -> str:
 
 
 @each_job(
-    "one model for the whole sweep: numbers of different GPUs do not compare",
-    "write sweep_gpu_model under default-resources",
-)
-def model(ask: Ask, site: Site) -> Iterator[str]:
-    if any(number and not name for number, name in requests(ask.own)):
-        yield "no model of GPU"
-
-
-@each_job(
     "one form for the whole sweep: their numbers do not compare",
     "write one of them as sweep_constraint under default-resources",
     note=True,
 )
 def forms(ask: Ask, site: Site) -> Iterator[str]:
-    for name in ask.models if not ask.resources.get("constraint") else ():
-        features = [feature for feature, of in site.constraints.items() if of == name]
+    for model in ask.models if not ask.resources.get("constraint") else ():
+        features = [feature for feature, of in site.constraints.items() if of == model]
         if len(features) > 1:
-            yield f"GPU {name} in any of its forms, {', '.join(features)}"
-
-
-@each_job(
-    "what the rules set: worker processes are counted by their cores, Slurm spreads the GPUs of a job over "
-    "several nodes unless it says one, and a node without a GPU may lack a feature",
-    "take it out of the profile, but for nodes: 1 under default-resources; cores_per_job, cores_per_cell and "
-    "nodes are keys of the config, and sweep_constraint is for jobs with a GPU alone",
-)
-def own(ask: Ask, site: Site) -> Iterator[str]:
-    wanted = {"nodes": 1, "constraint": None} | ask.own
-    given = ask.resources if ask.gpus > 1 else {"nodes": 1} | ask.resources
-    names = ["constraint", "nodes", *(["cpus_per_task"] if "cpus_per_task" in ask.own else [])]
-    for name in [*names, *(["tasks", "tasks_per_gpu"] if ask.wants_gpu else [])]:
-        pair = [str(of.get(name) or "none") for of in (wanted, given)]
-        if ask.line and pair[0] != pair[1]:
-            yield f"{name}: the rule wants {pair[0]}, the job asks for {pair[1]}"
-
-
-@each_job(
-    f"{LEAST_MB} or more: mem_mb is in MB, and Slurm kills a job that needs more than it asked for",
-    "correct mem_mb, such as 32000 for 32 GB",
-    note=True,
-)
-def memory(ask: Ask, site: Site) -> Iterator[str]:
-    given = whole(ask.resources.get("mem_mb"))
-    if 0 < given < LEAST_MB and not ask.resources.get("mem_mb_per_cpu"):
-        yield f"mem_mb of {given}"
+            yield f"GPU {model} in any of its forms, {', '.join(features)}"
 
 
 @each_job(
@@ -255,6 +185,5 @@ def signal(ask: Ask, site: Site) -> Iterator[str]:
 
 
 CHECKS = (
-    executor, profiles, set_resources, without_line, account, partition, quality_of_service, preempted,
-    endless, time, gpus, model, forms, own, memory, extra, signal, shell,
+    executor, profiles, set_resources, without_line, preempted, time, set_by_rules, forms, extra, signal, shell,
 )  # fmt: skip

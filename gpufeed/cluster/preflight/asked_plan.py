@@ -46,11 +46,6 @@ class Ask:
         return {model for number, model in requests(self.resources) if number}
 
     @property
-    def wants_gpu(self) -> bool:
-        """Whether the rule itself asks for GPUs, and not the profile alone."""
-        return any(number for number, _ in requests(self.own))
-
-    @property
     def qos(self) -> str:
         """The last in the line, which sbatch takes; "" without one."""
         return ["", *re.findall(r" --qos=(\S+)", self.line)][-1]

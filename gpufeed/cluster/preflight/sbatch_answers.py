@@ -15,7 +15,7 @@ from gpufeed.cluster.preflight.site import Site
 
 SECONDS = 60  # of a busy controller, for one line
 UNLIKE = re.compile(r" --(output|comment) \S+")  # in lines that ask for the same
-NO_ANSWER = re.compile(r"contact slurm controller|configuration source|timed out|[Aa]uthentication|Connection refused")
+NO_ANSWER = re.compile(r"contact slurm|configuration source|timed out|[Aa]uthentication|Connection refused")
 LATER = re.compile("busy|down, drained|not available now")  # Slurm queues such a job all the same
 
 
@@ -45,16 +45,12 @@ def refused(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     rules: dict[str, set[str]] = {}
     for ask in plan.jobs:
         for line in filter(None, (ask.line, ask.last_line)):
-            rules.setdefault(line, set()).add(ask.rule)
-    answers: dict[str, str] = {}
+            rules.setdefault(UNLIKE.sub("", line), set()).add(ask.rule)
     found: dict[str, set[str]] = {}
     try:
         for line, named in rules.items():
-            request = UNLIKE.sub("", line)
-            if request not in answers:
-                answers[request] = refusal(line)
-            if answers[request]:
-                found.setdefault(answers[request], set()).update(named)
+            if reason := refusal(line):
+                found.setdefault(reason, set()).update(named)
     except Silent as error:
         yield Finding(
             f"account, qos, partition, GPUs, constraint and time are not checked by Slurm: {error}",
@@ -65,8 +61,9 @@ def refused(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     for reason, named in found.items():
         yield Finding(
             f"Slurm refuses {', '.join(sorted(named))}: {reason}",
-            "lines that `sbatch --test-only` takes",
-            "correct the profile by `sacctmgr list associations user=$USER format=account,qos%60` and "
-            '`sinfo -o "%P %l %G %f"`',
+            f"lines that `sbatch --test-only` takes; {site.name} has account {site.account or 'none'}; qos "
+            f"{', '.join(site.qos) or 'none'}; GPUs {', '.join(site.gpus) or 'none'}",
+            "export SBATCH_ACCOUNT, or correct the profile by `sacctmgr list associations user=$USER "
+            'format=account,qos%60` and `sinfo -o "%P %l %G %f"`',
             note=bool(LATER.search(reason)),
         )

@@ -31,17 +31,13 @@ WRONG = {  # one sentence of each check, in its order
     "profiles": "set-resource in mine.yaml",
     "set_resources": "lost by a later set-resources: gate",
     "without_line": "no sbatch line, no mem_mb: plot",
-    "account": "no account",
-    "partition": "no partition: train_model",
-    "quality_of_service": "qos embers",
     "preempted": "no --requeue under qos coc-ice, which may preempt after 1 h: tune_cell",
-    "endless": "no time limit: gate",
-    "time": "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h: predict",
-    "gpus": "GPUs: the rule wants none, the job asks for 1 x any: tabulate",
-    "model": "no model of GPU: quantise_model",
+    "time": "no time limit: gate",
+    "time: GPUs": "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h: predict",
+    "set_by_rules": "GPUs: the rule wants none, the job asks for 1 x any: tabulate",
+    "set_by_rules: model": "no model of GPU (sweep_gpu_model): quantise_model",
+    "set_by_rules: constraint": "constraint: the rule wants none, the job asks for A100-80GB: train_model",
     "forms": "GPU A100 in any of its forms, A100-40GB, A100-80GB: export_model",
-    "own": "constraint: the rule wants none, the job asks for A100-80GB: train_model",
-    "memory": "mem_mb of 32: measure_decoder",
     "extra": "-t in slurm_extra instead of runtime: measure_inference",
     "signal": "--signal=B:TERM@120 in slurm_extra, which ends the batch shell and with it the job: measure",
     "shell": "SBATCH_GRES in the shell",
@@ -65,7 +61,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     site = replace(site, qos={"coc-ice": replace(site.qos["coc-ice"], preempted_after_hours=1)})
     stays = gpu_job("tune_cell")
     jobs = [
-        replace(gpu_job("train_model", model="V100", constraint="A100-80GB"), line="sbatch --qos=embers"),
+        gpu_job("train_model", model="V100", constraint="A100-80GB"),
         gpu_job("gate", minutes=0),
         replace(cpu_job("plot"), line="", error="no mem_mb"),
         cpu_job(gpu=1),
@@ -73,9 +69,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         gpu_job("quantise_model", model=""),
         gpu_job("export_model", model="A100"),
         gpu_job("measure_inference", slurm_extra="-t 5 --signal=B:TERM@120"),
-        gpu_job("measure_decoder", mem_mb=32),
-        replace(stays, line=stays.line.replace("--requeue", ""), resources=stays.resources),
-        cpu_job("compare", slurm_account="$SBATCH_ACCOUNT"),
+        replace(stays, line=stays.line.replace("--requeue", "")),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]
@@ -88,13 +82,6 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
     said = [str(one) for way in ("none", "apptainer") for one in findings(plan, site, node, way)]
     for check, sentence in WRONG.items():
         assert any(sentence in one for one in said), check
-
-
-def test_a_request_is_told_once_however_many_ask(found):
-    more = [gpu_job(rule, mem_mb=32) for rule in ("gate", "gate", "train_model")]
-    said = found(asked.memory, *more, gpu_job(mem_mb=1000))
-    assert said.startswith("note: mem_mb of 32: gate, train_model\n")
-    assert said.count("note:") == 1
 
 
 def test_another_executor(found):

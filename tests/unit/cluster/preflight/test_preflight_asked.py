@@ -45,7 +45,7 @@ def test_other_gpus_than_the_rule_wants(found):
     more = [gpu_job(rule) for rule in ("measure_cell", "gate")]
     more = [replace(job, resources=job.resources | {"gpu": 4}) for job in more]
     fewer = replace(gpu_job("train_model"), own={"gpu": 2, "gpu_model": "H200"})
-    said = found(asked.gpus, *more, fewer)
+    said = found(asked.set_by_rules, *more, fewer)
     assert "found: GPUs: the rule wants 1 x H200, the job asks for 4 x H200: gate, measure_cell\n" in said
     assert "found: GPUs: the rule wants 2 x H200, the job asks for 1 x H200: train_model\n" in said
     assert "devices in the config is the number of GPUs" in said
@@ -53,22 +53,25 @@ def test_other_gpus_than_the_rule_wants(found):
 
 def test_another_model_than_that_of_the_sweep(found):
     job = replace(gpu_job(), own={"gpu": 1, "gpu_model": "A100"})
-    assert "the rule wants 1 x A100, the job asks for 1 x H200: measure_cell" in found(asked.gpus, job)
+    assert "the rule wants 1 x A100, the job asks for 1 x H200: measure_cell" in found(asked.set_by_rules, job)
 
 
 def test_rules_that_want_no_gpu_and_rules_that_want_one(found):
     none = replace(gpu_job("gate"), resources={"gpu": 0, "gpu_model": "H200"})
-    said = found(asked.gpus, cpu_job(gpu_model="H200"), none)
+    said = found(asked.set_by_rules, cpu_job(gpu_model="H200"), none)
     assert "the rule wants none, the job asks for 1 x H200: tabulate" in said
     assert "the rule wants 1 x H200, the job asks for none: gate" in said
-    assert found(asked.gpus, cpu_job(gpu=0, gpu_model="H200"), gpu_job()) == ""
+    assert found(asked.set_by_rules, cpu_job(gpu=0, gpu_model="H200"), gpu_job()) == ""
 
 
 def test_gpus_asked_for_by_gres_in_place_of_gpu(found):
-    by_gres = replace(gpu_job(), resources={"gpu": 0, "gpu_model": "", "gres": "gpu:H200:1", "runtime": 600})
-    assert found(asked.gpus, by_gres) == ""
+    by_gres = gpu_job(minutes=600)
+    instead = {"gpu": 0, "gpu_model": "", "gres": "gpu:H200:1"}
+    by_gres = replace(by_gres, resources=by_gres.resources | instead)
+    assert found(asked.set_by_rules, by_gres) == ""
     twice = replace(by_gres, resources=by_gres.resources | {"gres": "gpu:H200:8", "gpu_model": "H200"})
-    assert "GPUs asked for twice, none by gpu and 8 x H200 by gres: measure_cell" in found(asked.gpus, twice)
+    said = found(asked.set_by_rules, twice)
+    assert "GPUs asked for twice, none by gpu and 8 x H200 by gres: measure_cell" in said
     assert "8 GPUs for 10 h are 80 GPU-hours" in found(asked.time, twice)
 
 
@@ -83,15 +86,15 @@ def test_gpus_of_all_nodes_count(found):
         assert found(check, two_nodes(), gpu_job()) == ""
     said = found(asked.time, two_nodes(gpus=4, minutes=180))
     assert "8 GPUs for 3 h are 24 GPU-hours, where 16 are allowed, 2 h" in said
-    assert "nodes: the rule wants 2, the job asks for 3" in found(asked.own, two_nodes(nodes=3))
+    assert "nodes: the rule wants 2, the job asks for 3" in found(asked.set_by_rules, two_nodes(nodes=3))
     assert "tasks_per_gpu: the rule wants none, the job asks for 2" in found(
-        asked.own, two_nodes(tasks_per_gpu=2)
+        asked.set_by_rules, two_nodes(tasks_per_gpu=2)
     )
 
 
 def test_any_gpu(found):
     job = replace(gpu_job(), own={"gpu": 1}, resources={"gpu": 1})
-    assert "no model of GPU: measure_cell" in found(asked.model, job, cpu_job())
+    assert "no model of GPU (sweep_gpu_model): measure_cell" in found(asked.set_by_rules, job, cpu_job())
 
 
 def test_a_model_in_two_forms_without_a_constraint(found):
@@ -112,32 +115,13 @@ def test_a_model_in_two_forms_without_a_constraint(found):
     ],
 )
 def test_what_a_profile_changes_of_what_a_rule_sets(found, job, fault):
-    assert f"found: {fault}\n" in found(asked.own, job, gpu_job("gate"), cpu_job("plot", cpus_per_task=4))
+    assert f"found: {fault}\n" in found(asked.set_by_rules, job, gpu_job("gate"), cpu_job("plot", cpus_per_task=4))
 
 
 def test_one_gpu_needs_no_number_of_nodes(found):
     job = gpu_job()
     without = {name: value for name, value in job.resources.items() if name != "nodes"}
-    assert found(asked.own, replace(job, resources=without), cpu_job(tasks=1)) == ""
-
-
-@pytest.mark.parametrize("given", ["", "$SBATCH_ACCOUNT"])
-def test_no_account(found, site, given):
-    job = cpu_job(slurm_account=given)
-    said = found(asked.account, job, gpu_job())
-    assert "found: no account\n  expected: the code of your college, such as coc\n" in said
-    assert "export SBATCH_ACCOUNT=ACCOUNT" in said
-    said = found(asked.account, job, site=replace(site, account=""))
-    assert ("take slurm_account out" in said) == bool(given)
-
-
-def test_a_quality_of_service_of_another_site(found, site):
-    said = found(asked.quality_of_service, gpu_job(qos="embers"))
-    assert "qos embers, where PACE ICE has coc-ice, pace-ice: measure_cell" in said
-    bare = replace(cpu_job(), line="sbatch -p x")
-    assert "qos missing, where" in found(asked.quality_of_service, bare)
-    assert found(asked.quality_of_service, bare, site=replace(site, qos={})) == ""
-    assert "has none" in found(asked.quality_of_service, cpu_job(), site=replace(site, qos={}))
+    assert found(asked.set_by_rules, replace(job, resources=without), cpu_job(tasks=1)) == ""
 
 
 def test_a_preemptible_job_that_nobody_starts_again(found):
@@ -175,11 +159,6 @@ def test_embers_ends_after_eight_hours(found):
     assert found(asked.time, gpu_job(minutes=540, qos="inferno"), site=read_site("pace-phoenix")) == ""
 
 
-def test_memory_of_each_core_is_none_of_the_job(found):
-    assert found(asked.memory, cpu_job(mem_mb=500, mem_mb_per_cpu=4000), cpu_job(), cpu_job(mem_mb=0)) == ""
-    assert "mem_mb of 999: tabulate" in found(asked.memory, cpu_job(mem_mb=999))
-
-
 @pytest.mark.parametrize(
     ("extra", "option", "instead"),
     [
@@ -189,8 +168,8 @@ def test_memory_of_each_core_is_none_of_the_job(found):
         ("--no-requeue", "--no-requeue", "slurm-requeue"),
         ("--mem-per-gpu=4000", "--mem-per-gpu", "mem_mb"),
         ("-CA100", "-C", "sweep_constraint"),
-        ("-G 2", "-G", "devices of a block and sweep_gpu_model"),
-        ("--mail-user='a b' --gpus-per-node H200:2", "--gpus-per-node", "devices of a block and sweep_gpu_model"),
+        ("-G 2", "-G", "devices of a block"),
+        ("--mail-user='a b' --gpus-per-node H200:2", "--gpus-per-node", "devices of a block"),
         ("--mail-user='a b -t 5", "-t", "runtime"),  # a quote that is never closed
     ],
 )

@@ -43,7 +43,8 @@ def test_every_resource_that_the_executor_reads_is_known():
 
 def test_every_resource_of_our_profiles_is_known():
     for path in REPOSITORY.glob("slurm/**/config.yaml"):
-        found = [name for kind, _, name in keys.names_in(yaml.safe_load(path.read_text())) if kind == "resource"]
+        names = keys.names_in(yaml.safe_load(path.read_text()))
+        found = [name for kind, _, name in names if kind == "resource"]
         assert {"mem_mb", "runtime"} <= set(found) <= set(keys.RESOURCES)
 
 

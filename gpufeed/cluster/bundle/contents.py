@@ -1,7 +1,7 @@
 """What a bundle says of itself: checksums of its files, and for which Python and stack they are.
 
-python -m gpufeed.cluster.bundle.contents FOLDER 12|13: can `make setup OFFLINE=FOLDER` install from it? It runs
-in a Python into which nothing was installed, and needs the standard library only.
+python -m gpufeed.cluster.bundle.contents FOLDER 12|13: can `make setup OFFLINE=FOLDER` install from it?
+It runs in a Python into which nothing was installed, and needs the standard library only.
 """
 
 import hashlib

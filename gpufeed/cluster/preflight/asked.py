@@ -104,9 +104,11 @@ def preempted(ask: Ask, site: Site) -> Iterator[str]:
     "correct runtime, in minutes, or the GPUs (devices and nodes in the config), or take another qos",
 )
 def time(ask: Ask, site: Site) -> Iterator[str]:
-    """Unless the qos has the flag DenyOnLimit, Slurm takes a job beyond its limits and lets it wait for ever."""
+    """Slurm takes a job beyond the limits and lets it wait for ever, but for a qos with DenyOnLimit."""
     if ask.line and not whole(ask.resources.get("runtime")):
         yield "no time limit"
+    if ask.line and site.qos and ask.qos not in site.qos:
+        yield f"qos {ask.qos or 'missing'}: no limits in site.yaml, which has {', '.join(site.qos)}"
     limits = site.qos.get(ask.qos)
     for when, runtime in (("", ask.resources.get("runtime")), (" at the last retry", ask.last_runtime)):
         hours = whole(runtime) / 60
@@ -122,8 +124,8 @@ def time(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "what the rules set: more GPUs are paid for and idle, numbers of different GPUs do not compare, workers are "
-    "counted by the cores, GPUs without nodes: 1 may be spread, and nodes without a GPU may lack a feature",
+    "what the rules set: more GPUs are paid for and idle, numbers of different GPUs do not compare, workers "
+    "are counted by the cores, GPUs without nodes: 1 may be spread, nodes without a GPU may lack a feature",
     "take it out of the profile, but for nodes: 1 under default-resources. Numbers are devices, nodes and "
     "cores_per_job in the config; sweep_gpu_model and sweep_constraint are for jobs with a GPU alone",
 )
@@ -185,5 +187,6 @@ def signal(ask: Ask, site: Site) -> Iterator[str]:
 
 
 CHECKS = (
-    executor, profiles, set_resources, without_line, preempted, time, set_by_rules, forms, extra, signal, shell,
+    executor, profiles, set_resources, without_line, preempted, time, set_by_rules, forms, extra, signal,
+    shell,
 )  # fmt: skip

@@ -125,7 +125,9 @@ def test_snakemakes_words_come_without_frames_and_options():
     )
 
 
-@pytest.mark.parametrize("key", ["resources", "default-resources", "slurm-requeue", "default-threads", "retries"])
+@pytest.mark.parametrize(
+    "key", ["resources", "default-resources", "slurm-requeue", "default-threads", "retries"]
+)
 def test_keys_of_the_default_profile_that_override_or_erase_a_clusters(found, tmp_path, monkeypatch, key):
     assert found(software_checks.default_profile) == ""  # ours
     profile = tmp_path / "profiles/default/config.yaml"

@@ -115,7 +115,8 @@ def test_a_model_in_two_forms_without_a_constraint(found):
     ],
 )
 def test_what_a_profile_changes_of_what_a_rule_sets(found, job, fault):
-    assert f"found: {fault}\n" in found(asked.set_by_rules, job, gpu_job("gate"), cpu_job("plot", cpus_per_task=4))
+    said = found(asked.set_by_rules, job, gpu_job("gate"), cpu_job("plot", cpus_per_task=4))
+    assert f"found: {fault}\n" in said
 
 
 def test_one_gpu_needs_no_number_of_nodes(found):
@@ -151,6 +152,14 @@ def test_a_preemptible_job_that_nobody_starts_again(found):
 def test_too_long_for_the_site(found, job, sentence):
     assert sentence in found(asked.time, job, gpu_job("gate", gpus=2, minutes=480))
     assert found(asked.time, job).count("found:") == 1
+
+
+def test_a_quality_of_service_whose_limits_nobody_knows(found, site):
+    assert "qos embers: no limits in site.yaml, which has coc-ice, pace-ice: gate" in found(
+        asked.time, gpu_job("gate", qos="embers"), gpu_job()
+    )
+    assert "qos missing: no limits" in found(asked.time, replace(cpu_job(), line="sbatch"))
+    assert found(asked.time, cpu_job(), site=replace(site, qos={})) == ""
 
 
 def test_embers_ends_after_eight_hours(found):

@@ -114,7 +114,9 @@ def test_a_container_without_gpus(found, site):
     assert "no --nv for" not in found(IN_CONTAINER, gpu_job(), node=replace(NODE, nv=True))
 
 
-@pytest.mark.parametrize(("value", "gives"), [("1", True), ("true", True), (" T ", True), ("0", False), ("", False)])
+@pytest.mark.parametrize(
+    ("value", "gives"), [("1", True), ("true", True), (" T ", True), ("0", False), ("", False)]
+)
 @pytest.mark.parametrize("name", login_node.NV)
 def test_variables_that_give_containers_the_gpus(monkeypatch, name, value, gives):
     monkeypatch.setattr(login_node, "ask_torch", lambda: ("", (), ""))

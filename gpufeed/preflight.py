@@ -6,13 +6,14 @@ Until it knows its Python it needs the standard library only, and is readable by
 import sys
 from importlib.util import find_spec
 
+LEAST = (3, 11)
 NEEDED = ("requests", "snakemake", "snakemake_executor_plugin_slurm", "yaml")
 
 
 def lacking():
     """What this Python lacks to run preflight, as one sentence; "" where it lacks nothing."""
     missing = [name for name in NEEDED if find_spec(name) is None]
-    if sys.version_info < (3, 11):
+    if sys.version_info < LEAST:
         found = "Python " + ".".join(map(str, sys.version_info[:2]))
     elif missing:
         found = "a Python without {}, {}".format(", ".join(missing), sys.executable)

@@ -48,12 +48,14 @@ def test_other_gpus_than_the_rule_wants(found):
     said = found(asked.set_by_rules, *more, fewer)
     assert "found: GPUs: the rule wants 1 x H200, the job asks for 4 x H200: gate, measure_cell\n" in said
     assert "found: GPUs: the rule wants 2 x H200, the job asks for 1 x H200: train_model\n" in said
-    assert "devices in the config is the number of GPUs" in said
+    assert "Numbers are devices, nodes and cores_per_job in the config" in said
 
 
 def test_another_model_than_that_of_the_sweep(found):
     job = replace(gpu_job(), own={"gpu": 1, "gpu_model": "A100"})
-    assert "the rule wants 1 x A100, the job asks for 1 x H200: measure_cell" in found(asked.set_by_rules, job)
+    assert "the rule wants 1 x A100, the job asks for 1 x H200: measure_cell" in found(
+        asked.set_by_rules, job
+    )
 
 
 def test_rules_that_want_no_gpu_and_rules_that_want_one(found):

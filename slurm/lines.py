@@ -41,6 +41,11 @@ class Asking:
         self._partitions = read_partition_file(file) if file else None
         self._fallback_partition = ""
 
+    def misfit(self, job) -> bool:
+        """Whether a job names a partition of the file whose limits there it does not keep."""
+        named = [one for one in self._partitions or () if one.name == job.resources.get("slurm_partition")]
+        return any(one.score_job_fit(job) is None for one in named)
+
     def line(self, job) -> str:
         """The sbatch line of a job without the command that it wraps."""
         validate_slurm_extra(job)
@@ -63,16 +68,17 @@ def asked(asking, job, attempt: int) -> dict:
     job.attempt = attempt
     resources = {name: value for name, value in job.resources.items() if name not in NOT_ASKED}
     unknown = [name for name, value in resources.items() if isinstance(value, TBDString)]
-    line, error = "", ""
+    line, error, misfit = "", "", False
     if unknown:  # as Snakemake's own mem_mb
         error = f"no {', '.join(unknown)}: it would follow from the size of files that are not there yet"
     else:
         try:
             line = asking.line(job)
+            misfit = asking.misfit(job)
         except (WorkflowError, ValueError, TypeError) as wrong:
             given = [f"{name}: {resources[name]}" for name in ("gres", "slurm_extra") if resources.get(name)]
             error = "; ".join([str(wrong), *given])
-    return {"line": line, "error": error, "resources": resources}
+    return {"line": line, "error": error, "misfit": misfit, "resources": resources}
 
 
 def own(job) -> dict:
@@ -117,7 +123,8 @@ def check_configs(arguments: list[str]) -> None:
         if not path.is_file() or path.suffix == ".json":
             continue
         try:
-            yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+            with path.open(encoding="utf-8") as file:
+                yaml.compose(file, yaml.SafeLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise WorkflowError(f"{path} is no YAML: {error}") from error
 

@@ -82,13 +82,22 @@ LINE = (
         ("--nodes=1", "--nodes=3"),
         ("--cpus-per-task=2", "--cpus-per-task=9"),
         ("--mem 1000", "--mem 900000"),
-        ("-t 60", "-t 6000"),
+        ("--gpus=H200:1", "--gpus=H200:1 --mem-per-gpu=5"),
+        ("--gpus=H200:1", "--gpus=H200:1 --unknown"),
     ],
 )
 def test_slurm_judges_a_line_before_it_is_submitted(slurm, right, wrong):
     assert refusal(LINE) == ""
     assert refusal(LINE.replace(right, wrong))
     assert not answers("squeue", "-h", "-n", "RUN")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("-t 60", "-t 6000"), ("--gpus=H200:1", "--gres=gpu:H200:2 --gpus=H200:0")]
+)
+def test_what_slurm_takes_and_preflight_finds_itself(slurm, right, wrong):
+    """More than MaxTime of the partition, where EnforcePartLimits is not set; GPUs asked for twice."""
+    assert refusal(LINE.replace(right, wrong)) == ""
 
 
 def text_of(log: Path) -> str:

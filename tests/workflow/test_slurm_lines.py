@@ -234,6 +234,20 @@ def test_a_container_is_held_against_its_arguments(preflight):
 
 
 @pytest.mark.slow
+def test_a_slurm_partition_is_held_against_the_file(preflight):
+    profile = yaml.safe_load((preflight.folder / "slurm/pace-ice/config.yaml").read_text())
+    defaults = profile["default-resources"] | {"slurm_partition": "ice-cpu"}
+    (preflight.folder / "on-cpu").mkdir()
+    (preflight.folder / "on-cpu/config.yaml").write_text(yaml.safe_dump({"default-resources": defaults}))
+    status, said = preflight("--site", "pace-ice", "--profile", "on-cpu", SBATCH_ACCOUNT="coc")
+    assert status == 1
+    over = re.search(r"^found: partition ice-cpu, which does not take .*: (.*)$", said, re.MULTILINE)
+    assert over, said
+    assert {"measure_cell", "train_model", "gate"} <= set(over[1].split(", "))
+    assert not {"plot", "tabulate"} & set(over[1].split(", "))
+
+
+@pytest.mark.slow
 def test_a_misspelt_key_of_a_partition_is_told(preflight):
     file = preflight.folder / "misspelt.yaml"
     file.write_text("partitions: {ice-cpu: {max_runtim: 960}}\n")

@@ -92,6 +92,17 @@ def without_line(ask: Ask, site: Site) -> Iterator[str]:
         yield f"no sbatch line, {ask.error}"
 
 
+@each_job(
+    "a partition that takes the job: one beyond its time limit Slurm may take, and let wait for ever",
+    "correct slurm_partition, or the file that slurm-partition-config names",
+)
+def partition(ask: Ask, site: Site) -> Iterator[str]:
+    if ask.line and " -p " not in ask.line:
+        yield "no partition"
+    if ask.misfit:
+        yield f"partition {ask.resources['slurm_partition']}, which does not take the job by its limits in the file"
+
+
 @each_job("jobs that Slurm starts again", "write slurm-requeue: true into the profile")
 def preempted(ask: Ask, site: Site) -> Iterator[str]:
     limits = site.qos.get(ask.qos)
@@ -187,6 +198,6 @@ def signal(ask: Ask, site: Site) -> Iterator[str]:
 
 
 CHECKS = (
-    executor, profiles, set_resources, without_line, preempted, time, set_by_rules, forms, extra, signal,
-    shell,
+    executor, profiles, set_resources, without_line, partition, preempted, time, set_by_rules, forms, extra,
+    signal, shell,
 )  # fmt: skip

@@ -22,8 +22,8 @@ class Node:
     min_job_age: seconds for which squeue remembers a job that has ended; None where Slurm does not say.
     cuda: the version that torch was built for, "" for none; None where torch could not be asked.
     architectures: for which it holds code, such as sm_80. no_torch: why it cannot be imported. checkout:
-    where jobs start. commands: paths of those that run jobs. variables: names of those of the shell that sbatch
-    may read, SBATCH_*. nv: whether a variable gives containers the GPUs, as apptainer's --nv does.
+    where jobs start. commands: paths of those that run jobs. variables: names of those of the shell that
+    sbatch may read, SBATCH_*. nv: whether a variable gives containers the GPUs, as apptainer's --nv does.
     """
 
     inside_job: str | None = None

@@ -31,6 +31,7 @@ WRONG = {  # one sentence of each check, in its order
     "profiles": "set-resource in mine.yaml",
     "set_resources": "lost by a later set-resources: gate",
     "without_line": "no sbatch line, no mem_mb: plot",
+    "partition": "no partition: evaluate_model",
     "preempted": "no --requeue under qos coc-ice, which may preempt after 1 h: tune_cell",
     "time": "no time limit: gate",
     "time: GPUs": "8 GPUs for 15 h are 120 GPU-hours, where 16 are allowed, 2 h: predict",
@@ -70,6 +71,7 @@ def test_every_check_is_called(site, tmp_path, monkeypatch):
         gpu_job("export_model", model="A100"),
         gpu_job("measure_inference", slurm_extra="-t 5 --signal=B:TERM@120"),
         replace(stays, line=stays.line.replace("--requeue", "")),
+        replace(gpu_job("evaluate_model"), line="sbatch --qos=coc-ice --requeue"),
     ]
     source = {"layout": "synthetic", "options": {"count": 2000}}
     source["files"] = [{"name": "a.tar", "urls": ["/none"], "size": 2**60}]

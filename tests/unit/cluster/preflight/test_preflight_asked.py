@@ -127,6 +127,18 @@ def test_one_gpu_needs_no_number_of_nodes(found):
     assert found(asked.set_by_rules, replace(job, resources=without), cpu_job(tasks=1)) == ""
 
 
+def test_a_partition_that_does_not_take_the_job(found):
+    bare = replace(cpu_job(), line="sbatch --qos=coc-ice")
+    beyond = replace(gpu_job(slurm_partition="ice-cpu"), misfit=True)
+    said = found(asked.partition, bare, beyond, gpu_job("gate"), replace(cpu_job("plot"), line=""))
+    assert "found: no partition: tabulate\n" in said
+    assert (
+        "found: partition ice-cpu, which does not take the job by its limits in the file: measure_cell\n"
+        in said
+    )
+    assert said.count("found:") == 2
+
+
 def test_a_preemptible_job_that_nobody_starts_again(found):
     job, phoenix = gpu_job(qos="embers"), read_site("pace-phoenix")
     assert found(asked.preempted, job, site=phoenix) == ""

@@ -11,6 +11,7 @@ OUT holds the fields of `Plan` and, in `jobs`, of `Ask` (gpufeed/cluster/preflig
 import json
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
@@ -44,7 +45,9 @@ class Asking:
     def misfit(self, job) -> bool:
         """Whether a job names a partition of the file whose limits there it does not keep."""
         named = [one for one in self._partitions or () if one.name == job.resources.get("slurm_partition")]
-        return any(one.score_job_fit(job) is None for one in named)
+        with suppress(WorkflowError, ValueError):  # where it cannot read what the job asks for
+            return any(one.score_job_fit(job) is None for one in named)
+        return False
 
     def line(self, job) -> str:
         """The sbatch line of a job without the command that it wraps."""

@@ -100,7 +100,8 @@ def partition(ask: Ask, site: Site) -> Iterator[str]:
     if ask.line and " -p " not in ask.line:
         yield "no partition"
     if ask.misfit:
-        yield f"partition {ask.resources['slurm_partition']}, which does not take the job by its limits in the file"
+        name = ask.resources["slurm_partition"]
+        yield f"partition {name}, which does not take the job by its limits in the file"
 
 
 @each_job("jobs that Slurm starts again", "write slurm-requeue: true into the profile")

@@ -24,7 +24,8 @@ class Ask:
     line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
     resources: Snakemake's, by name; runtime in minutes, mem_mb in MB. own: those that the rule itself sets,
     whatever the profile says. misfit: whether it names a partition whose limits it does not keep, by
-    the file of slurm-partition-config. last_line, last_runtime: the same at the last retry. count: jobs like it.
+    the file of slurm-partition-config. last_line, last_runtime: the same at the last retry. count: jobs
+    like it.
     """
 
     rule: str

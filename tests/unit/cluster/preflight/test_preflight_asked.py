@@ -112,7 +112,6 @@ def test_a_model_in_two_forms_without_a_constraint(found):
         (gpu_job(cpus_per_task=-1), "cpus_per_task: the rule wants 8, the job asks for -1: measure_cell"),
         (cpu_job(constraint="A100"), "constraint: the rule wants none, the job asks for A100: tabulate"),
         (cpu_job(nodes=3), "nodes: the rule wants 1, the job asks for 3: tabulate"),
-        (gpu_job(gpus=2, nodes=None), "nodes: the rule wants 1, the job asks for none: measure_cell"),
         (gpu_job(tasks=2), "tasks: the rule wants none, the job asks for 2: measure_cell"),
     ],
 )
@@ -121,10 +120,13 @@ def test_what_a_profile_changes_of_what_a_rule_sets(found, job, fault):
     assert f"found: {fault}\n" in said
 
 
-def test_one_gpu_needs_no_number_of_nodes(found):
-    job = gpu_job()
-    without = {name: value for name, value in job.resources.items() if name != "nodes"}
-    assert found(asked.set_by_rules, replace(job, resources=without), cpu_job(tasks=1)) == ""
+def test_one_gpu_needs_no_number_of_nodes_and_two_do(found):
+    one, two = (
+        replace(job, resources={name: value for name, value in job.resources.items() if name != "nodes"})
+        for job in (gpu_job(), gpu_job("gate", gpus=2))
+    )
+    assert found(asked.set_by_rules, one, cpu_job(tasks=1)) == ""
+    assert "nodes: the rule wants 1, the job asks for none: gate\n" in found(asked.set_by_rules, one, two)
 
 
 def test_a_partition_that_does_not_take_the_job(found):
@@ -164,8 +166,9 @@ def test_a_preemptible_job_that_nobody_starts_again(found):
     ],
 )
 def test_too_long_for_the_site(found, job, sentence):
-    assert sentence in found(asked.time, job, gpu_job("gate", gpus=2, minutes=480))
-    assert found(asked.time, job).count("found:") == 1
+    said = found(asked.time, job, gpu_job("gate", gpus=2, minutes=480), cpu_job("plot", minutes=960))
+    assert sentence in said
+    assert said.count("found:") == 1
 
 
 def test_a_quality_of_service_whose_limits_nobody_knows(found, site):

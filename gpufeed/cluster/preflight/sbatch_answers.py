@@ -36,7 +36,7 @@ def refusal(line: str) -> str:
     if not done.returncode:
         return ""
     if NO_ANSWER.search(done.stderr) or not said:
-        raise Silent("; ".join(said) or f"sbatch ended with {done.returncode}")
+        raise Silent(said[-1] if said else f"sbatch ended with {done.returncode}")
     return "; ".join(said)
 
 

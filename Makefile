@@ -30,7 +30,7 @@ new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "found
 define MAKE_VENV
 @$(call new_enough,$(PYTHON),name one with make PYTHON=python3.12)
 @test ! -e $(BIN)/python || $(call new_enough,$(BIN)/python,it is that of $(VENV): move it away and run make again)
-$(if $(OFFLINE),$(PYTHON) -m gpufeed.cluster.bundle.check $(OFFLINE) $(CUDA))
+$(if $(OFFLINE),$(PYTHON) -m gpufeed.cluster.bundle.contents $(OFFLINE) $(CUDA))
 @$(PYTHON) -m venv $(VENV) || { echo "no virtual environment: on Debian and Ubuntu install python3-venv, then run make again"; exit 1; }
 $(BIN)/python -m pip install --quiet --disable-pip-version-check $(FROM_FOLDER) uv==$(UV_VERSION)
 endef

@@ -1,14 +1,37 @@
-"""python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: what a run would ask Slurm for."""
+"""python -m gpufeed.preflight --site SITE [SNAKEMAKE ARGUMENTS]: what a run would ask Slurm for.
+
+Until it knows its Python it needs the standard library only, and is readable by Python 3.8.
+"""
 
 import sys
+from importlib.util import find_spec
 
-from gpufeed.cluster.preflight.python_check import lacking
+LEAST = (3, 11)
+NEEDED = ("requests", "snakemake", "snakemake_executor_plugin_slurm", "yaml")
 
-if LACKING := lacking():  # before the imports that would fail
-    print(LACKING, file=sys.stderr)
-    sys.exit(2)
 
-from gpufeed.cluster.preflight.command import main
+def lacking():
+    """What this Python lacks to run preflight, as one sentence; "" where it lacks nothing."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if sys.version_info < LEAST:
+        found = "Python " + ".".join(map(str, sys.version_info[:2]))
+    elif missing:
+        found = "a Python without {}, {}".format(", ".join(missing), sys.executable)
+    else:
+        return ""
+    remedy = "in the checkout, `make setup PYTHON=python3.12` once, then `. .venv/bin/activate`"
+    return f"found {found}; expected the environment of gpufeed, Python 3.11 or newer: {remedy}"
+
+
+def main(arguments=None):
+    """Runs the command line and returns its exit code."""
+    if found := lacking():
+        print(found, file=sys.stderr)
+        return 2
+    from gpufeed.cluster.preflight.command import main  # needs what was looked for
+
+    return main(arguments)
+
 
 if __name__ == "__main__":
     sys.exit(main())

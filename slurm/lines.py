@@ -5,23 +5,19 @@ start its scheduler, the functions of its Slurm executor make the sbatch line of
 Nothing is submitted, locked or written but OUT and Snakemake's own log. It stands outside of gpufeed/, which
 never imports Snakemake.
 
-OUT: `jobs` (rule, line or error, how many with it, GPUs and cores that the rule itself wants, resources,
-partitions that take it, the same for the last retry), `partitions` (those of slurm-partition-config's file),
-`logs` (slurm-logdir), `apptainer_args`, `local` (rules that run where snakemake does), `datasets` (to make),
-`config`, `given` (what --config set), `retries`, `executor`, `unheard` (file, key and nearest choice of what
-a profile says and Snakemake passes over without a word), `erased` (file and rules whose resources there a
-later set-resources took away), `written` (the profile in which each key and resource stands).
+OUT holds the fields of `Plan` and, in `jobs`, of `Ask` (gpufeed/cluster/preflight/asked_plan.py).
 """
 
 import json
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import snakemake.cli  # before snakemake.workflow, which imports it in a circle
 import snakemake.workflow
 import yaml
-from profile_keys import erased, unheard, written
+from profile_keys import erased, profiles_of, unheard
 from snakemake.common.tbdstring import TBDString
 from snakemake_executor_plugin_slurm import Executor
 from snakemake_executor_plugin_slurm.partitions import read_partition_file
@@ -31,17 +27,7 @@ from snakemake_executor_plugin_slurm.validation import validate_slurm_extra
 from snakemake_interface_common.exceptions import WorkflowError
 
 NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", "disk_mib")
-OWN = ("gpu", "gres", "nodes", "cpus_per_task")
-
-
-def partitions_of(file: Path) -> list:
-    """The partitions of a file; raises WorkflowError, with the file's name, for a key that there is not."""
-    try:
-        return read_partition_file(file)
-    except (TypeError, AttributeError, KeyError) as error:
-        raise WorkflowError(
-            f"{file}: {error}; correct the keys of its partitions, such as max_runtime"
-        ) from error
+OWN = ("gpu", "gpu_model", "gres", "constraint", "nodes", "tasks", "tasks_per_gpu", "cpus_per_task")
 
 
 class Asking:
@@ -53,19 +39,15 @@ class Asking:
         self.settings = workflow.executor_settings
         self.logger = snakemake.workflow.logger
         file = getattr(self.settings, "partition_config", None)
-        self._partitions = partitions_of(file) if file else None
+        self._partitions = read_partition_file(file) if file else None
         self._fallback_partition = ""
 
-    def partitions(self) -> list[str]:
-        """Those of the file; none without one."""
-        return [partition.name for partition in self._partitions or ()]
-
-    def taking(self, job) -> list[str]:
-        """Those of the file whose limits a job keeps; all where the executor cannot read what it asks for."""
-        try:
-            return [one.name for one in self._partitions or () if one.score_job_fit(job) is not None]
-        except (WorkflowError, ValueError):
-            return self.partitions()  # with a slurm_partition it makes a line all the same
+    def misfit(self, job) -> bool:
+        """Whether a job names a partition of the file whose limits there it does not keep."""
+        named = [one for one in self._partitions or () if one.name == job.resources.get("slurm_partition")]
+        with suppress(WorkflowError, ValueError):  # where it cannot read what the job asks for
+            return any(one.score_job_fit(job) is None for one in named)
+        return False
 
     def line(self, job) -> str:
         """The sbatch line of a job without the command that it wraps."""
@@ -80,36 +62,26 @@ class Asking:
             "workdir": None,
         }
         call = get_submit_command(job, parameters, settings=self.settings) + set_gres_string(job)
-        try:
-            shlex.split(call)
-        except ValueError as error:
-            raise WorkflowError(f"{error} in slurm_extra: {job.resources.get('slurm_extra')}") from error
+        shlex.split(call)  # raises ValueError where slurm_extra has a quote that is never closed
         return " ".join(call.split())
 
 
 def asked(asking, job, attempt: int) -> dict:
-    """Line and resources of a job at its n-th attempt, or why there is no line.
-
-    unknown: resources that follow from the size of files which are not there yet, as Snakemake's own mem_mb.
-    """
+    """Line and resources of a job at its n-th attempt, or why there is no line."""
     job.attempt = attempt
-    given = {name: value for name, value in job.resources.items() if name not in NOT_ASKED}
-    unknown = [name for name, value in given.items() if isinstance(value, TBDString)]
-    resources = {
-        name: value if isinstance(value, (int, str)) else str(value)
-        for name, value in given.items()
-        if name not in unknown
-    }
-    found = {"resources": resources, "threads": job.threads, "unknown": unknown, "taking": []}
-    if unknown:
-        return found
-    try:
-        return found | {"line": asking.line(job), "taking": asking.taking(job)}
-    except WorkflowError as error:
-        return found | {"error": str(error)}
-    except (ValueError, TypeError) as error:
-        gres = f"a number is missing in gres {given['gres']}: " if given.get("gres") else ""
-        return found | {"error": f"{gres}{type(error).__name__}: {error}"}
+    resources = {name: value for name, value in job.resources.items() if name not in NOT_ASKED}
+    unknown = [name for name, value in resources.items() if isinstance(value, TBDString)]
+    line, error, misfit = "", "", False
+    if unknown:  # as Snakemake's own mem_mb
+        error = f"no {', '.join(unknown)}: it would follow from the size of files that are not there yet"
+    else:
+        try:
+            line = asking.line(job)
+            misfit = asking.misfit(job)
+        except (WorkflowError, ValueError, TypeError) as wrong:
+            given = [f"{name}: {resources[name]}" for name in ("gres", "slurm_extra") if resources.get(name)]
+            error = "; ".join([str(wrong), *given])
+    return {"line": line, "error": error, "misfit": misfit, "resources": resources}
 
 
 def own(job) -> dict:
@@ -122,55 +94,42 @@ def own(job) -> dict:
 def lines(workflow, arguments: list[str]) -> dict:
     """What OUT holds."""
     asking, retries = Asking(workflow), workflow.execution_settings.retries or 0
-    found, local, datasets = {}, set(), set()
+    found, datasets = {}, set()
     for job in workflow.dag.needrun_jobs():
         if job.is_local:
-            local.add(job.name)
             continue
         if job.name == "prepare_dataset":
             datasets.add(job.wildcards.dataset)
         first, last = asked(asking, job, 1), asked(asking, job, 1 + retries)
-        row = {"rule": job.name, "own": own(job), **first, "last": last}
-        key = json.dumps(row, sort_keys=True)
+        later = {"last_line": last["line"], "last_runtime": last["resources"].get("runtime", 0)}
+        row = {"rule": job.name, "own": own(job), **first, **later}
+        key = json.dumps(row, sort_keys=True, default=str)
         found.setdefault(key, row | {"count": 0})["count"] += 1
     return {
         "executor": workflow.executor_plugin.name,
-        "partitions": asking.partitions(),
         "apptainer_args": workflow.deployment_settings.apptainer_args or "",
         "logs": str(getattr(asking.settings, "logdir", None) or ""),
         "unheard": list(unheard(workflow, arguments)),
         "erased": list(erased(workflow, arguments)),
-        "written": written(arguments),
-        "jobs": sorted(found.values(), key=lambda row: (row["rule"], row.get("line", ""))),
-        "local": sorted(local),
+        "profiles": [str(file) for file, _ in profiles_of(arguments)],
+        "jobs": sorted(found.values(), key=lambda row: (row["rule"], row["line"])),
         "datasets": sorted(datasets),
         "config": workflow.globals["config"],
         "given": dict(workflow.config_settings.config),
-        "retries": retries,
     }
 
 
 def check_configs(arguments: list[str]) -> None:
     """Raises WorkflowError for a config that is no YAML, with file and line: Snakemake names neither."""
     _, args = snakemake.cli.parse_args(arguments)
-    for path in (Path("config/config.yaml"), *(args.configfile or ())):
+    for path in map(Path, ("config/config.yaml", *(args.configfile or ()))):
+        if not path.is_file() or path.suffix == ".json":
+            continue
         try:
-            with open(path, encoding="utf-8") as file:
+            with path.open(encoding="utf-8") as file:
                 yaml.compose(file, yaml.SafeLoader)
-        except OSError:
-            continue  # Snakemake says it
         except (yaml.YAMLError, UnicodeDecodeError) as error:
-            if not is_json(path):
-                raise WorkflowError(f"{path} is no YAML: {error}") from error
-
-
-def is_json(path: Path) -> bool:
-    """Whether a file is JSON, which may have tabs where YAML has none."""
-    try:
-        json.loads(path.read_bytes())
-    except ValueError:
-        return False
-    return True
+            raise WorkflowError(f"{path} is no YAML: {error}") from error
 
 
 def run(out: Path, arguments: list[str]) -> None:

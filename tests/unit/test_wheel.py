@@ -41,7 +41,7 @@ def scratch_environment(folder):
     [
         ("preflight", ["--site", "pace-ice"]),
         ("cluster.bundle", ["folder", "--cuda", "13"]),
-        ("cluster.bundle.check", ["folder", "13"]),
+        ("cluster.bundle.contents", ["folder", "13"]),
         ("__main__", ["run", "folder"]),
     ],
 )

@@ -16,6 +16,7 @@ import yaml
 from slurm_fixtures import ACCOUNT, PARTITION, QOS, answers, cluster, lacking, processes_of, run
 from workflow_fixtures import ROOT, SHORT, wait_until
 
+from gpufeed.cluster.preflight.sbatch_answers import refusal
 from gpufeed.core.record import Record
 from gpufeed.system import sigterm_handler
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
@@ -60,6 +61,43 @@ def test_gpus_of_a_job_are_on_one_node_only_if_it_says_so(slurm):
         "not available"
         in subprocess.run([*options, "--nodes=1", "--wrap=true"], capture_output=True, text=True).stderr
     )
+
+
+LINE = (
+    f"sbatch --parsable --job-name RUN --comment rule_gate -A {ACCOUNT} -p {PARTITION} -t 60 --qos={QOS} "
+    "--mem 1000 --nodes=1 --requeue --cpus-per-task=2 --gpus=H200:1"
+)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (f"-A {ACCOUNT}", "-A nobody"),
+        (f"-A {ACCOUNT}", "-A $SBATCH_ACCOUNT"),
+        (f"-p {PARTITION}", "-p ice-tpu"),
+        (f"--qos={QOS}", "--qos=embers"),
+        ("--gpus=H200:1", "--gpus=A100:1"),
+        ("--gpus=H200:1", "--gpus=H200:3"),
+        ("--gpus=H200:1", "--gpus=H200:1 -C A100-80GB"),
+        ("--nodes=1", "--nodes=3"),
+        ("--cpus-per-task=2", "--cpus-per-task=9"),
+        ("--mem 1000", "--mem 900000"),
+        ("--gpus=H200:1", "--gpus=H200:1 --mem-per-gpu=5"),
+        ("--gpus=H200:1", "--gpus=H200:1 --unknown"),
+    ],
+)
+def test_slurm_judges_a_line_before_it_is_submitted(slurm, right, wrong):
+    assert refusal(LINE) == ""
+    assert refusal(LINE.replace(right, wrong))
+    assert not answers("squeue", "-h", "-n", "RUN")
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("-t 60", "-t 6000"), ("--gpus=H200:1", "--gres=gpu:H200:2 --gpus=H200:0")]
+)
+def test_what_slurm_takes_and_preflight_finds_itself(slurm, right, wrong):
+    """More than MaxTime of the partition, where EnforcePartLimits is not set; GPUs asked for twice."""
+    assert refusal(LINE.replace(right, wrong)) == ""
 
 
 def text_of(log: Path) -> str:

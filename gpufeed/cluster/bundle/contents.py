@@ -1,6 +1,7 @@
 """What a bundle says of itself: checksums of its files, and for which Python and stack they are.
 
-Standard library only: a node checks a bundle before anything is installed.
+python -m gpufeed.cluster.bundle.contents FOLDER 12|13: can `make setup OFFLINE=FOLDER` install from it?
+It runs in a Python into which nothing was installed, and needs the standard library only.
 """
 
 import hashlib
@@ -85,3 +86,12 @@ def unfit(key: str, packed: str, here: str, pack: str) -> GpufeedError:
     if key == "python":
         remedy = f"make setup PYTHON=python{packed}, or pack with make bundle PYTHON=python{here}"
     return GpufeedError(f"a bundle for {key} {packed}", f"one for {key} {here}", remedy)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        print(f"{sys.argv[1]}: {check(Path(sys.argv[1]), sys.argv[2])} files, all whole")
+    except GpufeedError as error:
+        sys.exit(str(error))

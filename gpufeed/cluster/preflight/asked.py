@@ -1,25 +1,32 @@
-"""Checks of what the jobs ask Slurm for. Each names a rule once, however many jobs of it are wrong."""
+"""Checks of what the jobs ask for where Slurm says nothing: it takes their lines, and the run regrets it."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
-from gpufeed.cluster.preflight.asked_extra import instead_of_extra, repeated_by_extra, shell, signal
-from gpufeed.cluster.preflight.asked_plan import Ask, Plan
-from gpufeed.cluster.preflight.asked_resources import (
-    asks_twice,
-    constraint,
-    cores_of_rules,
-    gpus_asked_once,
-    gpus_in_extra,
-    gpus_of_rules,
-    memory,
-    one_model,
-    one_node,
-    rules_with_gpu,
-    rules_without_gpu,
-)
-from gpufeed.cluster.preflight.finding import Finding, nearest_choice, rules_of
+from gpufeed.cluster.preflight.asked_plan import Ask, Plan, requests, whole
+from gpufeed.cluster.preflight.finding import Finding
 from gpufeed.cluster.preflight.login_node import Node
 from gpufeed.cluster.preflight.site import Site
+
+Check = Callable[[Plan, Site, Node], Iterator[Finding]]
+Faults = Callable[[Ask, Site], Iterator[str]]
+# what to set, and the options that must not stand for it in slurm_extra
+INSTEAD_OF_EXTRA = {
+    "slurm_account": "--account -A",
+    "slurm_partition": "--partition -p",
+    "runtime": "--time -t",
+    "sweep_constraint": "--constraint -C",
+    "qos": "--qos -q",
+    "mem_mb": "--mem --mem-per-cpu --mem-per-gpu",
+    "nodes of a block": "--nodes -N --ntasks -n --ntasks-per-node --ntasks-per-gpu",
+    "slurm-requeue": "--requeue --no-requeue",
+    "cores_per_job": "--cpus-per-task -c --cpus-per-gpu",
+    "devices of a block": "--gpus -G --gres --gpus-per-node --gpus-per-task --gpus-per-socket",
+}
+INSTEAD = {option: key for key, options in INSTEAD_OF_EXTRA.items() for option in options.split()}
+HEARD = re.compile(r"(R:)?((SIG)?TERM|15)(@\d+)?", re.IGNORECASE)
+# sbatch takes an option of the line before these, or they change no job
+HARMLESS = re.compile("SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|NODES|MEM_PER_NODE|(NO_)?REQUEUE|DEBUG|WCKEY)")
 
 
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -27,9 +34,7 @@ def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"an executor other than Slurm's: {plan.executor}",
             "executor: slurm",
-            "leave out -n: preflight starts nothing"
-            if plan.executor == "dryrun"
-            else "give --profile slurm before the site's profile, and no --executor",
+            "give --profile slurm before the site's profile, and no --executor",
         )
 
 
@@ -51,212 +56,149 @@ def set_resources(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         )
 
 
-def submittable(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    by_error: dict[str, list[Ask]] = {}
-    for ask in plan.first:
-        if ask.error and not asks_twice(ask):
-            by_error.setdefault(ask.error, []).append(ask)
-    either = f"under {plan.defaults}, or under set-resources of {plan.file('set-resources')}"
-    for error, asks in by_error.items():
+def shell(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+    adding = [name for name in node.variables if not HARMLESS.fullmatch(name)]
+    if adding:
         yield Finding(
-            f"Slurm's executor refuses {rules_of(asks)}: {error}",
-            "resources that it turns into an sbatch line",
-            instead_of_extra(plan, asks)
-            if "not allowed in the 'slurm_extra'" in error
-            else f"correct them {either}",
+            f"{', '.join(adding)} in the shell: sbatch adds what they say to every line without it",
+            "jobs that get what their lines say, which is all that preflight sees",
+            f"unset {' '.join(adding)}; put what you mean by it into the profile",
         )
 
 
-def unknown(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    for name in sorted({name for ask in plan.first for name in ask.unknown}):
-        yield Finding(
-            f"no {name}, where Snakemake would go by the size of input files: "
-            + rules_of(ask for ask in plan.first if name in ask.unknown),
-            "a number, by which there are a line and a partition before the files are there",
-            f"write {name} under {plan.defaults}",
-        )
+def each_job(expected: str, remedy: str, note: bool = False) -> Callable[[Faults], Check]:
+    """Make a check of a function that says what is wrong with one job: each fault once, with its rules."""
+
+    def make(faults: Faults) -> Check:
+        def check(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
+            found: dict[str, set[str]] = {}
+            for ask in plan.jobs:
+                for fault in faults(ask, site):
+                    found.setdefault(fault, set()).add(ask.rule)
+            for fault in sorted(found):
+                yield Finding(f"{fault}: {', '.join(sorted(found[fault]))}", expected, remedy, note)
+
+        return check
+
+    return make
 
 
-def account(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    given = {ask.option("-A", "--account") or "" for ask in plan.first if ask.line}
-    unset = [name for name in given if name.startswith("$")]
-    if unset and not site.account:
-        yield Finding(
-            f"account {unset[0]}, which the shell does not have",
-            f"no account: {site.name} has none, by its site.yaml",
-            f"take slurm_account out of {plan.file('slurm_account', 'default-resources')}",
-        )
-    elif unset or (site.account and "" in given):
-        yield Finding(
-            "no account",
-            f"{site.account}; your accounts here: {', '.join(sorted(node.accounts))}"
-            if node.accounts
-            else site.account,
-            f"export SBATCH_ACCOUNT=ACCOUNT, or write it as slurm_account under {plan.defaults}",
-        )
-    elif node.accounts:
-        known = node.accounts | {account.lower() for account in node.accounts} | {""}
-        for name in sorted(given - known):
-            yield Finding(
-                f"account {name}, which Slurm does not know for you",
-                f"one of: {', '.join(sorted(node.accounts))}",
-                "export SBATCH_ACCOUNT=ACCOUNT with one of them",
-            )
+@each_job(
+    "resources that Slurm's executor turns into an sbatch line",
+    "correct them under default-resources or set-resources",
+)
+def without_line(ask: Ask, site: Site) -> Iterator[str]:
+    if ask.error:
+        yield f"no sbatch line, {ask.error}"
 
 
-def partition(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    partitions = f"the file that slurm-partition-config in {plan.file('slurm-partition-config')} names"
-    without = [
-        ask
-        for ask in plan.first
-        if ask.line and not ask.option("-p", "--partition") and not unknown_model(ask, site)
-    ]
-    if without:
-        example = max(without, key=lambda ask: ask.gpus)
-        yield Finding(
-            f"no partition for {rules_of(without)} (such as {size_of(example)})",
-            "a partition that takes them",
-            f"write slurm_partition under {plan.defaults}, or correct {partitions}",
-        )
-    names = {name for ask in plan.first for name in partitions_of(ask)}
-    if node.partitions:
-        for name in sorted(names - node.partitions):
-            yield Finding(
-                f"partition {name}, which this cluster does not have",
-                f"one of: {', '.join(sorted(node.partitions))}",
-                f"correct {partitions}, or name another as slurm_partition",
-            )
-    if plan.partitions:
-        for name in sorted(names - set(plan.partitions)):
-            known = name in node.partitions
-            yield Finding(
-                f"partition {name}, not in {partitions}: nobody asks whether it takes "
-                + rules_of(ask for ask in plan.first if name in partitions_of(ask)),
-                f"one of: {', '.join(plan.partitions)}",
-                f"add it to that file, or {out_of_partition(plan)}",
-                note=known,
-            )
-        yield from too_much_for_partition(plan, names & set(plan.partitions), site)
+@each_job(
+    "a partition that takes the job: one beyond its time limit Slurm may take, and let wait for ever",
+    "correct slurm_partition, or the file that slurm-partition-config names",
+)
+def partition(ask: Ask, site: Site) -> Iterator[str]:
+    if ask.line and " -p " not in ask.line:
+        yield "no partition"
+    if ask.misfit:
+        name = ask.resources["slurm_partition"]
+        yield f"partition {name}, which does not take the job by its limits in the file"
 
 
-def too_much_for_partition(plan: Plan, names: set[str], site: Site) -> Iterator[Finding]:
-    """Jobs that the partition they name does not take, by its limits in the file."""
-    for name in sorted(names):
-        over = [
-            ask
-            for ask in plan.first
-            if name in partitions_of(ask) and name not in ask.taking and not unknown_model(ask, site)
-        ]
-        if over:
-            example = max(over, key=lambda ask: ask.gpus)
-            taking = ", ".join(example.taking) or "none"
-            yield Finding(
-                f"partition {name} for {rules_of(over)} (such as {size_of(example)}), which it does not take",
-                f"a job within its limits; of the partitions in its file this one fits: {taking}",
-                f"{out_of_partition(plan)}, or correct {name} in that file",
-            )
+@each_job("jobs that Slurm starts again", "write slurm-requeue: true into the profile")
+def preempted(ask: Ask, site: Site) -> Iterator[str]:
+    limits = site.qos.get(ask.qos)
+    if limits and limits.preempted_after_hours is not None and "--requeue" not in ask.line:
+        yield f"no --requeue under qos {ask.qos}, which may preempt after {limits.preempted_after_hours:g} h"
 
 
-def out_of_partition(plan: Plan) -> str:
-    """What to do about a slurm_partition."""
-    return f"take slurm_partition out of {plan.file('slurm_partition')}: the executor picks one of the file"
-
-
-def partitions_of(ask: Ask) -> list[str]:
-    """The partitions that its line names."""
-    return list(filter(None, (ask.option("-p", "--partition") or "").split(",")))
-
-
-def size_of(ask: Ask) -> str:
-    """What counts for a partition: 2 x H200, 1 h."""
-    return f"{ask.gpus} x {ask.model or 'GPU'}, {ask.hours:g} h"
-
-
-def quality_of_service(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    given = {ask.option("--qos", "-q") or "" for ask in plan.first if ask.line}
-    file = plan.file("qos", "default-resources")
-    for name in sorted(given - set(site.qos or {""})):
-        yield Finding(
-            f"qos {name}" if name else "no qos",
-            f"one of {site.name}'s: {', '.join(site.qos)}"
-            if site.qos
-            else f"no qos: {site.name} has none, by its site.yaml",
-            f"write qos: {nearest_choice(name, site.qos)} into {file}"
-            if site.qos
-            else f"take qos out of {file}",
-        )
-    yield from qos_of_accounts(plan, site, node)
-    for name in sorted(given & set(site.qos)):
-        after = site.qos[name].preempted_after_hours
-        stays = [
-            ask for ask in plan.first if ask.option("--qos", "-q") == name and "--requeue" not in ask.line
-        ]
-        if after is not None and stays:
-            yield Finding(
-                f"no --requeue under qos {name}, which may preempt after {after:g} h: {rules_of(stays)}",
-                "jobs that Slurm starts again",
-                f"slurm-requeue: true in {plan.file('slurm-requeue')}",
-            )
-
-
-def qos_of_accounts(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    """Those of the site that Slurm refuses to an account."""
-    lines = [ask for ask in plan.first if ask.line]
-    asked = {(ask.option("-A", "--account") or "", ask.option("--qos", "-q") or "") for ask in lines}
-    file = plan.file("qos", "default-resources")
-    for account, name in sorted(asked):
-        may = node.qos.get(account.lower())
-        if may and name in site.qos and name not in may:
-            yield Finding(
-                f"qos {name}, which account {account} may not use",
-                f"one of: {', '.join(sorted(may))}",
-                f"write qos: {nearest_choice(name, sorted(may))} into {file}, or take another account",
-            )
-
-
-def time(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
-    endless = [ask for ask in plan.first if ask.line and not ask.hours]
-    if endless:
-        yield Finding(
-            f"no time limit: {rules_of(endless)}",
-            "runtime in minutes: Slurm's default may be an hour, or the partition's longest",
-            f"write runtime under {plan.defaults}",
-        )
-    for asks in (plan.first, plan.last):
-        over = [(ask, reason) for ask in asks if (reason := too_long(ask, site))]
-        for reason in sorted({reason for _, reason in over}):
-            rules = rules_of(ask for ask, its in over if its == reason)
-            when = f" at the last of {plan.retries} retries" if asks is plan.last else ""
-            yield Finding(
-                f"{rules}{when}: {reason}",
-                "jobs within the limits of the qos: GPUs x hours count, not hours alone",
-                "lower runtime, or the GPUs (devices and nodes in the config), or take another qos",
-            )
-        if over:
+@each_job(
+    "jobs within the limits of the qos: GPUs x hours count, not hours alone",
+    "correct runtime, in minutes, or the GPUs (devices and nodes in the config), or take another qos",
+)
+def time(ask: Ask, site: Site) -> Iterator[str]:
+    """Slurm takes a job beyond the limits and lets it wait for ever, but for a qos with DenyOnLimit."""
+    if ask.line and not whole(ask.resources.get("runtime")):
+        yield "no time limit"
+    if ask.line and site.qos and ask.qos not in site.qos:
+        yield f"qos {ask.qos or 'missing'}: no limits in site.yaml, which has {', '.join(site.qos)}"
+    limits = site.qos.get(ask.qos)
+    for when, runtime in (("", ask.resources.get("runtime")), (" at the last retry", ask.last_runtime)):
+        hours = whole(runtime) / 60
+        if limits and limits.hours is not None and hours > limits.hours:
+            yield f"{hours:g} h{when}, where {limits.hours:g} h are allowed"
             return  # a retry is longer still
+        if limits and limits.gpu_hours is not None and ask.gpus * hours > limits.gpu_hours:
+            yield (
+                f"{ask.gpus} GPUs for {hours:g} h{when} are {ask.gpus * hours:g} GPU-hours, where "
+                f"{limits.gpu_hours:g} are allowed, {limits.gpu_hours / ask.gpus:g} h"
+            )
+            return
 
 
-def too_long(ask: Ask, site: Site) -> str:
-    """By how much a job is too long for its qos; "" where it is not."""
-    limits = site.qos.get(ask.option("--qos", "-q") or "")
-    if limits and limits.hours is not None and ask.hours > limits.hours:
-        return f"{ask.hours:g} h, where {limits.hours:g} h are allowed"
-    if limits and limits.gpu_hours is not None and ask.gpus * ask.hours > limits.gpu_hours:
-        longest = limits.gpu_hours / ask.gpus
-        return (
-            f"{ask.gpus} GPUs for {ask.hours:g} h are {ask.gpus * ask.hours:g} GPU-hours, where "
-            f"{limits.gpu_hours:g} are allowed, {longest:g} h"
-        )
-    return ""
+@each_job(
+    "what the rules set: more GPUs are paid for and idle, numbers of different GPUs do not compare, workers "
+    "are counted by the cores, GPUs without nodes: 1 may be spread, nodes without a GPU may lack a feature",
+    "take it out of the profile, but for nodes: 1 under default-resources. Numbers are devices, nodes and "
+    "cores_per_job in the config; sweep_gpu_model and sweep_constraint are for jobs with a GPU alone",
+)
+def set_by_rules(ask: Ask, site: Site) -> Iterator[str]:
+    wanted, given = requests(ask.own), requests(ask.resources)
+    if any(number and not model for number, model in wanted):
+        yield "no model of GPU (sweep_gpu_model)"
+    if len(given) > 1:
+        yield f"GPUs asked for twice, {spelt(given[:1])} by gpu and {spelt(given[1:])} by gres"
+    elif spelt(wanted) != spelt(given):
+        yield f"GPUs: the rule wants {spelt(wanted)}, the job asks for {spelt(given)}"
+    own = {"nodes": 1} | ask.own
+    resources = ask.resources if ask.gpus > 1 else {"nodes": 1} | ask.resources
+    names = ["constraint", "nodes", *(["cpus_per_task"] if "cpus_per_task" in own else [])]
+    for name in [*names, *(["tasks", "tasks_per_gpu"] if wanted else [])]:
+        pair = [str(of.get(name) or "none") for of in (own, resources)]
+        if pair[0] != pair[1]:
+            yield f"{name}: the rule wants {pair[0]}, the job asks for {pair[1]}"
 
 
-def unknown_model(ask: Ask, site: Site) -> bool:
-    """Whether it asks for a GPU that the site has not: no partition takes it, and `one_model` tells why."""
-    return bool(ask.gpus and ask.models - {""} - set(site.gpus))
+def spelt(asked: list[tuple[int, str]]) -> str:
+    """2 x H200, or none."""
+    return " and ".join(f"{number} x {model or 'any'}" for number, model in asked if number) or "none"
+
+
+@each_job(
+    "one form for the whole sweep: their numbers do not compare",
+    "write one of them as sweep_constraint under default-resources",
+    note=True,
+)
+def forms(ask: Ask, site: Site) -> Iterator[str]:
+    for model in ask.models if not ask.resources.get("constraint") else ():
+        features = [feature for feature, of in site.constraints.items() if of == model]
+        if len(features) > 1:
+            yield f"GPU {model} in any of its forms, {', '.join(features)}"
+
+
+@each_job(
+    "resources, which the executor sees: of an option that is repeated sbatch takes the last",
+    "take it out of slurm_extra",
+)
+def extra(ask: Ask, site: Site) -> Iterator[str]:
+    for word in ask.extra:
+        option = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if option in INSTEAD:
+            yield f"{option} in slurm_extra instead of {INSTEAD[option]}"
+
+
+@each_job(
+    "SIGTERM to the steps of the job: a training then keeps its state and asks to be started again",
+    "write --signal=TERM@120 into slurm_extra",
+)
+def signal(ask: Ask, site: Site) -> Iterator[str]:
+    for value in re.findall(r"--signal[= ](\S+)", " ".join(ask.extra))[-1:]:
+        batch = "B" in value.rpartition(":")[0].upper()
+        why = "which ends the batch shell and with it the job" if batch else "which ends a training at once"
+        if not HEARD.fullmatch(value):
+            yield f"--signal={value} in slurm_extra, {why}"
 
 
 CHECKS = (
-    executor, profiles, set_resources, gpus_asked_once, gpus_in_extra, repeated_by_extra, signal, submittable,
-    unknown, account, partition, quality_of_service, time, one_model, constraint, rules_without_gpu,
-    rules_with_gpu, gpus_of_rules, cores_of_rules, memory, one_node, shell,
+    executor, profiles, set_resources, without_line, partition, preempted, time, set_by_rules, forms, extra,
+    signal, shell,
 )  # fmt: skip

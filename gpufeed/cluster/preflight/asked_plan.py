@@ -6,178 +6,105 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpufeed.cluster.preflight.sbatch_options import gpus_in_gres, hidden_gpus, option_values, words_of
 from gpufeed.core.errors import GpufeedError
 
 SCRIPT = Path(__file__).resolve().parents[3] / "slurm/lines.py"
-NUMBERS = ("gpu", "nodes", "tasks", "tasks_per_node", "runtime")  # resources that preflight reckons with
+GPUS_IN_GRES = re.compile(r"gpu(?::([\w.]*[A-Za-z][\w.]*))?(?::(\d+))?")  # gpu, gpu:2, gpu:H200, gpu:H200:2
 
 
 @dataclass(frozen=True)
 class Ask:
     """One job's request.
 
-    own: gpu, gres, nodes and cpus_per_task as the rule itself says them, and not the profile.
-    line: the sbatch line without the command that it wraps; "" where `error` says why there is none, or
-    where resources are `unknown`, since they follow from files that are not there yet.
-    resources: Snakemake's, by name; runtime in minutes, mem_mb in MB.
-    taking: partitions of slurm-partition-config's file whose limits it keeps.
+    line: the sbatch line without the command that it wraps; "" where `error` says why there is none.
+    resources: Snakemake's, by name; runtime in minutes, mem_mb in MB. own: those that the rule itself sets,
+    whatever the profile says. misfit: whether it names a partition whose limits it does not keep, by
+    the file of slurm-partition-config. last_line, last_runtime: the same at the last retry. count: jobs
+    like it.
     """
 
     rule: str
     line: str
     resources: dict[str, Any]
-    count: int = 1
-    error: str = ""
-    retry: bool = False
-    unknown: tuple[str, ...] = ()
     own: dict[str, Any] = field(default_factory=dict)
-    taking: tuple[str, ...] = ()
-
-    @property
-    def wants_gpu(self) -> bool:
-        """Whether the rule itself asks for GPUs, and not the profile alone."""
-        return bool(self.own.get("gpu") or self.own.get("gres"))
+    error: str = ""
+    misfit: bool = False
+    last_line: str = ""
+    last_runtime: int | str = 0
+    count: int = 1
 
     @property
     def gpus(self) -> int:
-        """GPUs of the job, on all nodes together, whoever asks for them: the rule or the profile.
-
-        Where several options ask, the most that one of them asks for.
-        """
-        given = int(self.resources.get("gpu") or 0)
-        asked = Counter({"": given or self.nodes * sum(number for _, number in self.gres)})
-        for option, _, number in self.hidden:
-            asked[option] += number
-        return max(asked.values())
-
-    @property
-    def nodes(self) -> int:
-        return int(self.resources.get("nodes") or 1)
-
-    @property
-    def on_several(self) -> bool:
-        """Whether the rule wants several nodes itself, which it tells Slurm's executor as a job of MPI."""
-        return self.nodes > 1 and bool(self.resources.get("mpi"))
-
-    @property
-    def gres(self) -> list[tuple[str, int]]:
-        """(model, number) of the GPUs of each node that are asked for by gres."""
-        return gpus_in_gres(self.resources.get("gres"))
-
-    @property
-    def hidden(self) -> list[tuple[str, str, int]]:
-        """(option, model, number on all nodes together) of the GPUs that slurm_extra asks for."""
-        return hidden_gpus(self.resources)
+        """GPUs of the job, on all nodes together; where two options ask, the most that one asks for."""
+        return max((number for number, _ in requests(self.resources)), default=0)
 
     @property
     def models(self) -> set[str]:
-        """Of its GPUs; "" alone where any will do."""
-        by_name = str(self.resources.get("gpu_model") or "")
-        named = {by_name if self.resources.get("gpu") else "", *(model for model, _ in self.gres)}
-        named |= {model for _, model, number in self.hidden if number}
-        return named - {""} or {by_name}
+        """Of its GPUs; "" where any will do."""
+        return {model for number, model in requests(self.resources) if number}
 
     @property
-    def model(self) -> str:
-        """Its models as one text; "" where any will do."""
-        return ",".join(sorted(self.models))
+    def qos(self) -> str:
+        """The last in the line, which sbatch takes; "" without one."""
+        return ["", *re.findall(r" --qos=(\S+)", self.line)][-1]
 
     @property
-    def hours(self) -> float:
-        return float(self.resources.get("runtime") or 0) / 60
+    def extra(self) -> list[str]:
+        """The words of slurm_extra, the one text of a profile that goes into the line as it is."""
+        return words_of(self.resources.get("slurm_extra"))
 
-    @property
-    def constraint(self) -> str | None:
-        """On its nodes: that of slurm_extra, which stands behind the resource's; None without one."""
-        extra = option_values(words_of(self.resources.get("slurm_extra")), "--constraint", "-C")
-        given = self.resources.get("constraint")
-        return ([None if given is None else str(given)] + [value for _, value in extra])[-1]
 
-    def option(self, *names: str) -> str | None:
-        """The value of the last of these sbatch options, which sbatch takes; None where there is none."""
-        return next((value for _, value in reversed(list(option_values(words_of(self.line), *names)))), None)
+def requests(resources: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """(GPUs on all nodes together, their model or "") by `gpu` with `gpu_model`, and by `gres`.
+
+    Slurm's executor writes --gpus wherever there is a gpu_model.
+    """
+    model = str(resources.get("gpu_model") or "")
+    gpus = whole(resources.get("gpu", 1 if model else 0))
+    found = [(gpus, model)] if gpus or model else []
+    if gres := GPUS_IN_GRES.fullmatch(str(resources.get("gres") or "")):
+        found.append(((whole(resources.get("nodes")) or 1) * int(gres[2] or 1), gres[1] or ""))
+    return found
+
+
+def whole(value: object) -> int:
+    """The value as a whole number; 0 for what is none."""
+    return int(str(value)) if str(value).isdecimal() else 0
+
+
+def words_of(text: object) -> list[str]:
+    """The words of a text as a shell splits them; by blanks alone where a quote is never closed."""
+    try:
+        return shlex.split(str(text or ""))
+    except ValueError:
+        return str(text).split()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A run. first: what each rule asks for, each different line once; last: the same at the last retry.
+    """A run. jobs: what each rule asks for, each different request once.
 
     config: as Snakemake merged it. datasets: names of those that are prepared. unheard: (file, key, nearest
     choice or "") of what Snakemake passes over in the profiles. erased: (file, rules) of resources in a
-    profile that a later set-resources took away. given: what --config set, as Snakemake read it. written:
-    where each key and resource of the profiles stands; "" for what stands nowhere. partitions: those of
-    slurm-partition-config's file; none without one. logs: slurm-logdir; "" without one.
-    apptainer_args: what Snakemake hands to apptainer.
+    profile that a later set-resources took away. given: what --config set, as Snakemake read it. profiles:
+    their files. logs: slurm-logdir; "" without one. apptainer_args: what Snakemake hands to apptainer.
     """
 
     executor: str
-    first: list[Ask]
-    last: list[Ask]
+    jobs: list[Ask]
     config: dict[str, Any]
     datasets: list[str]
-    retries: int
-    unheard: tuple[tuple[str, str, str], ...] = ()
-    erased: tuple[tuple[str, list[str]], ...] = ()
+    unheard: Sequence[tuple[str, str, str]] = ()
+    erased: Sequence[tuple[str, list[str]]] = ()
     given: dict[str, Any] = field(default_factory=dict)
-    written: dict[str, str] = field(default_factory=dict)
-    partitions: tuple[str, ...] = ()
+    profiles: Sequence[str] = ()
     logs: str = ""
     apptainer_args: str = ""
-
-    def file(self, *names: str) -> str:
-        """Where the first of these keys or resources stands that stands anywhere; else the last profile."""
-        found = (self.written[name] for name in (*names, "") if name in self.written)
-        return next(found, "slurm/config.yaml")
-
-    @property
-    def defaults(self) -> str:
-        """Where a resource of every rule is to be written."""
-        return f"default-resources of {self.file('default-resources')}"
-
-
-def read_plan(raw: dict[str, Any]) -> Plan:
-    """A Plan of what slurm/lines.py wrote."""
-
-    def ask(row: dict, whole: dict, retry: bool) -> Ask:
-        resources, wrong = numbers_of(row["resources"])
-        line, error = ("", wrong) if wrong else (row.get("line", ""), row.get("error", ""))
-        said = line, resources, whole["count"], error
-        unknown, taking = tuple(row["unknown"]), tuple(row["taking"])
-        return Ask(whole["rule"], *said, retry, unknown, whole["own"], taking)
-
-    return Plan(
-        executor=raw["executor"],
-        first=[ask(row, row, False) for row in raw["jobs"]],
-        last=[ask(row["last"], row, True) for row in raw["jobs"]],
-        config=raw["config"],
-        datasets=raw["datasets"],
-        retries=raw["retries"],
-        unheard=tuple(map(tuple, raw["unheard"])),
-        erased=tuple(map(tuple, raw["erased"])),
-        given=raw["given"],
-        written=raw["written"],
-        partitions=tuple(raw["partitions"]),
-        logs=raw["logs"],
-        apptainer_args=raw["apptainer_args"],
-    )
-
-
-def numbers_of(resources: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """(the resources without those of NUMBERS that are no whole numbers, what is wrong with these or "")."""
-    wrong = [name for name in NUMBERS if not is_number(resources.get(name) or 0)]
-    said = [f"{name} is {resources[name]}, which is no whole number" for name in wrong]
-    return {name: value for name, value in resources.items() if name not in wrong}, "; ".join(said)
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int) or str(value).isdecimal()
 
 
 def reason(said: str) -> str:
@@ -201,4 +128,5 @@ def plan_of(arguments: Sequence[str], folder: Path) -> Plan:
                 "a run whose profile, config and targets Snakemake understands",
                 "correct what Snakemake says, or see it by itself: the same command with -n",
             )
-        return read_plan(json.loads(out.read_text()))
+        raw = json.loads(out.read_text())
+        return Plan(**raw | {"jobs": [Ask(**row) for row in raw["jobs"]]})

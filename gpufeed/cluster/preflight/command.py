@@ -2,11 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gpufeed.cluster.preflight import asked, software_checks, storage
+from gpufeed.cluster.preflight import asked, sbatch_answers, software_checks, storage
 from gpufeed.cluster.preflight.asked_plan import Plan, plan_of
 from gpufeed.cluster.preflight.finding import Finding, joined
 from gpufeed.cluster.preflight.login_node import Node, look
@@ -16,7 +16,6 @@ from gpufeed.core.folders import check_checkout
 
 FINE, FOUND, NO_PLAN = 0, 1, 2
 DRY_RUN = ("-n", "--dry-run", "--dryrun")  # it is one
-SNAKEFILES = ("Snakefile", "snakefile", "workflow/Snakefile", "workflow/snakefile")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,59 +40,40 @@ def parser() -> argparse.ArgumentParser:
 def findings(plan: Plan, site: Site, node: Node, deployment: str = "none") -> list[Finding]:
     """All that is wrong."""
     checks = (
-        software_checks.slurm_commands,
+        software_checks.default_profile,
+        software_checks.login_node,
         software_checks.keys_twice,
+        sbatch_answers.refused,
         *asked.CHECKS,
         partial(software_checks.environment, deployment=deployment),
         partial(software_checks.stack, deployment=deployment),
-        software_checks.modules,
         storage.folders,
         storage.space,
         storage.file_count,
         storage.data,
     )
-    found = (finding for check in checks for finding in check(plan, site, node))
-    return joined(first_of_default_profile(plan, site, node, found), plan.given)
-
-
-def first_of_default_profile(
-    plan: Plan, site: Site, node: Node, found: Iterable[Finding]
-) -> Iterator[Finding]:
-    """What is wrong in profiles/default, then all but what follows from it: none belongs in that file."""
-    wrong = list(software_checks.default_profile(plan, site, node))
-    yield from wrong
-    yield from (
-        finding for finding in found if not wrong or software_checks.DEFAULT_PROFILE not in finding.remedy
-    )
+    return joined((finding for check in checks for finding in check(plan, site, node)), plan.given)
 
 
 def show(plan: Plan) -> None:
-    """Every line with its rule and number of jobs."""
-    for ask in plan.first:
+    """Every line with its rule and number of jobs, and the profiles that it comes from."""
+    for ask in plan.jobs:
         print(f"{ask.rule} ({ask.count} {'job' if ask.count == 1 else 'jobs'})")
-        print(f"  {ask.line or 'no line: ' + (ask.error or 'no ' + ', '.join(ask.unknown))}")
+        print(f"  {ask.line or 'no line: ' + ask.error}")
+    print(f"\nprofiles: {', '.join(plan.profiles)}")
 
 
 def snakemake_arguments(site: str, rest: Sequence[str]) -> list[str]:
     """Return what Snakemake gets: the profiles, and all but --dry-run."""
-    return [
-        "--profile",
-        "slurm",
-        "--profile",
-        f"slurm/{site}",
-        *(word for word in rest if word not in DRY_RUN),
-    ]
+    words = [word for word in rest if word not in DRY_RUN]
+    return ["--profile", "slurm", "--profile", f"slurm/{site}", *words]
 
 
 def in_checkout(folder: Path, rest: Sequence[str]) -> None:
     """Raises GpufeedError where there is no Snakefile and none was given."""
-    given = any(word in ("-s", "--snakefile") or word.startswith("--snakefile=") for word in rest)
-    if not given and not any((folder / name).exists() for name in SNAKEFILES):
-        raise GpufeedError(
-            f"no Snakefile in {folder}",
-            "the checkout of gpufeed",
-            "run it in the checkout",
-        )
+    given = any(word.partition("=")[0] in ("-s", "--snakefile") for word in rest)
+    if not given and not any((folder / name).exists() for name in ("Snakefile", "workflow/Snakefile")):
+        raise GpufeedError(f"no Snakefile in {folder}", "the checkout of gpufeed", "run it in the checkout")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

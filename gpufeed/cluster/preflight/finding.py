@@ -1,10 +1,8 @@
-"""One thing that preflight found, and the names in it: of rules, and of what was meant."""
+"""One thing that preflight found."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 
-from gpufeed.cluster.preflight.asked_plan import Ask
 from gpufeed.core.rerun_options import options
 
 
@@ -38,13 +36,3 @@ def joined(findings: Iterable[Finding], given: Mapping[str, object]) -> list[Fin
     for finding in found:
         settings |= finding.config
     return [replace(finding, config=settings) if finding.config else finding for finding in found]
-
-
-def rules_of(asks: Iterable[Ask]) -> str:
-    """The rules, each once: `gate, measure_cell`."""
-    return ", ".join(sorted({ask.rule for ask in asks}))
-
-
-def nearest_choice(name: str, choices: Iterable[str]) -> str:
-    """The choice that looks most like a name, or the first; "" where there is none."""
-    return next(iter([*get_close_matches(name, list(choices), n=1), *choices]), "")

@@ -1,20 +1,16 @@
-"""What a site allows: slurm/SITE/site.yaml."""
+"""What a site allows: slurm/SITE/site.yaml, by core/schemas/site.schema.yaml."""
 
 import os
-import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from gpufeed.core.config_schema import read_yaml
+from gpufeed.core.config_schema import explain, first_error, read_yaml
 from gpufeed.core.errors import GpufeedError, unknown
 
 ROOT = Path(__file__).resolve().parents[3]
 PROFILES = ROOT / "slurm"
-COMPARE = "compare the file with that of another site"
-IN_QUOTES = "write names and versions in quotes, such as '3.11'"
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Site:
 
     account: what to write as one; "" where jobs have none. qos: those of the site; empty where it has none.
     gpus: Slurm's name of a model -> compute capability. constraints: feature -> model that it picks.
-    modules: environment module -> least version, where it is loaded at all.
     """
 
     name: str
@@ -54,7 +49,6 @@ class Site:
     gpus: dict[str, str]
     constraints: dict[str, str]
     scratch: Scratch
-    modules: dict[str, str] = field(default_factory=dict)
 
 
 def sites(folder: Path = PROFILES) -> list[str]:
@@ -63,60 +57,19 @@ def sites(folder: Path = PROFILES) -> list[str]:
 
 
 def read_site(name: str, folder: Path = PROFILES) -> Site:
-    """The site of a name; raises GpufeedError for an unknown one, or a file with other keys than Site has."""
+    """The site of a name; raises GpufeedError for an unknown one, or a file that breaks the schema."""
     if name not in sites(folder):
         raise unknown("site", name, sites(folder), f"{folder}")
     path = folder / name / "site.yaml"
     try:
         raw = read_yaml(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise GpufeedError(f"{path}: {error}", "a file of YAML", COMPARE) from error
-    return make_site(raw, path)
-
-
-def make_site(raw: dict[str, Any], path: Path) -> Site:
-    """A Site of the content of its file; raises GpufeedError for other keys and values than a site has."""
-    try:
-        folder = Path(os.path.expandvars(raw["scratch"]["folder"])).expanduser()
-        scratch = Scratch(folder, number(raw["scratch"]["files"]))
-        qos = {
-            name: Qos(**{key: number(value) for key, value in limits.items()})
-            for name, limits in (raw["qos"] or {}).items()
-        }
-        gpus = {model: capability(value) for model, value in raw["gpus"].items()}
-        texts = {key: map_of_text(key, raw[key]) for key in ("modules", "constraints") if key in raw}
-        account = raw["account"] or ""
-        return Site(**{**raw, **texts, "account": account, "scratch": scratch, "qos": qos, "gpus": gpus})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GpufeedError(
-            f"{path}: {type(error).__name__}: {error}",
-            f"the keys {', '.join(key.name for key in fields(Site))}; hours, gpu_hours and files as numbers, "
-            "modules and constraints as maps of text",
-            COMPARE,
+            f"{path}: {error}", "a file of YAML", "compare the file with that of another site"
         ) from error
-
-
-def number(value: object) -> float:
-    """The value, if it is a number above 0; raises ValueError otherwise."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{value!r} is no number above 0")
-    return value
-
-
-def map_of_text(name: str, value: object) -> dict[str, str]:
-    """The value, if it is a map of text to text; raises ValueError otherwise (YAML reads 3.10 as 3.1)."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is {value!r}, no map")
-    for key, text in value.items():
-        if not isinstance(key, str):
-            raise ValueError(f"{name}: the key {key!r} is no text: {IN_QUOTES}")
-        if not isinstance(text, str):
-            raise ValueError(f"{name}: {key} is {text!r}, no text: {IN_QUOTES}")
-    return value
-
-
-def capability(value: object) -> str:
-    """A compute capability, such as 9.0; raises ValueError otherwise."""
-    if not re.fullmatch(r"\d+\.\d", str(value)):
-        raise ValueError(f"{value!r} is no compute capability, such as '9.0'")
-    return str(value)
+    if error := first_error("site", raw):
+        raise explain(error, str(path))
+    scratch = Path(os.path.expandvars(raw["scratch"]["folder"])).expanduser()
+    made = {"scratch": Scratch(scratch, raw["scratch"]["files"]), "account": raw["account"] or ""}
+    made["qos"] = {name: Qos(**limits) for name, limits in (raw["qos"] or {}).items()}
+    return Site(**raw | made)

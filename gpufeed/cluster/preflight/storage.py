@@ -45,21 +45,15 @@ def folders(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
     outside = outside_of_scratch(plan, site)
     better = {key: f"{site.scratch.folder}/gpufeed/{key}" for key in outside}
     for key, folder in outside.items():
-        if is_local(folder):
-            yield Finding(
-                f"{key} in {with_link_target(folder)}, which compute nodes do not see",
-                f"a folder below {site.scratch.folder}",
-                "{config}",
-                config=better,
-            )
-        else:
-            yield Finding(
-                f"{key} in {with_link_target(folder)}, outside of scratch",
-                f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
-                "{config}",
-                note=True,
-                config=better,
-            )
+        local = is_local(folder)
+        yield Finding(
+            f"{key} in {with_link_target(folder)}, "
+            f"{'which compute nodes do not see' if local else 'outside of scratch'}",
+            f"a folder below {site.scratch.folder}: the home folder is small, and slow from many nodes",
+            "{config}",
+            note=not local,
+            config=better,
+        )
     for key, folder in places_of(plan).items():
         there = existing(folder)
         if not os.access(there, os.W_OK | os.X_OK, effective_ids=True):

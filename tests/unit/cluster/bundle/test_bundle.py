@@ -43,7 +43,7 @@ BARE = """
 import runpy, sys
 root = sys.argv.pop(1)
 sys.path.insert(0, root)
-runpy.run_module("gpufeed.cluster.bundle.check", run_name="__main__", alter_sys=False)
+runpy.run_module("gpufeed.cluster.bundle.contents", run_name="__main__", alter_sys=False)
 """
 
 

@@ -20,32 +20,9 @@ def site(tmp_path):
 def found(site):
     """What a check finds in a plan of these jobs, as one text."""
 
-    def found(
-        check,
-        *jobs,
-        node=NODE,
-        last=(),
-        site=site,
-        config=None,
-        datasets=(),
-        executor="slurm",
-        unheard=(),
-        erased=(),
-        **more,
-    ):
+    def found(check, *jobs, node=NODE, site=site, config=None, datasets=(), executor="slurm", **more):
         folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
-        plan = Plan(
-            executor,
-            list(jobs),
-            list(last),
-            {**folders, **(config or {})},
-            list(datasets),
-            1,
-            unheard,
-            erased,
-            written={"": "slurm/pace-ice/config.yaml", "default-resources": "slurm/pace-ice/config.yaml"},
-            **more,
-        )
+        plan = Plan(executor, list(jobs), folders | (config or {}), list(datasets), **more)
         return "\n".join(str(finding) for finding in check(plan, site, node))
 
     return found

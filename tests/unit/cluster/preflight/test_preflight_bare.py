@@ -6,7 +6,7 @@ import sys
 import pytest
 from data_fixtures import REPOSITORY
 
-from gpufeed.cluster.preflight.python_check import lacking
+from gpufeed.preflight import lacking
 
 PREFLIGHT = """
 import runpy, sys

@@ -46,7 +46,7 @@ def found(check, site, count: int = 0, **config) -> str:
     """What a check says of a run that has to prepare a dataset of so many images on the site's scratch."""
     folders = {key: str(site.scratch.folder / key) for key in ("data", "results")}
     source = {"layout": "synthetic", "options": {"count": count}}
-    plan = Plan("slurm", [], [], folders | {"sources": {"made": source}} | config, ["made"], 0)
+    plan = Plan("slurm", [], folders | {"sources": {"made": source}} | config, ["made"])
     return "\n".join(map(str, check(plan, site, Node())))
 
 

@@ -1,4 +1,4 @@
-"""The node, the environment, modules, the container: what the jobs would run with."""
+"""The node, the environment, the container: what the jobs would run with."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,42 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from preflight_fixtures import CUDA13, NODE, cpu_job, gpu_job
 
-from gpufeed.cluster.preflight import software_checks
-from gpufeed.cluster.preflight.login_node import min_job_age
+from gpufeed.cluster.preflight import login_node, software_checks
 
 
-def test_inside_of_an_allocation_and_on_a_laptop(found):
-    said = found(software_checks.slurm_commands, node=replace(NODE, inside_job="42"))
+def test_inside_of_an_allocation(found):
+    said = found(software_checks.login_node, node=replace(NODE, inside_job="42"))
     assert "inside of Slurm's job 42" in said
-    said = found(software_checks.slurm_commands, node=replace(NODE, missing_commands=("sbatch",)))
-    assert "note: no sbatch: accounts and partitions are unchecked" in said
 
 
-def test_a_profile_with_a_key_twice(found, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert found(software_checks.keys_twice) == ""
-    profile = tmp_path / "slurm/pace-ice/config.yaml"
-    profile.parent.mkdir(parents=True)
+def test_a_profile_with_a_key_twice(found, tmp_path):
+    profile = tmp_path / "config.yaml"
+    profile.write_text("set-resources:\n  gate: {runtime: 60}\n")
+    assert found(software_checks.keys_twice, profiles=[str(profile)]) == ""
     profile.write_text("set-resources:\n  gate: {runtime: 60}\nset-resources:\n  tabulate: {runtime: 30}\n")
-    said = found(software_checks.keys_twice)
-    assert "'set-resources' twice in slurm/pace-ice/config.yaml, in lines 1 and 3" in said
+    said = found(software_checks.keys_twice, profiles=[str(profile)])
+    assert f"'set-resources' twice in {profile}, in lines 1 and 3" in said
 
 
 def test_squeue_that_forgets_jobs_before_snakemake_asks(found):
-    said = found(software_checks.slurm_commands, node=replace(NODE, min_job_age=150))
+    said = found(software_checks.login_node, node=replace(NODE, min_job_age=150))
     assert "squeue here forgets a job 150 s after its end" in said
     assert "slurm-status-command: sacct" in said
     for age in (None, 30, 300):  # unknown; the executor takes sacct by itself; long enough
-        assert found(software_checks.slurm_commands, node=replace(NODE, min_job_age=age)) == ""
-    assert min_job_age(frozenset({"MinJobAge               = 300 sec", "MaxJobCount = 5"})) == 300
-
-
-def test_an_old_module(found):
-    node = replace(NODE, modules=("gcc/12.3.0", "python/3.9.12-rkxvr6", "cuda/11.8", "anaconda3/2023.03"))
-    said = found(software_checks.modules, node=node)
-    assert "module python/3.9.12-rkxvr6\n  expected: python 3.11 or newer" in said
-    assert "module cuda/11.8\n  expected: cuda 12 or newer" in said
-    assert said.count("found:") == 2
+        assert found(software_checks.login_node, node=replace(NODE, min_job_age=age)) == ""
+    assert login_node.min_job_age("MaxJobCount = 5\nMinJobAge               = 300 sec\n") == 300
+    assert login_node.min_job_age("") is None
 
 
 def test_v100_with_cuda_13(found):
@@ -62,18 +51,18 @@ def test_v100_with_an_image_or_with_conda_has_the_cuda_12_stack_whatever_this_py
 
 
 def test_torch_without_cuda_or_no_torch(found):
-    assert "torch without CUDA" in found(
-        software_checks.stack, gpu_job(), node=replace(NODE, cuda="", architectures=())
-    )
+    said = found(software_checks.stack, gpu_job(), node=replace(NODE, cuda="", architectures=()))
+    assert "GPU H200 (compute capability 9.0) with CUDA none: torch has code for no GPU alone" in said
     node = replace(NODE, cuda=None, no_torch="ModuleNotFoundError: No module named 'torch'")
+    assert found(software_checks.stack, gpu_job(), node=node) == ""
     assert "torch does not start: ModuleNotFoundError" in found(software_checks.environment, node=node)
 
 
 def test_an_environment_that_compute_nodes_do_not_see(found):
     node = replace(NODE, python=Path("/tmp/env/bin/python"))
-    assert "Python in /tmp/env/bin, which compute nodes do not see" in found(
-        software_checks.environment, node=node
-    )
+    said = found(software_checks.environment, node=node)
+    assert "Python in /tmp/env/bin, which compute nodes do not see" in said
+    assert "Python in" not in found(IN_CONTAINER, node=node)
 
 
 def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path, monkeypatch):
@@ -86,15 +75,13 @@ def test_a_checkout_that_compute_nodes_do_not_see(found, tmp_path, monkeypatch):
 
 def test_logs_that_stay_on_the_nodes(found):
     said = found(software_checks.environment, logs="/tmp/logs")
-    assert "found: slurm-logdir: /tmp/logs, which the login node does not share" in said
-    assert "leave it out in slurm/pace-ice/config.yaml or on the command line" in said
+    assert "found: slurm-logdir in /tmp/logs, which compute nodes do not see" in said
     for logs in ("", "logs", "/home/g/logs"):
         assert found(software_checks.environment, logs=logs) == ""
 
 
 def test_no_container_and_no_conda(found):
-    said = found(partial(software_checks.environment, deployment="apptainer"))
-    assert "no command apptainer" in said
+    assert "no command apptainer" in found(IN_CONTAINER)
     assert "no command conda" in found(partial(software_checks.environment, deployment="conda"))
 
 
@@ -109,12 +96,12 @@ def test_a_container_does_not_see_scratch_by_itself(found, site):
     assert "--bind" not in found(software_checks.environment)
 
 
-@pytest.mark.parametrize(("bind", "shows"), [("", True), (":FOLDER:rw", True), (":/scratch", False)])
-def test_a_container_that_is_told_to_show_scratch(found, site, bind, shows):
+@pytest.mark.parametrize("bind", ["", ":FOLDER:rw"])
+def test_a_container_that_is_told_to_show_scratch(found, site, bind):
     bound = f"{site.scratch.folder}{bind.replace('FOLDER', str(site.scratch.folder))}"
-    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f" --nv --bind /opt,{bound}")
-    assert ("outside of the checkout" not in said) == shows
-    assert "--nv for" not in said
+    said = found(IN_CONTAINER, gpu_job(), apptainer_args=f" --nv --bind=/opt,{bound}")
+    assert "outside of the checkout" not in said
+    assert "outside of the checkout" in found(IN_CONTAINER, apptainer_args=" --nv --bind /opt")
 
 
 def test_a_container_without_gpus(found, site):
@@ -122,57 +109,22 @@ def test_a_container_without_gpus(found, site):
     assert "found: no --nv for the container: no GPU in it for measure_cell\n" in said
     assert said.count(f"--apptainer-args ' --nv --bind {site.scratch.folder}'") == 2  # one for both
     said = found(IN_CONTAINER, gpu_job(), apptainer_args=f"-B {site.scratch.folder}")
-    assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv'" in said
+    assert f"what to do: --apptainer-args ' -B {site.scratch.folder} --nv', or export APPTAINER_NV=1" in said
     assert "--nv" not in found(IN_CONTAINER, cpu_job())
-    assert "no --nv for" not in found(IN_CONTAINER, gpu_job(), apptainer_args="--nv=true")
-    assert "no --nv for" in found(IN_CONTAINER, gpu_job(), apptainer_args="--nv --nv=false")
-
-
-def nv(apptainer="/bin/apptainer", **variables):
-    """A node with these variables of the shell, and both commands or singularity alone."""
-    return replace(NODE, nv=variables, commands={"apptainer": apptainer, "singularity": "/bin/singularity"})
-
-
-@pytest.mark.parametrize("value", ["1", "true", " T "])
-@pytest.mark.parametrize("name", ["APPTAINER_NV", "SINGULARITY_NV"])
-def test_a_container_with_gpus_by_a_variable(found, name, value):
-    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=nv(**{name: value}))
+    assert "no --nv for" not in found(IN_CONTAINER, gpu_job(), node=replace(NODE, nv=True))
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        ({"APPTAINER_NV": "0"}, ", and APPTAINER_NV=0"),
-        ({"APPTAINER_NV": ""}, ", and APPTAINER_NV="),
-        ({"SINGULARITY_NV": "false"}, ", and SINGULARITY_NV=false"),
-        ({"APPTAINER_NV": "0", "SINGULARITY_NV": "1"}, ", and APPTAINER_NV=0"),  # apptainer's own goes first
-    ],
+    ("value", "gives"), [("1", True), ("true", True), (" T ", True), ("0", False), ("", False)]
 )
-def test_a_container_without_gpus_by_a_variable(found, variables, said):
-    node = nv(**variables)
-    assert f"found: no --nv for the container{said}: no GPU in it for measure_cell\n" in found(
-        IN_CONTAINER, gpu_job(), node=node
-    )
-    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=node, apptainer_args="--nv")  # goes first
-
-
-def test_singularity_reads_its_own_variable_alone(found):
-    node = nv(apptainer=None, APPTAINER_NV="1")
-    assert "no --nv for the container: no GPU" in found(IN_CONTAINER, gpu_job(), node=node)
-    node = nv(apptainer=None, APPTAINER_NV="0", SINGULARITY_NV="1")
-    assert "--nv for" not in found(IN_CONTAINER, gpu_job(), node=node)
-
-
-def test_a_variable_at_which_apptainer_ends(found):
-    """Whatever the job needs: the value is read before the container starts."""
-    node = nv(APPTAINER_NV="yes")
-    said = found(IN_CONTAINER, cpu_job(), gpu_job(), node=node)
-    assert (
-        "found: APPTAINER_NV=yes in the shell, at which apptainer ends with an error in every job\n" in said
-    )
-    assert "what to do: export APPTAINER_NV=1, for containers with GPUs, or unset APPTAINER_NV" in said
-    assert "--nv for" not in said
-    assert "APPTAINER_NV" not in found(IN_CONTAINER, gpu_job(), node=node, apptainer_args="--nv")
+@pytest.mark.parametrize("name", login_node.NV)
+def test_variables_that_give_containers_the_gpus(monkeypatch, name, value, gives):
+    monkeypatch.setattr(login_node, "ask_torch", lambda: ("", (), ""))
+    for variable in login_node.NV:
+        monkeypatch.delenv(variable, raising=False)
+    assert not login_node.look().nv
+    monkeypatch.setenv(name, value)
+    assert login_node.look().nv == gives
 
 
 @given(st.integers(5, 12), st.integers(0, 9), st.integers(5, 12), st.integers(0, 9))

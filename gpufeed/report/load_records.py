@@ -6,6 +6,7 @@ document of another kind a trouble.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pandas as pd
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import Record
 from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
+from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import wording
 from gpufeed.report.find_results import STEPS_SUFFIX
 
@@ -271,19 +273,53 @@ def _first_line(error: object) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def read_documents(
-    paths: Iterable[str | Path], experiment: str, read: Callable[[Path], dict]
-) -> tuple[dict[str, dict], list[dict]]:
-    """What could be read, by cell, and a trouble (status, who, sentence) for each that is damaged.
+@dataclass
+class Documents:
+    """Documents of one kind and experiment. found: (unit, document), of several machines maybe.
 
-    paths: <experiment>/<cell>.json of all experiments. read: raises GpufeedError for a damaged one.
+    troubles: status, who and sentence of each that is damaged; a section adds those that are not done.
+    missing: planned units that have none.
     """
-    found, troubles = {}, []
-    for path in map(Path, paths):
-        if path.parent.name != experiment:
-            continue
+
+    found: list[tuple[str, Any]]
+    troubles: list[dict]
+    missing: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.found or self.troubles or self.missing)
+
+    
+    def by_unit(self) -> dict[str, Any]:
+        """The documents by unit; of several of one name the last."""
+        return dict(self.found)
+
+    def add_trouble(self, status: str, who: str, sentence: str) -> None:
+        self.troubles.append({"status": status, "who": who, "sentence": sentence})
+
+    def tell_unfinished(self) -> None:
+        """Add a trouble for each document that is not done."""
+        for unit, found in self.found:
+            if found["status"] != "done":
+                self.add_trouble(found["status"], unit, found["sentence"])
+
+
+def read_documents(
+    kind: str,
+    paths: Iterable[str | Path],
+    experiment: str,
+    read: Callable[[Path], Any],
+    planned: Iterable[str] = (),
+) -> Documents:
+    """Return what could be read of an experiment's documents of one of RESULT_KINDS.
+
+    paths: of all experiments. read: raises GpufeedError for a damaged one. planned: units of the experiment.
+    """
+    named = ((RESULT_KINDS[kind].names_in(path), path) for path in map(Path, paths))
+    ours = [(unit, path) for (of, unit), path in named if of == experiment]
+    documents = Documents([], [], [unit for unit in planned if unit not in dict(ours)])
+    for unit, path in ours:
         try:
-            found[path.stem] = read(path)
+            documents.found.append((unit, read(path)))
         except GpufeedError as error:
-            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
-    return found, troubles
+            documents.add_trouble("damaged", unit, _first_line(error.found))
+    return documents

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
-from gpufeed.report import figures, find_results, load_records, missing, page, style, tables, wording
+from gpufeed.report import figures, find_results, load_records, page, style, tables, wording
 from gpufeed.report.sections import advice, timeline
 from gpufeed.report.sections import side_by_side as both
 
@@ -82,7 +82,7 @@ def report(
         for name in experiments:
             for line in advice.said(found.advice, name, cells):
                 print(line, flush=True)
-    records_n, said = len(found.paths), missing.told(found.missing)
+    records_n, said = len(found.paths), find_results.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
@@ -94,7 +94,7 @@ def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
         ours = [part for part in found.missing if part.experiment == name]
         if ours:
             command = page.command(plan_info, name)
-            lines.append(f"missing: {name}: {missing.told(ours)} (measure them: {command})")
+            lines.append(f"missing: {name}: {find_results.told(ours)} (measure them: {command})")
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from gpufeed.core.record import CEILINGS
 from gpufeed.report.comparison import compare
 from gpufeed.report.load_records import read_records, read_steps
 from gpufeed.report.publish import report, tabulate
-from gpufeed.report.sections.builds import table as build_table
+from gpufeed.report.sections.builds import section as build_section
 from gpufeed.report.sections.ceilings_rows import groups as ceilings_groups
 from gpufeed.report.sections.ceilings_rows import limits as ceilings_limits
 from gpufeed.report.sections.ceilings_rows import parts as ceilings_parts
@@ -21,7 +21,7 @@ read_ceilings = CEILINGS.read
 __all__ = [
     "TOTALS",
     "Cell",
-    "build_table",
+    "build_section",
     "ceilings_groups",
     "ceilings_limits",
     "ceilings_parts",

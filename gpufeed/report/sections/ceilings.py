@@ -20,7 +20,7 @@ from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, style, wording
 from gpufeed.report.comparison_text import piped
-from gpufeed.report.load_records import machine_of, read_documents
+from gpufeed.report.load_records import Documents, machine_of, read_documents
 from gpufeed.report.sections import ceilings_rows, ceilings_verdict
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
 from gpufeed.report.tables import CELL_COLUMNS
@@ -31,9 +31,12 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
     """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
-    read, _ = read_documents(paths, experiment, record.CEILINGS.read)
-    found = limits(read.values())
+    found = limits(documents_of(paths, experiment).by_unit.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
+
+
+def documents_of(paths: Iterable[str | Path], experiment: str, planned: Sequence[str] = ()) -> Documents:
+    return read_documents("ceilings", paths, experiment, record.CEILINGS.read, planned)
 
 
 def whole(cells: pd.DataFrame) -> pd.DataFrame:
@@ -44,11 +47,7 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
-    read = [
-        found
-        for name in experiments
-        for found in read_documents(paths, name, record.CEILINGS.read)[0].values()
-    ]
+    read = [found for name in experiments for found in documents_of(paths, name).by_unit.values()]
     rows = [
         {
             **{name: found["cell"][name] for name in ("dataset", "loader")},
@@ -67,14 +66,11 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.CEILINGS.read)
-    if not (read or troubles or planned):
+    documents = documents_of(paths, experiment, planned)
+    if not documents:
         return None
-    there = {*read, *(trouble["who"] for trouble in troubles)}
-    measurements = list(read.values())
-    for cell, found in read.items():
-        if found["status"] != "done":
-            troubles.append({"status": found["status"], "who": cell, "sentence": found["sentence"]})
+    measurements = list(documents.by_unit.values())
+    documents.tell_unfinished()
     grouped, pictures = groups(measurements), []
     if grouped:
         pictures = [
@@ -85,8 +81,8 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         "tasks": [task(title, rows) for title, rows in grouped.items()],
         "pictures": pictures,
         "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
-        "troubles": troubles,
-        "missing": [cell for cell in planned if cell not in there],
+        "troubles": documents.troubles,
+        "missing": documents.missing,
     }
 
 

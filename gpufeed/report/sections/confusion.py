@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -20,6 +21,7 @@ from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
 from gpufeed.core.record import EVALUATION
 from gpufeed.report import style, wording
+from gpufeed.report.load_records import read_documents
 
 
 @dataclass(frozen=True)
@@ -127,25 +129,20 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: evaluations of all experiments, <experiment>/<cell>/evaluation.json. planned: ids of the cells
     whose models are to be kept.
     """
-    ours = [path for path in map(Path, paths) if path.parent.parent.name == experiment]
-    if not ours and not planned:
+    documents = read_documents("evaluations", paths, experiment, with_model, planned)
+    if not documents:
         return None
-    models, troubles = [], []
-    for path in ours:
-        cell = path.parent.name
-        try:
-            found = read(path)
-            shown = model(found, path) if found["status"] == "done" else None
-        except GpufeedError as error:
-            troubles.append({"status": "damaged", "cell": cell, "sentence": error.found.splitlines()[0]})
-            continue
-        if found["status"] != "done":
-            troubles.append({"status": found["status"], "cell": cell, "sentence": found["sentence"]})
-            continue
-        models.append(shown)
-    there = {path.parent.name for path in ours}
-    missing = [cell for cell in planned if cell not in there]
-    return {"models": models, "troubles": troubles, "missing": missing}
+    documents.tell_unfinished()
+    for one in documents.troubles:
+        one["who"] = Markup("<code>{}</code>").format(one["who"])
+    models = [found["model"] for _, found in documents.found if found["model"]]
+    return {"models": models, "troubles": documents.troubles, "missing": documents.missing}
+
+
+def with_model(path: Path) -> dict[str, Any]:
+    """An evaluation, and as `model` what the template shows of one that is done."""
+    found = read(path)
+    return {**found, "model": model(found, path) if found["status"] == "done" else None}
 
 
 def model(found: Mapping, path: Path) -> dict:
@@ -200,7 +197,10 @@ TITLE_WIDTH = 120  # letters of a line
 LONGEST = 18  # letters of a name
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # a share of 1 % has a tenth of the scale
 COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
-WHITE, BLACK = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
+WHITE, BLACK = "white", "black"
+# The luminance from which black has the higher contrast. Source: WCAG 2.2, contrast ratio: 1.05 / (L + 0.05) of
+# white equals (L + 0.05) / 0.05 of black.
+EQUAL = (1.05 * 0.05) ** 0.5 - 0.05
 
 
 def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
@@ -273,15 +273,9 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
 
 
-def ink(background: Sequence[float]) -> tuple[float, ...]:
+def ink(background: Sequence[float]) -> str:
     """Black or white, whichever has the higher contrast with an RGB colour in 0..1."""
-    return max((WHITE, BLACK), key=lambda colour: contrast(background, colour))
-
-
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
-    """The contrast ratio of two RGB colours in 0..1, from 1 to 21. Source: WCAG 2.2, contrast ratio."""
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
+    return WHITE if luminance(background) < EQUAL else BLACK
 
 
 def luminance(colour: Sequence[float]) -> float:

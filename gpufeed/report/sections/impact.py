@@ -25,13 +25,17 @@ MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
 NOT_SHOWN = "not shown to differ"
 FEW, DISTURBED = "one repeat is too few", "measurement disturbed"
 MOST_NAMED = 3  # changes in the sentence
+CAPTION = (
+    "What each change is worth: images per second after it over before, with the 95 % interval, below six "
+    "repeats the range. Right of the line is faster; grey is what is not shown to differ."
+)
 
 
-def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+def section(cells: pd.DataFrame, plan: Mapping | None, name: str) -> dict | None:
     """What the page shows of an experiment's changes; None if it plans none.
 
     cells: of this experiment, as `tables.cells` makes them. plan: a gpufeed.core.plan_impact.Impact as a
-    dict. Changes of which a cell has no finished repeat are counted in `missing`.
+    dict. name: of the experiment. Changes of which a cell has no finished repeat are counted in `missing`.
     """
     if not plan:
         return None
@@ -48,6 +52,8 @@ def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
                     "missing": len(plan["changes"]) - len(changes),
                 }
             )
+    if drawn := [machine for machine in machines if machine["rows"]]:
+        said["pictures"] = [style.picture(factors(drawn), f"{name}-impact", CAPTION)]
     return {**said, "machines": machines}
 
 

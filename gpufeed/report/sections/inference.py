@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from gpufeed.core import record
 from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
-from gpufeed.report.load_records import read_documents
+from gpufeed.report.load_records import Documents, read_documents
 from gpufeed.report.sections import inference_rows
 from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, table, title
 
@@ -30,36 +30,34 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.INFERENCE.read)
-    if not (read or troubles or planned):
+    documents = read_documents("inferences", paths, experiment, record.INFERENCE.read, planned)
+    if not documents:
         return None
-    there = {*read, *(trouble["who"] for trouble in troubles)}
-    measurements = list(read.values())
+    measurements = list(documents.by_unit.values())
     for found in measurements:
-        troubles += troubles_of(found)
-    shown = [model(found) for found in measurements if found["status"] == "done"]
+        add_troubles(documents, found)
     pictures = []
     finished = [found for found in measurements if done(found)]
     for number, found in enumerate(finished):  # a figure each: all in one would not fit a sheet of paper
         caption = f"The same of {title(found)}." if number else CAPTION
         pictures.append(style.picture(draw([found]), f"{experiment}-inference-{number}", caption))
-    missing = [cell for cell in planned if cell not in there]
-    return {"models": shown, "pictures": pictures, "troubles": troubles, "missing": missing}
+    shown = [model(found) for found in measurements if found["status"] == "done"]
+    told = {"troubles": documents.troubles, "missing": documents.missing}
+    return {"models": shown, "pictures": pictures, **told}
 
 
-def troubles_of(found: Mapping) -> list[dict[str, str]]:
-    """What stopped a measurement, or its rows; rows with the same sentence together."""
+def add_troubles(documents: Documents, found: Mapping) -> None:
+    """Add what stopped a measurement, or its rows; rows with the same sentence together."""
     if found["sentence"]:
-        return [{"status": found["status"], "who": title(found), "sentence": found["sentence"]}]
+        documents.add_trouble(found["status"], title(found), found["sentence"])
+        return
     by_sentence: dict[tuple[str, str], list[str]] = {}
     for row in found["rows"]:
         if row["status"] != "done":
             names = by_sentence.setdefault((row["status"], row["sentence"]), [])
             names.append(f"{row['backend']} {row['precision']}")
-    return [
-        {"status": status, "who": f"{title(found)}, {wording.listing(names)}", "sentence": sentence}
-        for (status, sentence), names in by_sentence.items()
-    ]
+    for (status, sentence), names in by_sentence.items():
+        documents.add_trouble(status, f"{title(found)}, {wording.listing(names)}", sentence)
 
 
 def model(found: Mapping) -> dict:
@@ -84,37 +82,17 @@ def model(found: Mapping) -> dict:
 
 
 def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]) -> dict:
-    """One row of the table, in words."""
-    eager, times = rival(rows, row["precision"]), row["latency"]["host_ms"]
-    device = row["latency"]["device_ms"]
-    peaks = [entry["peak_gpu_mib"] for entry in row["setup"] if entry["peak_gpu_mib"] is not None]
-    differences = {name: row[f"over_{name}"] for name in ("fp32", "bf16")}
+    """A row of a measurement, and what the table has beside it: rates as (own, factor over eager) by batch."""
+    eager = rival(rows, row["precision"])
+    rates = [(rate(row, batch), eager and rate(eager, batch)) for batch in sizes]
     return {
-        "backend": row["backend"],
-        "precision": row["precision"],
-        "note": notes.index(row["note"]) + 1 if row["note"] else None,
-        "layers": f"{row['layers']['layers']} of {row['layers']['of']} layers" if row["layers"] else "",
-        "top1": wording.hundredths(row["top1"]),
-        "differences": [
-            f"{wording.points(value)} to {name}" for name, value in differences.items() if value is not None
-        ],
-        "agreement": wording.percent(row["agreement"]),
-        "latency": f"{times['median']:.3g}",
-        "ends": f"{times['p90']:.3g}, {times['p99']:.3g}",
-        "device": f"{device['median']:.3g} on the GPU" if device else "",
-        "rates": [cell(row, eager, batch) for batch in sizes],
-        "mib": f"{row['bytes'] / 2**20:.1f}",
-        "peak": f"{max(peaks):,.0f}" if peaks else "",
-    }
-
-
-def cell(row: Mapping, eager: Mapping | None, batch: int) -> dict[str, str]:
-    """Rate, range and factor of a row at one batch."""
-    own, other = rate(row, batch), eager and rate(eager, batch)
-    return {
-        "median": wording.count(own["median"]),
-        "range": f"{wording.count(own['min'])} to {wording.count(own['max'])}",
-        "factor": wording.ratio(own["median"] / other["median"]) if other else "",
+        **row,
+        "number": notes.index(row["note"]) + 1 if row["note"] else None,
+        "differences": {
+            name: row[f"over_{name}"] for name in ("fp32", "bf16") if row[f"over_{name}"] is not None
+        },
+        "rates": [(own, other and own["median"] / other["median"]) for own, other in rates],
+        "peak": max((one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None), default=None),
     }
 
 

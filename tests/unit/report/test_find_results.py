@@ -11,7 +11,7 @@ from test_build_report import one, times
 from test_gate_report import write as write_verdict
 
 from gpufeed.core.folders import records_below
-from gpufeed.report import find_results, missing, publish
+from gpufeed.report import find_results, publish
 from gpufeed.report.load_records import read_records
 from gpufeed.report.sections import equivalence
 
@@ -55,7 +55,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
         "1 repeat of 1 cell, 1 verdict of the gate, 2 decoders alone, 1 timed build of caches, "
         "1 kernel benchmark and 1 evaluation of a model"
     )
-    assert missing.told(found.missing) == expected
+    assert find_results.told(found.missing) == expected
     assert f"missing: {expected}" in text  # at the head of the page
     assert said == (
         f"missing: {OURS}: {expected} (measure them: snakemake --cores 8 --resources gpu=1 {OURS})"
@@ -197,8 +197,8 @@ def test_published_sweeps_are_shown_where_there_is_nothing_else(tmp_path):
 
 def test_a_verdict_that_two_experiments_wait_for_is_missing_once():
     parts = [find_results.Part(name, "gates", Path(f"gate/{GATE}.json")) for name in ("a", "b")]
-    assert missing.told(parts) == "1 verdict of the gate"
-    assert missing.told([]) == "nothing"
+    assert find_results.told(parts) == "1 verdict of the gate"
+    assert find_results.told([]) == "nothing"
 
 
 def test_the_records_of_a_folder_of_several_runs_are_no_decisions_of_theirs(tmp_path):

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -102,20 +102,12 @@ def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFr
     return {
         "size": decoding_tables.pixel_size(of),
         "source": f"{size.dataset}{quality}, {of['bytes_per_pixel']:.2f} bytes a pixel",
-        "cpu": [_rate(size.cpu.get(cores)) for cores in counts],
-        "gpu": _rate(size.gpu),
+        "cpu": [size.cpu.get(cores) for cores in counts],
+        "gpu": size.gpu,
         "worth": crossover.say_worth(size.worth),
-        "strips": _rate(size.strips),
-        "strips_cpu": [_rate(size.strips_cpu.get(without_gpu))] if without_gpu else [],
+        "strips": size.strips,
+        "strips_cpu": [size.strips_cpu.get(without_gpu)] if without_gpu else [],
     }
-
-
-def _rate(rate: Rate | None) -> dict:
-    """The rate, its range and its decoder as shown."""
-    if rate is None:
-        return {"median": "-", "range": "", "decoder": ""}
-    words = f"{wording.count(rate.low)} to {wording.count(rate.high)}"
-    return {"median": wording.count(rate.median), "range": words, "decoder": rate.decoder}
 
 
 def _buffers(rows: pd.DataFrame) -> list[str]:
@@ -126,11 +118,11 @@ def _buffers(rows: pd.DataFrame) -> list[str]:
 
 def _grouped(troubles: pd.DataFrame) -> list[dict]:
     """Troubles with the same sentence together."""
-    found = []
-    for (status, sentence), same in troubles.groupby(["status", "sentence"], sort=True):
-        decoders = wording.listing(dict.fromkeys(same["decoder"]))
-        found.append({"status": status, "sentence": sentence, "decoders": decoders})
-    return found
+    groups = troubles.groupby(["status", "sentence"], sort=True)["decoder"]
+    return [
+        {"status": status, "sentence": sentence, "who": wording.listing(dict.fromkeys(decoders))}
+        for (status, sentence), decoders in groups
+    ]
 
 
 logger = logging.getLogger("gpufeed")
@@ -169,13 +161,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
     Below each size stands how many cores the best GPU decoder is worth there.
     """
     panels = [(rows, found) for rows in decoding_tables.machines(points) if (found := crossover.sizes(rows))]
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    with style.look():
-        figure, axes = style.stack([5.6] * len(panels))
-        for axis, (rows, found) in zip(axes, panels, strict=True):
-            _crossover_panel(axis, rows, found)
-    return figure
+    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.6, NOTHING)
 
 
 def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
@@ -207,13 +193,7 @@ def _machine(rows: pd.DataFrame) -> str:
     """What tells machines apart, in two lines."""
     first = rows.iloc[0]
     driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
-    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {_passes(rows)} passes"
-
-
-def _passes(rows: pd.DataFrame) -> str:
-    counts = decoding_tables.measured(rows)["n"]
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low}" if low == high else f"{low} to {high}"
+    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {wording.rounded_ends(decoding_tables.measured(rows)['n'], 6)} passes"
 
 
 def _tick(size: Size) -> str:
@@ -252,10 +232,8 @@ def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str,
     speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
     drawn = []
     for rank, decoder in enumerate(speed.index):
-        series = [
-            (float(side), crossover.best(some))
-            for side, some in ours[ours["decoder"] == decoder].groupby("side", sort=True)
-        ]
+        sides = ours[ours["decoder"] == decoder].groupby("side", sort=True)
+        series = [(float(side), crossover.best(some)) for side, some in sides]
         look = {"ls": "-", **GPU_LOOKS[min(rank, len(GPU_LOOKS) - 1)]}
         drawn.append((series, f"GPU: {decoder}", look))
     return drawn[::-1]
@@ -326,8 +304,7 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
     return figure
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Panels side by side, a dataset each, who draws one of them, and their height."""
 
     panels: list[pd.DataFrame]
@@ -337,8 +314,9 @@ class Line:
 
 def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
     """What `draw_decoding` has to show of one machine."""
-    rows = _most_cores(rows)
-    batches, colds = _batch_panels(rows), _cold_panels(rows)
+    rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]  # as batches and caches are
+    batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
+    colds = _panels_of(rows[rows["main"].astype(bool)], "cache")
     decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
     lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
     return [line for line in lines if line.panels]
@@ -361,21 +339,6 @@ def has_decoding(points: pd.DataFrame) -> bool:
     return bool(_decoding_lines(decoding_tables.measured(points)))
 
 
-def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each decoder's points on the most cores, where batch sizes and page caches are measured."""
-    return rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
-
-
-def _batch_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a dataset, of the decoders that have several batch sizes there."""
-    return _panels_of(rows[rows["cache"] == "warm"], "batch_size")
-
-
-def _cold_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a dataset, of the decoders measured warm and cold."""
-    return _panels_of(rows[rows["main"].astype(bool)], "cache")
-
-
 def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
     """A table a dataset, of the decoders that have several values of this column there."""
     groups = (same for _, same in rows.groupby(["side", "dataset"], sort=True))
@@ -386,15 +349,8 @@ def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
 def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
     for decoder, ours in rows.groupby("decoder", sort=False):
         ours = ours.sort_values("batch_size")
-        axis.errorbar(
-            ours["batch_size"],
-            ours["images_per_s"],
-            yerr=style.whiskers(ours),
-            capsize=3,
-            ms=5,
-            lw=1.4,
-            **looks[decoder],
-        )
+        look = {"capsize": 3, "ms": 5, "lw": 1.4, **looks[decoder]}
+        axis.errorbar(ours["batch_size"], ours["images_per_s"], yerr=style.whiskers(ours), **look)
     sizes = sorted(set(rows["batch_size"]))
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.core import record
@@ -106,6 +105,7 @@ def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str 
 ROW_IN, HEAD_IN = 0.34, 1.0
 GROUP = 0.8  # of the distance of two rows is bars
 EDGE = 1.5  # from the first point to the edge, for the number above it
+ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above its point
 HATCHES = ("", "//", "..", "\\\\")
 NOTHING = "Nothing to draw: no backend of any model has been measured."
 
@@ -126,20 +126,16 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
             _throughput(left, found, sizes)
             _latency(right, found)
             left.set_title(style.title(f"{title(found)}; {machine(found)}"))
-        handles = [
-            Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=f"batch {batch}")
-            for number, batch in enumerate(sizes)
-        ]
+        looks = [(*_look(number).values(), f"batch {batch}") for number, batch in enumerate(sizes)]
+        handles = style.patches(looks)
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
 
 
-def _colour(number: int) -> str:
-    return style.LINE_COLOURS[number % len(style.LINE_COLOURS)]
-
-
-def _hatch(number: int) -> str:
-    return HATCHES[number % len(HATCHES)]
+def _look(number: int) -> dict[str, str]:
+    """The bars of the batch size of that number."""
+    colours = style.LINE_COLOURS
+    return {"color": colours[number % len(colours)], "hatch": HATCHES[number % len(HATCHES)]}
 
 
 def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
@@ -150,27 +146,11 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
             continue
         y = np.array([at for at, _ in have]) + (number - (len(sizes) - 1) / 2) * wide
         middle, low, high = (np.array([found[end] for _, found in have]) for end in ("median", "min", "max"))
-        axis.barh(
-            y,
-            middle,
-            height=wide,
-            color=_colour(number),
-            hatch=_hatch(number),
-            edgecolor="white",
-            lw=0,
-            zorder=2,
-        )
-        axis.errorbar(
-            middle,
-            y,
-            xerr=[middle - low, high - middle],
-            fmt="none",
-            ecolor="black",
-            capsize=2,
-            lw=1,
-            zorder=3,
-        )
-    _rows(axis, [f"{backend} {precision}" for backend, precision in rows])
+        look = {**_look(number), "height": wide, "edgecolor": "white", "lw": 0, "zorder": 2}
+        axis.barh(y, middle, **look)
+        axis.errorbar(middle, y, xerr=[middle - low, high - middle], **style.RANGE)
+    style.rows(axis, [f"{backend} {precision}" for backend, precision in rows])
+    axis.grid(axis="x", color="#E4E4E4", zorder=0)
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
@@ -182,23 +162,13 @@ def _latency(axis: Axes, found: Mapping) -> None:
     times = [row["latency"]["host_ms"] for row in rows]
     middle, high = (np.array([found[end] for found in times]) for end in ("median", "p99"))
     reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
-    axis.errorbar(
-        middle, range(len(rows)), xerr=reach, fmt="o", color=style.VERMILION, ecolor="black", capsize=2, lw=1
-    )
+    look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
+    axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
     for at, value in enumerate(middle):
-        axis.annotate(
-            f"{value:.3g}", (value, at), (0, 4), textcoords="offset points", ha="center", fontsize=7
-        )
+        axis.annotate(f"{value:.3g}", (value, at), (0, 4), **ABOVE)
     axis.set_xscale("log")
     axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
     style.plain_ticks(axis.xaxis)
     axis.set_xlabel("milliseconds for one image")
-    _rows(axis, [""] * len(rows))
-
-
-def _rows(axis: Axes, names: Sequence[str]) -> None:
-    """One line a row from the top down, with these names."""
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
+    style.rows(axis, [""] * len(rows))
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

@@ -180,11 +180,7 @@ def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str],
 
 
 COLOURS, HATCHES = (style.VERMILION, style.BLUE), ("//", "")
-WHISKERS = {
-    "ecolor": "black",
-    "capsize": 3,
-    "elinewidth": 1,
-}  # of the bars: values go beyond them
+WHISKERS = {"ecolor": "black", "capsize": 3, "elinewidth": 1}  # of the bars: values go beyond them
 NOTHING_DRAWN = "Nothing to draw: no machine has a finished repeat of both pipelines."
 
 
@@ -193,25 +189,15 @@ def phases(machines: Sequence[pd.DataFrame]) -> Figure:
 
     machines: tables as medians returns them.
     """
-    return _panels(machines, 3.6, _phases)
+    return style.panels(machines, _phases, lambda _: 3.6, NOTHING_DRAWN)
 
 
 def totals(machines: Sequence[pd.DataFrame]) -> Figure:
     """Draw two horizontal bars per machine: the mean total of each pipeline."""
-    return _panels(machines, 1.7, _totals)
+    return style.panels(machines, _totals, lambda _: 1.7, NOTHING_DRAWN)
 
 
 BOTH = (phases, totals)
-
-
-def _panels(machines: Sequence[pd.DataFrame], height: float, draw) -> Figure:
-    if not machines:
-        return style.sentence_figure(NOTHING_DRAWN)
-    with style.look():
-        figure, axes = style.stack([height] * len(machines))
-        for axis, middle in zip(axes, machines, strict=True):
-            draw(axis, middle)
-    return figure
 
 
 def _medians_and_reach(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -120,8 +120,8 @@ def test_memory_against_the_guide(mib, word):
 def test_the_newest_record_tells_of_a_dataset(results):
     folder, _ = results
     (row,) = provenance.dataset_rows(load_records.read_records(sorted(folder.glob("records/*/*/*.json"))))
-    assert (row.dataset, row.samples, row.quarantined, row.unnamed) == ("synthetic_224", 990, 3, 2)
-    assert row.caches == ["dali_gpu 9.1"]
+    assert (row["dataset"], row["samples"], row["quarantined"], row["unnamed"]) == ("synthetic_224", 990, 3, 2)
+    assert row["caches"] == ["dali_gpu 9.1"]
 
 
 def test_the_page_shows_both(results, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from gpufeed.core.cells import LATER
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import Record
 from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
@@ -43,6 +44,7 @@ COLUMNS = [
     "measured_again",
 ]  # fmt: skip
 HELD_OUT = ("held_out_loss", "top1")
+BEFORE = dict(one for one in LATER if len(one) == 2)  # what records of older versions lack
 
 
 def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -147,28 +149,25 @@ def _damaged(path: Path, reason: str) -> dict:
 
 def _flat(record: Record, path: Path) -> dict:
     resolved = record.resolved or {}
-    cell = {**record.cell, **resolved.get("tuned", {})}
+    cell = {**BEFORE, **record.cell, **resolved.get("tuned", {})}
     row = {
         name: getattr(record, name)
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
     }
     row |= {axis: cell.get(axis) for axis in AXES}
-    # absent in records of older versions
-    row |= {"compile": cell.get("compile", False), "cuda_graphs": graphs_of(cell, resolved)}
-    row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
-    row |= {axis: cell.get(axis, before) for axis, before in (("recipe", "crop_flip"), ("decoder", "pillow"))}
     row |= {
         "path": str(path),
+        "cuda_graphs": graphs_of(cell, resolved),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),
-        "settings": cell.get("settings"),
+        "settings": cell["settings"],
         "batch_size_asked": cell.get("batch_size"),
         "workers": workers_of(cell, resolved, record.environment),
-        "cores_asked": cell.get("cores") or 0,
+        "cores_asked": cell["cores"] or 0,
         "step_limit": cell.get("steps"),
         "precision": resolved.get("precision", cell.get("precision")),
         "overrides": "; ".join(cell.get("overrides") or ()),
         "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
-        "source": json.dumps(cell.get("source") or {}, sort_keys=True),
+        "source": json.dumps(cell["source"] or {}, sort_keys=True),
     }
     return row | machine_of(cell, resolved, record.environment) | _measures(record)
 

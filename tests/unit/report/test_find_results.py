@@ -1,7 +1,5 @@
 """What a report shows, misses and leaves out, for every kind of result, from made-up files."""
 
-import re
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -32,15 +30,10 @@ def write_build(results, decoder, experiment=OURS):
     built.write(results / f"builds/{experiment}/{decoder}-all.json")
 
 
-def text_of(page: Path) -> str:
-    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
-    return re.sub(r"\s+", " ", unescape(html))
-
-
 def report(results, plan, experiments=(OURS,)):
     """(found, text of the page, what the command line says is missing)."""
     found = publish.report(results, experiments, plan, results / "report.html")
-    return found, text_of(results / "report.html"), publish.say_missing(found, plan)
+    return found, made.text_of(results / "report.html"), publish.say_missing(found, plan)
 
 
 def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):

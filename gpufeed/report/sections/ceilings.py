@@ -16,7 +16,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from gpufeed.advice import paste
 from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core import record
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, style, wording
 from gpufeed.report.comparison_text import piped
@@ -84,13 +83,6 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         "troubles": documents.troubles,
         "missing": documents.missing,
     }
-
-
-def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
-    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    measurements = [record.CEILINGS.read(path) for path in paths]
-    write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(draw_epochs(measurements)))
 
 
 def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:

@@ -18,7 +18,6 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from gpufeed.core.document import MAKE_AGAIN
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.record import EVALUATION
 from gpufeed.report import style, wording
 from gpufeed.report.load_records import read_documents
@@ -55,11 +54,6 @@ def read(path: str | Path) -> dict[str, Any]:
             MAKE_AGAIN,
         )
     return found
-
-
-def plot(path: str | Path, out: str | Path) -> None:
-    """Writes the figure of one evaluation as SVG; without a matrix it says why in a sentence."""
-    write_whole(out, style.to_svg(draw(read(path))))
 
 
 def draw(found: Mapping) -> Figure:

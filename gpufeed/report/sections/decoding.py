@@ -1,6 +1,5 @@
 """The part of the report on decoders alone: sentences, figures and tables of an experiment's sweep."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
 from gpufeed.report.sections import crossover, decoding_tables
 from gpufeed.report.sections.crossover import Rate, Size
@@ -123,24 +121,6 @@ def _grouped(troubles: pd.DataFrame) -> list[dict]:
         {"status": status, "sentence": sentence, "who": wording.listing(dict.fromkeys(decoders))}
         for (status, sentence), decoders in groups
     ]
-
-
-logger = logging.getLogger("gpufeed")
-
-
-def tabulate(paths: Iterable[str | Path], out: str | Path) -> None:
-    """Writes the table of decoders as CSV (columns: sweeps.COLUMNS)."""
-    points, troubles = decoding_tables.read_sweeps(paths)
-    for trouble in troubles.itertuples():
-        logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
-    write_whole(out, points.to_csv(index=False, lineterminator="\n"))
-
-
-def plot(paths: Iterable[str | Path], out_crossover: str | Path, out_decoding: str | Path) -> None:
-    """Writes the two figures as SVG; one with nothing to show says so in a sentence."""
-    points, _ = decoding_tables.read_sweeps(paths)
-    write_whole(out_crossover, style.to_svg(draw_crossover(points)))
-    write_whole(out_decoding, style.to_svg(draw_decoding(points)))
 
 
 NOTHING = "Nothing to draw: no decoder of this sweep has a finished measurement yet."

@@ -9,11 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.core import record
-from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
 from gpufeed.report.load_records import Documents, read_documents
 from gpufeed.report.sections import inference_rows
-from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, table, title
+from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, title
 
 CAPTION = (
     "Images per second of batches, and milliseconds of single calls with one image on the host's clock until "
@@ -93,13 +92,6 @@ def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]
         "rates": [(own, other and own["median"] / other["median"]) for own, other in rates],
         "peak": max((one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None), default=None),
     }
-
-
-def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
-    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    paths = list(paths)
-    write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(draw([record.INFERENCE.read(path) for path in paths])))
 
 
 ROW_IN, HEAD_IN = 0.34, 1.0

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_side_by_side import PARTS, TOTAL_SAYS, line, words
 from gpufeed.report import style, tables, wording
 from gpufeed.report.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
@@ -139,17 +138,6 @@ def lines(table: pd.DataFrame) -> list[str]:
         said += ["  " + sentence(one).replace(": ", ":\n    ", 1) for one in found.values()]
         said += [TOTAL_SAYS, claim(found)]
     return said or [NOTHING]
-
-
-def publish(
-    records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], out_table, out_phases, out_totals
-) -> list[str]:
-    """Write the means as CSV and the two figures as SVG; return the comparison, line by line."""
-    table = means(records, steps, pair)
-    write_whole(out_table, table.to_csv(index=False, lineterminator="\n"))
-    for path, draw in zip((out_phases, out_totals), BOTH, strict=True):
-        write_whole(path, style.to_svg(draw([medians(rows) for rows in machines(table)])))
-    return lines(table)
 
 
 def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], name: str) -> list[dict]:

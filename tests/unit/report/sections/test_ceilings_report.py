@@ -57,7 +57,7 @@ def test_parts_of_the_bar_add_up_to_the_epoch():
 
 def test_the_table_and_the_figure(tmp_path):
     paths = [made.write(tmp_path, found) for found in several()]
-    ceilings.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_ceilings(paths, tmp_path / "t.csv", tmp_path / "f.svg")
     with (tmp_path / "t.csv").open(newline="") as file:
         slow, fed, skipped = csv.DictReader(file)
     assert (slow["verdict"], slow["stage"], fed["verdict"]) == ("input-bound", "decode", "compute-bound")
@@ -80,7 +80,7 @@ def test_the_table_and_the_figure(tmp_path):
     ):
         assert text in words
     assert "first batch" not in words
-    ceilings.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_ceilings(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
 
 

@@ -136,7 +136,7 @@ def test_an_experiment_without_models_has_no_such_section(tmp_path):
 
 def test_a_figure_of_nothing_says_why(tmp_path):
     path = write_evaluation(tmp_path, unfinished("failed", "Found evaluation loss nan."))
-    confusion.plot(path, tmp_path / "confusion.svg")
+    publish.plot_confusion(path, tmp_path / "confusion.svg")
     assert "evaluation loss nan" in (tmp_path / "confusion.svg").read_text()
 
 

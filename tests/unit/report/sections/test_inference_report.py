@@ -168,7 +168,7 @@ def stopped(**changes):
 
 def test_nothing_measured_is_a_sentence_in_the_figure(tmp_path):
     path = made.write(tmp_path, stopped())
-    inference.publish([path], tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_inference([path], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
 

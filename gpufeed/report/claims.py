@@ -107,10 +107,8 @@ def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured
     if (sweep["n_repeats"] < 2).any():
         return OPEN, f"{sentence} One repeat gives no range to judge it by."
     if not (min(values) < low and any(low <= value <= high for value in values) and max(values) > high):
-        return (
-            OPEN,
-            f"{sentence} To judge it, values below {low}, of {low} to {high} and above {high} are needed.",
-        )
+        needed = f"values below {low}, of {low} to {high} and above {high}"
+        return OPEN, f"{sentence} To judge it, {needed} are needed."
     return (HOLDS if low <= enough <= high else FAILS), sentence
 
 
@@ -126,20 +124,11 @@ def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
     verdicts = []
     for machine, sweep in found.items():
         first, sizes = sweep.iloc[0], ", ".join(map(str, sweep["batch_size"]))
-        pipeline = (
-            f"{first['loader']}, augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
-        )
-        answer, sentence = _judge_sweep(
-            sweep, "batch_size", BATCH_FROM, BATCH_TO, f"{sizes} images a batch ({pipeline})"
-        )
-        verdicts.append(
-            Verdict(
-                f"{first['model']} on {first['dataset']}; {machine}",
-                sentence,
-                claim=BATCH_CLAIM,
-                answer=answer,
-            )
-        )
+        with_ = f"augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
+        measured = f"{sizes} images a batch ({first['loader']}, {with_})"
+        answer, sentence = _judge_sweep(sweep, "batch_size", BATCH_FROM, BATCH_TO, measured)
+        subject = f"{first['model']} on {first['dataset']}; {machine}"
+        verdicts.append(Verdict(subject, sentence, claim=BATCH_CLAIM, answer=answer))
     return verdicts
 
 

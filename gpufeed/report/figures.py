@@ -188,11 +188,13 @@ def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
 
 def _throughput_legend(cells: pd.DataFrame) -> list:
     ours = tables.pipelines(tables.measured(cells))
-    name = f"median over n = {wording.rounded_ends(ours['n_repeats'], 6)} repeats, whiskers: smallest to largest"
+    n = wording.rounded_ends(ours["n_repeats"], 6)
+    name = f"median over n = {n} repeats, whiskers: smallest to largest"
     handles: list = [Patch(facecolor=style.BLUE, label=name)]
     bounds = ours["ceiling_n_repeats"].dropna()
     if len(bounds):
-        name = f"ceiling: compute only (replay), median over n = {wording.rounded_ends(bounds, 6)}, band: range"
+        n = wording.rounded_ends(bounds, 6)
+        name = f"ceiling: compute only (replay), median over n = {n}, band: range"
         if (ours["against_ceiling"] == "not distinguishable").any():
             name += f"\n{LIKE_CEILING}: not distinguishable from it"
         handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))

@@ -287,7 +287,7 @@ class Documents:
     def __bool__(self) -> bool:
         return bool(self.found or self.troubles or self.missing)
 
-    
+    @property
     def by_unit(self) -> dict[str, Any]:
         """The documents by unit; of several of one name the last."""
         return dict(self.found)

@@ -28,6 +28,7 @@ WIDTH_IN = 9.0
 TITLE_LETTERS = 72  # that fit beside each other above axes of a figure of that width
 # Whiskers of bars that have no look of their own.
 RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
+ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above a mark
 
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud

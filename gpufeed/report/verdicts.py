@@ -114,10 +114,8 @@ def images_from(ours: pd.DataFrame) -> str:
 def fell_back(ours: pd.DataFrame) -> str:
     """A sentence on pipelines whose decoder left images to others; empty if there is none."""
     bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
-    said = [
-        f"{wording.small_percent(share)} of the images of {label} by {others}"
-        for share, label, others in zip(bad["fell_back_share"], bad["label"], bad["fell_back_to"], strict=True)
-    ]
+    told = bad[["fell_back_share", "label", "fell_back_to"]].itertuples(index=False)
+    said = [f"{wording.small_percent(share)} of the images of {name} by {others}" for share, name, others in told]
     return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
 
 
@@ -218,7 +216,8 @@ def _side_stream(host: pd.DataFrame) -> str:
     for _, pair in pairs.sort_values("workers").iterrows():
         how = standing(pair, {"repeats": pair["repeats_other"]}).how
         found.setdefault(how, set()).add(int(pair["workers"]))
-    said = [f"{words} at {wording.listing(sorted(found[how]))}" for how, words in SIDES.items() if how in found]
+    told = ((words, sorted(found[how])) for how, words in SIDES.items() if how in found)
+    said = [f"{words} at {wording.listing(workers)}" for words, workers in told]
     return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
 
 

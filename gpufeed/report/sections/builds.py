@@ -12,7 +12,7 @@ GUIDE_GB = (2, 4)  # of device memory for a decoder's buffers, as the guide that
 
 
 def section(paths: Iterable[Path], experiment: str, planned: Sequence[str] = ()) -> dict | None:
-    """What the template shows of builds, smallest sets and fastest decoders first; None for an experiment without.
+    """What the template shows of builds, smallest sets and fastest decoders first; None where there are none.
 
     planned: <decoder>-<cores> of the builds that it plans.
     """
@@ -60,6 +60,7 @@ def memory(rows: list[dict]) -> str:
     (least, largest), gb = GUIDE_GB, most["mib"] * 2**20 / 1e9
     word = "less than" if gb < least else "within" if gb <= largest else "more than"
     return (
-        f"The most device memory that any of them took was {most['buffers']} (by {most['decoder']}, of a set of "
-        f"{most['images']}): {word} the {least} to {largest} GB that a guide to GPU decoding reckons with."
+        f"The most device memory that any of them took was {most['buffers']} (by {most['decoder']}, "
+        f"of a set of {most['images']}): {word} the {least} to {largest} GB that a guide to GPU decoding "
+        "reckons with."
     )

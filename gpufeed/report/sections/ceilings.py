@@ -234,11 +234,12 @@ EPOCHS_CAPTION = (
 
 def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     """Draw where a steady epoch of each pipeline goes: a panel a task, of those that are done."""
-    drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in groups(measurements).items()]
-    seen = {name for bars in drawn for split in bars.split for name in split if split[name] > VISIBLE * bars.longest}
+    tasks = groups(measurements).items()
+    drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in tasks]
+    seen = {name for bars in drawn for name in bars.visible}
     looks = [look for name, look in LOOKS.items() if name in seen]
     legend = {"handles": style.patches(looks), "ncols": 3}
-    return style.panels(drawn, _epochs_panel, lambda bars: BARS_HEAD_IN + BAR_IN * len(bars.rows), NOTHING, 0.7, legend)
+    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, 0.7, legend)
 
 
 class Bars(NamedTuple):
@@ -248,9 +249,17 @@ class Bars(NamedTuple):
     rows: Sequence[tuple[str, Mapping]]
     split: list[dict[str, float]]
 
-    
+    @property
     def longest(self) -> float:
         return max(sum(part.values()) for part in self.split)
+
+    @property
+    def visible(self) -> set[str]:
+        return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
+
+    @property
+    def inches(self) -> float:
+        return BARS_HEAD_IN + BAR_IN * len(self.rows)
 
 
 def _epochs_panel(axis: Axes, bars: Bars) -> None:

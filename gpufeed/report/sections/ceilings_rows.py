@@ -15,8 +15,8 @@ from gpufeed.report.sections.inference_rows import machine
 SIDES = (END, ALONE, "input_only")
 ENDS = ("median", "ci95_low", "ci95_high")
 HEAD = (
-    "experiment", "cell_id", "loader", "workers", "augment", "model", "dataset", "batch_size", "machine", "gpu_uuid",
-    "commit", "status", "sentence",
+    "experiment", "cell_id", "loader", "workers", "augment", "model", "dataset", "batch_size", "machine",
+    "gpu_uuid", "commit", "status", "sentence",
 )  # fmt: skip
 IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
 

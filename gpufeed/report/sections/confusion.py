@@ -48,11 +48,8 @@ def read(path: str | Path) -> dict[str, Any]:
     classes = len(found["classes"])
     lengths = [len(row) for row in found["confusion"]]
     if lengths != [classes] * classes or (found["status"] == "done" and not classes):
-        raise GpufeedError(
-            f"{path}: a matrix of {len(lengths)} rows for {classes} classes",
-            "a row and a column a class",
-            MAKE_AGAIN,
-        )
+        wrong = f"{path}: a matrix of {len(lengths)} rows for {classes} classes"
+        raise GpufeedError(wrong, "a row and a column a class", MAKE_AGAIN)
     return found
 
 
@@ -73,10 +70,9 @@ def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
     rows, columns = np.nonzero(wrong)
     order = np.argsort(-wrong[rows, columns], kind="stable")
     of = matrix.sum(axis=1)
-    return [
-        Pair(classes[row], classes[column], int(matrix[row, column]), int(of[row]))
-        for row, column in zip(rows[order], columns[order], strict=True)
-    ]
+    ordered = zip(rows[order], columns[order], strict=True)
+    counted = ((row, column, int(matrix[row, column]), int(of[row])) for row, column in ordered)
+    return [Pair(classes[row], classes[column], *counts) for row, column, *counts in counted]
 
 
 def title(found: Mapping) -> str:
@@ -84,9 +80,7 @@ def title(found: Mapping) -> str:
     cell = found["cell"]
     parts = [
         f"{cell['model']} on {cell['dataset']}",
-        f"trainer {cell['trainer']}",
-        f"loader {cell['loader']}",
-        f"augment {cell['augment']}",
+        *(f"{name} {cell[name]}" for name in ("trainer", "loader", "augment")),
         found["trained"]["precision"] if found["trained"] else cell["precision"],
         f"batch {cell['batch_size']}",
     ]
@@ -104,16 +98,12 @@ def sentences(found: Mapping) -> list[str]:
     known = [(share, name) for share, name in zip(found["recall"], classes, strict=True) if share is not None]
     (low, worst), (high, best) = min(known), max(known)
     if high > low:
-        said.append(
-            f"Recognised best is {best} ({wording.percent(high)} of its images), least {worst} "
-            f"({wording.percent(low)})."
-        )
+        most = f"{best} ({wording.percent(high)} of its images)"
+        said.append(f"Recognised best is {most}, least {worst} ({wording.percent(low)}).")
     pairs = confused(matrix, classes)[:NAMED]
     if not pairs:
         return [*said, "No class is taken for another one."]
-    named = [
-        f"{pair.true} taken for {pair.predicted} ({pair.count:,} of {pair.of:,} images)" for pair in pairs
-    ]
+    named = [f"{one.true} taken for {one.predicted} ({one.count:,} of {one.of:,} images)" for one in pairs]
     return [*said, f"Confused most often: {wording.listing(named)}."]
 
 
@@ -167,20 +157,15 @@ def predictions(path: Path) -> list[dict]:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             return [prediction(row) for row in islice(csv.DictReader(file), PREDICTED)]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise GpufeedError(
-            f"{path}: damaged ({type(error).__name__}: {error})", "a CSV of the rule predict", MAKE_AGAIN
-        ) from error
+        wrong = f"{path}: damaged ({type(error).__name__}: {error})"
+        raise GpufeedError(wrong, "a CSV of the rule predict", MAKE_AGAIN) from error
 
 
 def prediction(row: Mapping[str, str]) -> dict:
     """Convert one row of such a CSV."""
     pairs = [(row.get(f"class_{place}"), row.get(f"probability_{place}")) for place in range(1, BEST + 1)]
     classes = [(name, wording.percent(float(share))) for name, share in pairs if name]
-    return {
-        "file": "/".join(Path(row["file"]).parts[-2:]),
-        "classes": classes,
-        "reason": row["reason"],
-    }
+    return {"file": "/".join(Path(row["file"]).parts[-2:]), "classes": classes, "reason": row["reason"]}
 
 
 MATRIX_IN, BAR_IN = 6.4, 0.24  # height of the matrix with its names, and of one bar
@@ -192,8 +177,8 @@ LONGEST = 18  # letters of a name
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # a share of 1 % has a tenth of the scale
 COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
 WHITE, BLACK = "white", "black"
-# The luminance from which black has the higher contrast. Source: WCAG 2.2, contrast ratio: 1.05 / (L + 0.05) of
-# white equals (L + 0.05) / 0.05 of black.
+# The luminance from which black has the higher contrast. Source: WCAG 2.2, contrast ratio: white has
+# 1.05 / (L + 0.05), black (L + 0.05) / 0.05.
 EQUAL = (1.05 * 0.05) ** 0.5 - 0.05
 
 
@@ -224,9 +209,8 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
         axis.set(xlabel="predicted class, by its number", ylabel="true class, by its number")
     if len(classes) <= MOST_COUNTS:
         write_counts(axis, matrix, shares)
-    bar = axis.figure.colorbar(
-        image, ax=axis, shrink=0.8, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1], format=PercentFormatter(1)
-    )
+    ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
+    bar = axis.figure.colorbar(image, ax=axis, shrink=0.8, ticks=ticks, format=PercentFormatter(1))
     bar.set_label("share of the images of the true class")
 
 
@@ -240,20 +224,16 @@ def name_classes(axis: Axes, classes: Sequence[str]) -> None:
 
 def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> None:
     """The count of each field that is not empty, in black or white, whichever stands out."""
-    size = 8 if len(matrix) <= 12 else 6
+    look = {"ha": "center", "va": "center", "fontsize": 8 if len(matrix) <= 12 else 6}
     for row, column in np.argwhere(matrix):
         background = COLOURS(NORM(shares[row, column]))
-        colour = ink(background[:3])
-        axis.text(
-            column, row, str(matrix[row, column]), ha="center", va="center", fontsize=size, color=colour
-        )
+        axis.text(column, row, str(matrix[row, column]), color=ink(background[:3]), **look)
 
 
 def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     """The pairs confused most often, as bars with their counts."""
-    names = [
-        f"{shortened(pair.true, LONGEST)} taken for {shortened(pair.predicted, LONGEST)}" for pair in pairs
-    ]
+    both = ((shortened(name, LONGEST) for name in (pair.true, pair.predicted)) for pair in pairs)
+    names = [" taken for ".join(names) for names in both]
     counts = [pair.count for pair in pairs]
     axis.barh(range(len(pairs)), counts, color=style.BLUE, height=0.7)
     axis.set_yticks(range(len(pairs)), names, fontsize=9)

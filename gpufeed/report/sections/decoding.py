@@ -37,12 +37,9 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     if not ours and not planned:
         return None
     points, troubles = decoding_tables.read_sweeps(ours)
-    there = {path.stem for path in ours}
+    machines, there = decoding_tables.machines(points), {path.stem for path in ours}
     return {
-        "machines": [
-            _shown_machine(rows, f"{experiment}-{i}")
-            for i, rows in enumerate(decoding_tables.machines(points))
-        ],
+        "machines": [_shown_machine(rows, f"{experiment}-{i}") for i, rows in enumerate(machines)],
         "troubles": _grouped(troubles),
         "missing": [decoder for decoder in planned if decoder not in there],
     }
@@ -173,7 +170,8 @@ def _machine(rows: pd.DataFrame) -> str:
     """What tells machines apart, in two lines."""
     first = rows.iloc[0]
     driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
-    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {wording.rounded_ends(decoding_tables.measured(rows)['n'], 6)} passes"
+    n = wording.rounded_ends(decoding_tables.measured(rows)["n"], 6)
+    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {n} passes"
 
 
 def _tick(size: Size) -> str:
@@ -226,18 +224,10 @@ def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> N
     order = np.argsort(ends)
     for place, height in zip(order, spread(ends[order], LEAST_GAP), strict=True):
         side, value, words, colour = names[place]
-        axis.annotate(
-            words,
-            xy=(side, value),
-            xytext=(1.02, height),
-            textcoords="axes fraction",
-            color=colour,
-            va="center",
-            fontsize=9,
-            fontweight="bold",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5},
-        )
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5}
+        look = {"color": colour, "va": "center", "fontsize": 9, "fontweight": "bold", "arrowprops": leader}
+        where = {"textcoords": "axes fraction", "annotation_clip": False}
+        axis.annotate(words, (side, value), (1.02, height), **where, **look)
 
 
 def spread(places: np.ndarray, gap: float) -> np.ndarray:
@@ -260,25 +250,24 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
 
     A column a dataset, two rows a machine, of which each has its name above them if there are several.
     """
-    machines = [
-        rows for rows in decoding_tables.machines(decoding_tables.measured(points)) if has_decoding(rows)
-    ]
+    found = decoding_tables.machines(decoding_tables.measured(points))
+    machines = [(rows, lines) for rows in found if (lines := _decoding_lines(rows))]
     if not machines:
         return style.sentence_figure(NO_MORE)
     decoders = list(dict.fromkeys(points["decoder"]))
     looks = {name: style.line(number) for number, name in enumerate(decoders)}
-    lines = [_decoding_lines(rows) for rows in machines]
-    heights = [sum(line.inches for line in ours) for ours in lines]
+    heights = [sum(line.inches for line in lines) for _, lines in machines]
     with style.look():
         # room for the legend, and for the name of each machine
         size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
         figure = Figure(figsize=size, layout="constrained")
         parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for part, rows, ours in zip(parts, machines, lines, strict=True):
+        for part, (rows, lines) in zip(parts, machines, strict=True):
             if len(machines) > 1:
                 part.suptitle(_machine(rows))
-            _draw_lines(part, ours, looks)
-        shown = {name for ours in lines for line in ours for rows in line.panels for name in rows["decoder"]}
+            _draw_lines(part, lines, looks)
+        panels = [panel for _, lines in machines for line in lines for panel in line.panels]
+        shown = {name for panel in panels for name in panel["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
         figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
     return figure
@@ -294,7 +283,8 @@ class Line(NamedTuple):
 
 def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
     """What `draw_decoding` has to show of one machine."""
-    rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]  # as batches and caches are
+    # on the most cores of each decoder, where batch sizes and page caches are measured
+    rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
     batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
     colds = _panels_of(rows[rows["main"].astype(bool)], "cache")
     decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
@@ -304,8 +294,7 @@ def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
 
 def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
     """One machine's lines, below each other."""
-    columns = max(len(line.panels) for line in lines)
-    inches = [line.inches for line in lines]
+    columns, inches = max(len(line.panels) for line in lines), [line.inches for line in lines]
     axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=inches)
     for places, line in zip(axes, lines, strict=True):
         for axis, panel in zip(places, line.panels, strict=False):
@@ -361,6 +350,5 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 def _dataset(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     size = decoding_tables.pixel_size(first)
-    return (
-        f"{first['dataset']} ({size})" if size.startswith("mixed") else f"{first['dataset']} ({size} pixels)"
-    )
+    pixels = "" if size.startswith("mixed") else " pixels"
+    return f"{first['dataset']} ({size}{pixels})"

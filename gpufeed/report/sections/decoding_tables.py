@@ -51,7 +51,8 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
 def _rows(sweep: dict) -> list[dict]:
     machine = machine_of({}, sweep, sweep["environment"])
     same = {name: sweep[name] for name in ("experiment", "decoder", "version", "device", "finished_at")}
-    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine", "driver", "stack", "torch")}
+    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine")}
+    same |= {name: machine[name] for name in ("driver", "stack", "torch")}
     same |= {"kind": _kind(sweep), "gpu": machine["gpu"] and machine["gpu"]["name"]}
     same |= {"node_cores": machine["cores"], "commit": wording.commit(machine["commit"], machine["dirty"])}
     usual = _usual_batches(sweep)

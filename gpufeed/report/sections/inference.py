@@ -80,8 +80,9 @@ def model(found: Mapping) -> dict:
 
 
 def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]) -> dict:
-    """A row of a measurement, and what the table has beside it: rates as (own, factor over eager) by batch."""
+    """A row of a measurement, and what is beside it: rates as (own, factor over eager) by batch."""
     eager = rival(rows, row["precision"])
+    peaks = [one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None]
     rates = [(rate(row, batch), eager and rate(eager, batch)) for batch in sizes]
     return {
         **row,
@@ -90,14 +91,13 @@ def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]
             name: row[f"over_{name}"] for name in ("fp32", "bf16") if row[f"over_{name}"] is not None
         },
         "rates": [(own, other and own["median"] / other["median"]) for own, other in rates],
-        "peak": max((one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None), default=None),
+        "peak": max(peaks, default=None),
     }
 
 
 ROW_IN, HEAD_IN = 0.34, 1.0
 GROUP = 0.8  # of the distance of two rows is bars
 EDGE = 1.5  # from the first point to the edge, for the number above it
-ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above its point
 HATCHES = ("", "//", "..", "\\\\")
 NOTHING = "Nothing to draw: no backend of any model has been measured."
 
@@ -157,7 +157,7 @@ def _latency(axis: Axes, found: Mapping) -> None:
     look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
     axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
     for at, value in enumerate(middle):
-        axis.annotate(f"{value:.3g}", (value, at), (0, 4), **ABOVE)
+        axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)
     axis.set_xscale("log")
     axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
     style.plain_ticks(axis.xaxis)

@@ -186,8 +186,8 @@ def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list
         axis.bar(x, middle, width=wide, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2)
         axis.errorbar(x, middle, yerr=[middle - low, high - middle], **style.RANGE)
         for place, end, (_, row) in zip(x, high, found, strict=True):
-            words = f"{row['share_of_copy'] * 100:.0f}" if row["yardstick"] else f"{row['ms_median'] * 1000:.0f}"
-            axis.annotate(words, (place, end), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+            value = row["share_of_copy"] * 100 if row["yardstick"] else row["ms_median"] * 1000
+            axis.annotate(f"{value:.0f}", (place, end), (0, 2), **style.ABOVE)
     if work in YARDSTICKS:
         axis.axhline(1, color=style.VERMILION, lw=1.2, zorder=1)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))

@@ -14,7 +14,8 @@ TITLES = {
     "crop_flip": "crop, flip, normalise",
     "one_pass": "crop, flip, brightness, contrast, salt and pepper, normalise",
 }
-SHOWN, BY = {(work,): TITLES[work] for work in WORKS}, {name: name for name in IMPLEMENTATIONS}  # of the table
+SHOWN = {(work,): TITLES[work] for work in WORKS}
+BY = {name: name for name in IMPLEMENTATIONS}
 LIBRARIES = ("torchvision", "kornia")
 INTRO = (
     "Work of the device on images that lie there, out of its L2 cache: medians over the launches, quartiles "

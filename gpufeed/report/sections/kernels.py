@@ -29,9 +29,9 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
         for status, sentence in sorted(told):
             documents.add_trouble(status, "", sentence)
         if any(row["status"] == "done" for row in found["rows"]):
-            shown = family.shown(found, (plan or {}).get("lines", []), f"{experiment}-kernels-{len(machines)}")
+            prefix, lines = f"{experiment}-kernels-{len(machines)}", (plan or {}).get("lines", [])
             title = wording.measured_on(found["environment"])
-            machines.append({"title": title, "intro": family.INTRO, **shown})
+            machines.append({"title": title, "intro": family.INTRO, **family.shown(found, lines, prefix)})
     return {"machines": machines, "troubles": documents.troubles, "missing": documents.missing}
 
 

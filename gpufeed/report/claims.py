@@ -25,6 +25,13 @@ INTRODUCED = {  # who that is, for a reader who has never seen it
 }
 
 
+def judged(low: float, high: float, least: float, most: float) -> str:
+    """Whether what lies between low and high lies between least and most; OPEN where a part of it does."""
+    if low >= least and high <= most:
+        return HOLDS
+    return OPEN if overlap(low, high, least, most) else FAILS
+
+
 def of(experiment: str, cells: pd.DataFrame) -> list[Verdict]:
     """The verdicts on the claims that an experiment judges."""
     if experiment not in CLAIMANTS:
@@ -74,10 +81,7 @@ def _speedup(rows: pd.DataFrame) -> tuple[str | None, str]:
     speeds = f"{wording.count(two['images_per_s'])} over {wording.count(none['images_per_s'])} images/s"
     if min(none["n_repeats"], two["n_repeats"]) < 2:
         return OPEN, f"{wording.ratio(found.ratio.median)} ({speeds}, n = 1: no range)"
-    words, (low, high) = f"{found.words}, {speeds}", found.bounds
-    if low >= FASTER_FROM and high <= FASTER_TO:
-        return HOLDS, words
-    return (OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS), words
+    return judged(*found.bounds, FASTER_FROM, FASTER_TO), f"{found.words}, {speeds}"
 
 
 def _fastest(rows: pd.DataFrame) -> pd.Series | None:

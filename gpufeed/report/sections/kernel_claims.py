@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufeed.core.plan_kernels import STEPS
-from gpufeed.report.claims import FAILS, HOLDS, OPEN
+from gpufeed.report import claims
 
 MISSING = "not measured"
 BATCH, SIZE = 4096, 64  # images and pixels a side where bytes and not launches decide
@@ -99,11 +99,7 @@ def judged(
     """The claim that a number lies between low and high."""
     if not found:
         return Claim(claim, line, MISSING, MISSING)
-    if found.low >= low and found.high <= high:
-        answer = HOLDS
-    else:
-        answer = FAILS if found.high < low or found.low > high else OPEN
-    return Claim(claim, line, found.words(say), answer)
+    return Claim(claim, line, found.words(say), claims.judged(found.low, found.high, low, high))
 
 
 WORKS = {
@@ -123,11 +119,9 @@ WHO = {
 
 def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
     """A claim a line and width; a line of several numbers gives one for each."""
-    found = []
-    for line in lines:
-        for width in columns:
-            found += activation_claims_at(done, line, width)
-    return found
+    return [
+        claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)
+    ]
 
 
 def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from gpufeed.core.plan_side_by_side import PARTS, TOTAL_SAYS, line, words
 from gpufeed.report import style, tables, wording
-from gpufeed.report.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
-from gpufeed.system.statistics import overlap, summarise
+from gpufeed.report.claims import FASTER_FROM, FASTER_TO, OPEN, judged
+from gpufeed.system.statistics import summarise
 
 MACHINE = ["device", "hardware", "stack", "torch"]
 OWN, WHOLE = "own_ms", "total_ms"
@@ -45,12 +45,9 @@ class Saved:
     @property
     def answer(self) -> str:
         """Judge the notebook's claim, 1.5 to 3 times as fast, by this total."""
-        low, high = self.speedup["min"], self.speedup["max"]
         if self.speedup["n"] < 2:
             return OPEN
-        if low >= FASTER_FROM and high <= FASTER_TO:
-            return HOLDS
-        return OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS
+        return judged(self.speedup["min"], self.speedup["max"], FASTER_FROM, FASTER_TO)
 
 
 def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -308,14 +308,16 @@ def measured(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def tasks(
-    cells: pd.DataFrame, which: Callable[[pd.DataFrame], pd.DataFrame] = measured
+    cells: pd.DataFrame,
+    which: Callable[[pd.DataFrame], pd.DataFrame] = measured,
+    same: Sequence[str] = SAME_TASK,
 ) -> Iterator[pd.DataFrame]:
     """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
 
-    Free-running tasks come before step-synchronised ones: they are how one trains. which: `measured` or
-    `trained`.
+    Free-running tasks come before step-synchronised ones: they are how one trains. which: picks the cells, as
+    `measured` or `trained`. same: the columns that one task has in common.
     """
-    groups = [rows for _, rows in which(cells).groupby(SAME_TASK, dropna=False, sort=False)]
+    groups = [rows for _, rows in which(cells).groupby([*same], dropna=False, sort=False)]
     yield from sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch")
 
 

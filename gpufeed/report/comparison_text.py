@@ -157,4 +157,3 @@ def conclusion(found: Comparison) -> str:
             f"The 95 % interval holds 1 and is narrower than +-5 % in {found.repeated} of {intervals}."
         )
     return " ".join(said)
-

@@ -201,7 +201,6 @@ def _throughput_legend(cells: pd.DataFrame) -> list:
     return handles
 
 
-
 def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
     left = np.zeros(len(rows))

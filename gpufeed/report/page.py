@@ -188,9 +188,7 @@ CAPTIONS = {
 }
 
 
-def _pictures(
-    name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame
-) -> list[dict]:
+def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
     """The figures that have something to show."""
     epochs = load_records.read_epochs(own_records)
     drawn = {}

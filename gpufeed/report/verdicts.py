@@ -115,7 +115,9 @@ def fell_back(ours: pd.DataFrame) -> str:
     """A sentence on pipelines whose decoder left images to others; empty if there is none."""
     bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
     told = bad[["fell_back_share", "label", "fell_back_to"]].itertuples(index=False)
-    said = [f"{wording.small_percent(share)} of the images of {name} by {other}" for share, name, other in told]
+    said = [
+        f"{wording.small_percent(share)} of the images of {name} by {other}" for share, name, other in told
+    ]
     return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
 
 

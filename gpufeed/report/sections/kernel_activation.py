@@ -26,9 +26,7 @@ CAPTION = (
     "its microseconds on the bars, by width and implementation; more is better. Medians over the launches, "
     "whiskers from the lower to the upper quartile."
 )
-SHOWN = {
-    (work, form): f"{WORKS[work]}, {form}" for work, forms in ACTIVATION_WORKS.items() for form in forms
-}
+SHOWN = {(work, form): f"{WORKS[work]}, {form}" for work, forms in ACTIVATION_WORKS.items() for form in forms}
 RIVALS = ("compiled", "eager")
 FUSED = ("extension", "epilogue")  # gpufeed.native', which the sentences are about
 

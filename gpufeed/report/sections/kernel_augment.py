@@ -62,9 +62,7 @@ def table(done: dict, settings: dict, n: int) -> dict:
         "summary": f"Batch {n}",
         "caption": caption,
         "columns": [f"{size} px" for size in settings["size"]],
-        "rows": kernel_claims.table_rows(
-            done, SHOWN, BY, [(n, size) for size in settings["size"]], cell
-        ),
+        "rows": kernel_claims.table_rows(done, SHOWN, BY, [(n, size) for size in settings["size"]], cell),
     }
 
 

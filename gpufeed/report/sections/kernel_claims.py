@@ -119,9 +119,7 @@ WHO = {
 
 def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
     """A claim a line and width; a line of several numbers gives one for each."""
-    return [
-        claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)
-    ]
+    return [claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)]
 
 
 def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:

@@ -118,7 +118,12 @@ def test_memory_against_the_guide(mib, word):
 def test_the_newest_record_tells_of_a_dataset(results):
     folder, _ = results
     (row,) = provenance.dataset_rows(load_records.read_records(sorted(folder.glob("records/*/*/*.json"))))
-    assert (row["dataset"], row["samples"], row["quarantined"], row["unnamed"]) == ("synthetic_224", 990, 3, 2)
+    assert (row["dataset"], row["samples"], row["quarantined"], row["unnamed"]) == (
+        "synthetic_224",
+        990,
+        3,
+        2,
+    )
     assert row["caches"] == ["dali_gpu 9.1"]
 
 

@@ -23,14 +23,8 @@ COLUMNS = [
     "ceiling_n_repeats",
 ]  # fmt: skip
 CEILING_COLUMNS = [
-    "machine",
-    "experiment",
-    "cell_id",
-    "precision",
-    "images_per_s",
-    *tables.THROUGHPUT[1:3],
-    "n_repeats",
-]
+    "machine", "experiment", "cell_id", "precision", "images_per_s", *tables.THROUGHPUT[1:3], "n_repeats",
+]  # fmt: skip
 MARKS = {"below": "", "not distinguishable": " ~", "above": " ^", "disturbed": " !", BUSY: " ?"}
 LEGEND = (
     "Shares are of the same machine's own replay ceiling, medians over n repeats. ~: its range touches that "

@@ -25,6 +25,13 @@ INTRODUCED = {  # who that is, for a reader who has never seen it
 }
 
 
+def judged(low: float, high: float, least: float, most: float) -> str:
+    """Whether what lies between low and high lies between least and most; OPEN where a part of it does."""
+    if low >= least and high <= most:
+        return HOLDS
+    return OPEN if overlap(low, high, least, most) else FAILS
+
+
 def of(experiment: str, cells: pd.DataFrame) -> list[Verdict]:
     """The verdicts on the claims that an experiment judges."""
     if experiment not in CLAIMANTS:
@@ -74,10 +81,7 @@ def _speedup(rows: pd.DataFrame) -> tuple[str | None, str]:
     speeds = f"{wording.count(two['images_per_s'])} over {wording.count(none['images_per_s'])} images/s"
     if min(none["n_repeats"], two["n_repeats"]) < 2:
         return OPEN, f"{wording.ratio(found.ratio.median)} ({speeds}, n = 1: no range)"
-    words, (low, high) = f"{found.words}, {speeds}", found.bounds
-    if low >= FASTER_FROM and high <= FASTER_TO:
-        return HOLDS, words
-    return (OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS), words
+    return judged(*found.bounds, FASTER_FROM, FASTER_TO), f"{found.words}, {speeds}"
 
 
 def _fastest(rows: pd.DataFrame) -> pd.Series | None:
@@ -107,10 +111,8 @@ def _judge_sweep(sweep: pd.DataFrame, column: str, low: int, high: int, measured
     if (sweep["n_repeats"] < 2).any():
         return OPEN, f"{sentence} One repeat gives no range to judge it by."
     if not (min(values) < low and any(low <= value <= high for value in values) and max(values) > high):
-        return (
-            OPEN,
-            f"{sentence} To judge it, values below {low}, of {low} to {high} and above {high} are needed.",
-        )
+        needed = f"values below {low}, of {low} to {high} and above {high}"
+        return OPEN, f"{sentence} To judge it, {needed} are needed."
     return (HOLDS if low <= enough <= high else FAILS), sentence
 
 
@@ -126,20 +128,11 @@ def guide_claims(cells: pd.DataFrame) -> list[Verdict]:
     verdicts = []
     for machine, sweep in found.items():
         first, sizes = sweep.iloc[0], ", ".join(map(str, sweep["batch_size"]))
-        pipeline = (
-            f"{first['loader']}, augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
-        )
-        answer, sentence = _judge_sweep(
-            sweep, "batch_size", BATCH_FROM, BATCH_TO, f"{sizes} images a batch ({pipeline})"
-        )
-        verdicts.append(
-            Verdict(
-                f"{first['model']} on {first['dataset']}; {machine}",
-                sentence,
-                claim=BATCH_CLAIM,
-                answer=answer,
-            )
-        )
+        with_ = f"augment {first['augment']}, {first['precision']}, trainer {first['trainer']}"
+        measured = f"{sizes} images a batch ({first['loader']}, {with_})"
+        answer, sentence = _judge_sweep(sweep, "batch_size", BATCH_FROM, BATCH_TO, measured)
+        subject = f"{first['model']} on {first['dataset']}; {machine}"
+        verdicts.append(Verdict(subject, sentence, claim=BATCH_CLAIM, answer=answer))
     return verdicts
 
 

@@ -36,23 +36,23 @@ def refusals(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
 def notes(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:
     """What else differs, or is not known, between repeats that may be compared."""
     stack = [_say(side, ("stack", "torch", "driver")) for side in (ours, base)]
-    packages = [_known(rows["software"], "digest") for rows in (ours, base)]
     processor = [_say(side, ("cpu", "cores")) for side in (ours, base)]
     said = [f"other stack: {_sides(*stack)}"] if stack[0] != stack[1] else []
-    if all(packages) and packages[0] != packages[1]:
-        said.append(f"other packages, by their digest: {_sides(*map(listing, packages))}")
+    said += _others(ours["software"], base["software"], "digest", "other packages, by their digest")
     said += [f"other CPU or cores: {_sides(*processor)}"] if processor[0] != processor[1] else []
     said += list(filter(None, [other_cards(ours, base)]))
     for key, name in (("power_limit_w", "power limit"), ("sm_clock_mhz", "SM clock")):
         unknown = [side for side, rows in (("A", ours), ("B", base)) if _lacks(rows, key)]
         said += [f"the {name} was not recorded in {listing(unknown)}"] if unknown else []
-    cache = [_known(rows["facts"], "cache") for rows in (ours, base)]
-    if all(cache) and cache[0] != cache[1]:
-        said.append(f"the cache was built by another version: {_sides(*map(listing, cache))}")
-    disks = [_known(rows["facts"], "filesystem") for rows in (ours, base)]
-    if all(disks) and disks[0] != disks[1]:
-        said.append(f"the data lay on another filesystem: {_sides(*map(listing, disks))}")
-    return said
+    said += _others(ours["facts"], base["facts"], "cache", "the cache was built by another version")
+    disks = "the data lay on another filesystem"
+    return said + _others(ours["facts"], base["facts"], "filesystem", disks)
+
+
+def _others(ours: pd.Series, base: pd.Series, key: str, words: str) -> list[str]:
+    """The note, if a key of these dictionaries is known to have other values on one side."""
+    a, b = _known(ours, key), _known(base, key)
+    return [f"{words}: {_sides(listing(a), listing(b))}"] if a and b and a != b else []
 
 
 def _same_repeats(ours: pd.DataFrame, base: pd.DataFrame) -> list[str]:

@@ -1,7 +1,6 @@
 """Two runs, cell by cell: images/s of side A over those of side B, regressions first."""
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,17 +75,12 @@ def matched_machines(
     pairs = []
     for same in (MACHINE, MACHINE[:1], []):
         for rows in list(a):
-            if (other := next(_like(rows, b, same), None)) is not None:
-                pairs.append((rows, b.pop(other)))
+            own = rows[same].iloc[0].tolist()
+            like = (at for at, other in enumerate(b) if other[same].iloc[0].tolist() == own)
+            if (at := next(like, None)) is not None:
+                pairs.append((rows, b.pop(at)))
                 a = [left for left in a if left is not rows]
     return pairs, a, b
-
-
-def _like(rows: pd.DataFrame, others: list[pd.DataFrame], same: list[str]) -> Iterator[int]:
-    """Where in `others` the rows with the same values of these columns are."""
-    for number, other in enumerate(others):
-        if all(rows[name].iloc[0] == other[name].iloc[0] for name in same):
-            yield number
 
 
 # Beside the verdicts on a ratio. FAILED: side B has finished repeats and side A none, one of which failed.
@@ -190,8 +184,8 @@ def compare(
         rows=table,
         only={"A": only_a, "B": only_b},
         absent=absent,
-        damaged={side: _damaged(records) for side, records in (("A", ours), ("B", base))},
-        machines={side: _machines(records) for side, records in (("A", ours), ("B", base))},
+        damaged={"A": _damaged(ours), "B": _damaged(base)},
+        machines={"A": _machines(ours), "B": _machines(base)},
         forced=bool(table["forced"].any()),
     )
 
@@ -208,8 +202,7 @@ def _row(ours: pd.DataFrame, base: pd.DataFrame, failures: list[str], force: boo
     """One cell on one machine; failures: what is told of its other repeats."""
     first, reasons = ours.iloc[0], comparable.refusals(ours, base)
     row = {
-        "experiment": first["experiment"],
-        "cell_id": first["cell_id"],
+        **first[["experiment", "cell_id"]],
         "machine": machine(ours),
         "forced": bool(reasons) and force,
         "reason": BETWEEN.join(reasons),
@@ -245,18 +238,13 @@ def _rate(side: str, rows: pd.DataFrame) -> dict:
 def _unmeasured(a: pd.DataFrame, b: pd.DataFrame) -> dict:
     """A cell of which one side has no finished repeat: why not, and whether that is a regression."""
     failed = len(timed(b)) > 0 and (a["status"] == "failed").any()
-    reasons = []
-    for side, rows in (("A", a), ("B", b)):
-        if timed(rows).empty:
-            reasons.append(f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}")
+    without = [(side, rows) for side, rows in (("A", a), ("B", b)) if timed(rows).empty]
+    reasons = [f"{rows['status'].iloc[0]} in {side}: {_why_not(rows)}" for side, rows in without]
     return {
         "verdict": FAILED if failed else UNMEASURED,
-        "experiment": a["experiment"].iloc[0],
-        "cell_id": a["cell_id"].iloc[0],
+        **a.iloc[0][["experiment", "cell_id"]],
         "machine": "",
-        "apart": False,
-        "paired": False,
-        "forced": False,
+        **dict.fromkeys(("apart", "paired", "forced"), False),
         "reason": BETWEEN.join(reasons),
         "notes": "",
         "a_n": len(timed(a)),
@@ -276,11 +264,8 @@ def _with_machine(rows: pd.DataFrame) -> str:
 
 
 def _damaged(records: pd.DataFrame) -> list[str]:
-    damaged = records[records["status"] == "damaged"]
-    return [
-        f"{path}: {why.removeprefix(f'{path}: ')}"
-        for path, why in zip(damaged["path"], damaged["sentence"], strict=True)
-    ]
+    told = records.loc[records["status"] == "damaged", ["path", "sentence"]].itertuples(index=False)
+    return [f"{path}: {why.removeprefix(f'{path}: ')}" for path, why in told]
 
 
 def _machines(records: pd.DataFrame) -> list[str]:

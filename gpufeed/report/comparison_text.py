@@ -1,15 +1,11 @@
-"""A comparison as words: a table for the terminal, one for a pull request, and the files of the workflow."""
+"""A comparison as words: a table for the terminal, and one for a pull request."""
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pandas as pd
 
-from gpufeed.core.file_writes import write_whole
-from gpufeed.report.comparison import BETWEEN, ORDER, REFUSED, Comparison, compare
-from gpufeed.report.load_records import read_records
+from gpufeed.report.comparison import BETWEEN, ORDER, REFUSED, Comparison
 from gpufeed.report.wording import count, listing, plural
 from gpufeed.system.statistics import ENOUGH_FOR_INTERVAL, FEW, MATTERS
 
@@ -161,20 +157,3 @@ def conclusion(found: Comparison) -> str:
             f"The 95 % interval holds 1 and is narrower than +-5 % in {found.repeated} of {intervals}."
         )
     return " ".join(said)
-
-
-logger = logging.getLogger("gpufeed")
-Paths = Iterable[str | Path]
-
-
-def write_comparison(
-    records: Paths, baseline: Paths, names: tuple[str, str], out_csv: str | Path, out_markdown: str | Path
-) -> None:
-    """Writes the comparison of two sets of records: its rows (`comparison.COLUMNS`), and all it says.
-
-    A regression or a refused cell fails nothing: whoever wants an exit code runs `python -m gpufeed.compare`.
-    """
-    found = compare(read_records(records), read_records(baseline), names)
-    logger.info(conclusion(found))
-    write_whole(out_csv, found.rows.to_csv(index=False, lineterminator="\n"))
-    write_whole(out_markdown, markdown(found))

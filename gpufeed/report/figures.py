@@ -27,9 +27,9 @@ BAR_IN, PANEL_IN = 0.36, 1.5  # height of a bar, and of a panel's title, axis an
 WHISKERS = {"fmt": "none", "ecolor": "black", "capsize": 4, "lw": 1.4, "zorder": 3}  # of bars
 CEILING_RANGE = {"color": style.VERMILION, "alpha": 0.25, "lw": 0, "zorder": 1}
 PARTS = {
-    "load_ms": ("load: the host waits for samples", style.ORANGE, "//"),
-    "transfer_ms": ("transfer: copy to the device", style.SKY, ".."),
-    "train_ms": ("train: work on the batch", style.GREEN, ""),
+    "load_ms": (style.ORANGE, "//", "load: the host waits for samples"),
+    "transfer_ms": (style.SKY, "..", "transfer: copy to the device"),
+    "train_ms": (style.GREEN, "", "train: work on the batch"),
 }
 LIKE_CEILING = "≈ ceiling"  # one line, as high as a bar
 NOTHING = "Nothing to draw: no cell of this experiment has a finished repeat yet."
@@ -42,12 +42,8 @@ def throughput(cells: pd.DataFrame) -> Figure:
 
 def breakdown(cells: pd.DataFrame) -> Figure:
     """Where a step's time goes: load, transfer and train stacked, the whole step as a tick."""
-    handles: list = [
-        Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for name, c, h in PARTS.values()
-    ]
-    handles.append(
-        Line2D([], [], color="black", lw=3, label="total: the whole step (parts beyond it ran at once)")
-    )
+    total = "total: the whole step (parts beyond it ran at once)"
+    handles = [*style.patches(PARTS.values()), Line2D([], [], color="black", lw=3, label=total)]
     return _bars(cells, _breakdown_panel, handles, columns=2)
 
 
@@ -55,15 +51,14 @@ def _bars(
     cells: pd.DataFrame, draw: Callable[[Axes, pd.DataFrame], None], legend: list, columns: int
 ) -> Figure:
     """A panel of bars for each task, one bar a pipeline."""
-    panels = _panels(cells)
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    with style.look():
-        figure, axes = _stack(panels)
-        for axis, rows in zip(axes, panels, strict=True):
-            draw(axis, rows)
-        figure.legend(handles=legend, loc="outside upper left", ncols=columns)
-    return figure
+
+    def panel(axis: Axes, rows: pd.DataFrame) -> None:
+        style.rows(axis, rows["label"], room=0.6)
+        axis.set_title(rows["title"].iloc[0])
+        draw(axis, rows)
+
+    legend = {"handles": legend, "ncols": columns}
+    return style.panels(_panels(cells), panel, _height, NOTHING, more=0.4, legend=legend)
 
 
 def workers(cells: pd.DataFrame) -> Figure:
@@ -143,21 +138,10 @@ def fastest_settings(rows: pd.DataFrame, *more: str) -> pd.DataFrame:
     return kept.assign(left_out=len(rows) - len(kept))
 
 
-def _stack(panels: list[pd.DataFrame]) -> tuple[Figure, list[Axes]]:
-    """One panel below the other, as high as their bars need."""
-    heights = [PANEL_IN + BAR_IN * len(rows) * _lines(rows["label"]) for rows in panels]
-    figure, axes = style.stack(heights, more=0.4)
-    for axis, rows in zip(axes, panels, strict=True):
-        axis.set_yticks(range(len(rows)), rows["label"])
-        axis.set_ylim(len(rows) - 0.4, -0.6)
-        axis.tick_params(axis="y", length=0)
-        axis.set_title(rows["title"].iloc[0])
-    return figure, axes
-
-
-def _lines(labels: pd.Series) -> float:
-    """How much higher than one of a single line the bars must be for their longest label."""
-    return max(1.0, 0.5 * (1 + labels.str.count("\n").max()))
+def _height(rows: pd.DataFrame) -> float:
+    """Inches of a panel, whose bars are as high as the longest of their labels needs."""
+    lines = max(1.0, 0.5 * (1 + rows["label"].str.count("\n").max()))
+    return PANEL_IN + BAR_IN * len(rows) * lines
 
 
 def panel_title(rows: pd.DataFrame, width: int = TITLE_WIDTH) -> str:
@@ -204,33 +188,26 @@ def _beside(axis: Axes, y: float, row: pd.Series, widest: float) -> None:
 
 def _throughput_legend(cells: pd.DataFrame) -> list:
     ours = tables.pipelines(tables.measured(cells))
-    name = f"median over n = {_counts(ours['n_repeats'])} repeats, whiskers: smallest to largest"
+    n = wording.rounded_ends(ours["n_repeats"], 6)
+    name = f"median over n = {n} repeats, whiskers: smallest to largest"
     handles: list = [Patch(facecolor=style.BLUE, label=name)]
     bounds = ours["ceiling_n_repeats"].dropna()
     if len(bounds):
-        name = f"ceiling: compute only (replay), median over n = {_counts(bounds)}, band: range"
+        n = wording.rounded_ends(bounds, 6)
+        name = f"ceiling: compute only (replay), median over n = {n}, band: range"
         if (ours["against_ceiling"] == "not distinguishable").any():
             name += f"\n{LIKE_CEILING}: not distinguishable from it"
         handles.append(Line2D([], [], color=style.VERMILION, lw=2, label=name))
     return handles
 
 
-def _counts(numbers: pd.Series) -> str:
-    """`3`, or `2 to 3`; nothing where there is no number."""
-    if numbers.empty:
-        return ""
-    low, high = numbers.min(), numbers.max()
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
     left = np.zeros(len(rows))
-    for part, (_, colour, hatch) in PARTS.items():
+    for part, (colour, hatch, _) in PARTS.items():
         widths = rows[part].to_numpy(float)
-        axis.barh(
-            y, widths, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2
-        )
+        look = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0, "zorder": 2}
+        axis.barh(y, widths, left=left, height=0.62, **look)
         left += widths
     totals = rows["total_ms"].to_numpy(float)
     axis.vlines(totals, y - 0.42, y + 0.42, colors="black", lw=3, zorder=3)
@@ -243,12 +220,7 @@ def _breakdown_panel(axis: Axes, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", color="#DDDDDD", zorder=0)
 
 
-SWEPT_WORDS = {  # of tables.SWEPT
-    "loader": lambda value: str(value),
-    "prefetch_factor": wording.FEATURES["prefetch_factor"],
-    "pin_memory": wording.FEATURES["pin_memory"],
-    "persistent_workers": wording.FEATURES["persistent_workers"],
-}
+SWEPT_WORDS = {"loader": str, **wording.FEATURES}  # of tables.SWEPT
 SWEPT_TITLES = {
     "loader": "Worker processes",
     "prefetch_factor": "Batches ahead",

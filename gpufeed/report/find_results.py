@@ -1,4 +1,4 @@
-"""Which results there are, held against the plan: what to show, what is missing, and what nobody plans."""
+"""Results held against the plan: what to show, what is missing and how it is told, and what nobody plans."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpufeed.core.repeats import again
 from gpufeed.core.result_kinds import RESULT_KINDS
+from gpufeed.report.wording import listing, plural
 
 STEPS_SUFFIX = ".steps.parquet"
 
@@ -136,3 +137,31 @@ def find_reference(results: str | Path, experiments: Iterable[str], plans: Plans
     missing = [part for name in experiments for part in planned(name, plans.get(name, NOTHING))]
     found = Found(there.pop("records"), missing, **there)
     return replace(found, reference=found.measured)
+
+
+def told(parts: Iterable[Part]) -> str:
+    """`6 repeats of 2 cells, 1 timed build of caches and 3 decoders alone`; `nothing` if there is no part.
+
+    A verdict that several experiments wait for counts once.
+    """
+    parts, said = list(parts), []
+    for name, kind in RESULT_KINDS.items():
+        paths = {part.path for part in parts if part.kind == name}
+        if paths:
+            words = plural(len(paths), *(kind.listed or kind.words))
+            cells = {path.parent for path in paths}
+            said.append(f"{words} of {plural(len(cells), 'cell')}" if name == "records" else words)
+    return listing(said) if said else "nothing"
+
+
+def listed(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """(name, what it is) of each, the repeats of a cell together."""
+    cells, rows = {}, []
+    for part in parts:
+        if part.kind == "records":
+            cells.setdefault(part.path.parent.name, []).append(part.path.stem)
+        else:
+            kind = RESULT_KINDS[part.kind]
+            experiment, unit = kind.names_in(part.path)
+            rows.append((unit or experiment, (kind.listed or kind.words)[0]))
+    return [*((cell, f"repeat {', '.join(repeats)}") for cell, repeats in cells.items()), *rows]

@@ -6,14 +6,17 @@ document of another kind a trouble.
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from gpufeed.core.cells import LATER
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.record import Record
 from gpufeed.core.repeats import again, counting, is_disturbed, number_of, others_share
+from gpufeed.core.result_kinds import RESULT_KINDS
 from gpufeed.report import wording
 from gpufeed.report.find_results import STEPS_SUFFIX
 
@@ -41,6 +44,7 @@ COLUMNS = [
     "measured_again",
 ]  # fmt: skip
 HELD_OUT = ("held_out_loss", "top1")
+BEFORE = dict(one for one in LATER if len(one) == 2)  # what records of older versions lack
 
 
 def read_records(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -145,28 +149,25 @@ def _damaged(path: Path, reason: str) -> dict:
 
 def _flat(record: Record, path: Path) -> dict:
     resolved = record.resolved or {}
-    cell = {**record.cell, **resolved.get("tuned", {})}
+    cell = {**BEFORE, **record.cell, **resolved.get("tuned", {})}
     row = {
         name: getattr(record, name)
         for name in ("experiment", "cell_id", "repeat", "status", "sentence", "started_at", "finished_at")
     }
     row |= {axis: cell.get(axis) for axis in AXES}
-    # absent in records of older versions
-    row |= {"compile": cell.get("compile", False), "cuda_graphs": graphs_of(cell, resolved)}
-    row |= {axis: cell.get(axis, 1) for axis in ("devices", "nodes")}
-    row |= {axis: cell.get(axis, before) for axis, before in (("recipe", "crop_flip"), ("decoder", "pillow"))}
     row |= {
         "path": str(path),
+        "cuda_graphs": graphs_of(cell, resolved),
         "batch_size": resolved.get("batch_size", cell.get("batch_size")),
-        "settings": cell.get("settings"),
+        "settings": cell["settings"],
         "batch_size_asked": cell.get("batch_size"),
         "workers": workers_of(cell, resolved, record.environment),
-        "cores_asked": cell.get("cores") or 0,
+        "cores_asked": cell["cores"] or 0,
         "step_limit": cell.get("steps"),
         "precision": resolved.get("precision", cell.get("precision")),
         "overrides": "; ".join(cell.get("overrides") or ()),
         "hyper": json.dumps(cell.get("hyper") or {}, sort_keys=True),
-        "source": json.dumps(cell.get("source") or {}, sort_keys=True),
+        "source": json.dumps(cell["source"] or {}, sort_keys=True),
     }
     return row | machine_of(cell, resolved, record.environment) | _measures(record)
 
@@ -271,19 +272,53 @@ def _first_line(error: object) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def read_documents(
-    paths: Iterable[str | Path], experiment: str, read: Callable[[Path], dict]
-) -> tuple[dict[str, dict], list[dict]]:
-    """What could be read, by cell, and a trouble (status, who, sentence) for each that is damaged.
+@dataclass
+class Documents:
+    """Documents of one kind and experiment. found: (unit, document), of several machines maybe.
 
-    paths: <experiment>/<cell>.json of all experiments. read: raises GpufeedError for a damaged one.
+    troubles: status, who and sentence of each that is damaged; a section adds those that are not done.
+    missing: planned units that have none.
     """
-    found, troubles = {}, []
-    for path in map(Path, paths):
-        if path.parent.name != experiment:
-            continue
+
+    found: list[tuple[str, Any]]
+    troubles: list[dict]
+    missing: list[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.found or self.troubles or self.missing)
+
+    @property
+    def by_unit(self) -> dict[str, Any]:
+        """The documents by unit; of several of one name the last."""
+        return dict(self.found)
+
+    def add_trouble(self, status: str, who: str, sentence: str) -> None:
+        self.troubles.append({"status": status, "who": who, "sentence": sentence})
+
+    def tell_unfinished(self) -> None:
+        """Add a trouble for each document that is not done."""
+        for unit, found in self.found:
+            if found["status"] != "done":
+                self.add_trouble(found["status"], unit, found["sentence"])
+
+
+def read_documents(
+    kind: str,
+    paths: Iterable[str | Path],
+    experiment: str,
+    read: Callable[[Path], Any],
+    planned: Iterable[str] = (),
+) -> Documents:
+    """Return what could be read of an experiment's documents of one of RESULT_KINDS.
+
+    paths: of all experiments. read: raises GpufeedError for a damaged one. planned: units of the experiment.
+    """
+    named = ((RESULT_KINDS[kind].names_in(path), path) for path in map(Path, paths))
+    ours = [(unit, path) for (of, unit), path in named if of == experiment]
+    documents = Documents([], [], [unit for unit in planned if unit not in dict(ours)])
+    for unit, path in ours:
         try:
-            found[path.stem] = read(path)
+            documents.found.append((unit, read(path)))
         except GpufeedError as error:
-            troubles.append({"status": "damaged", "who": path.stem, "sentence": error.found.splitlines()[0]})
-    return found, troubles
+            documents.add_trouble("damaged", unit, _first_line(error.found))
+    return documents

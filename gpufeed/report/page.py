@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import pandas as pd
 from markupsafe import Markup, escape
@@ -15,7 +14,6 @@ from gpufeed.report import (
     find_results,
     interactive,
     load_records,
-    missing,
     style,
     tables,
     verdicts,
@@ -46,19 +44,12 @@ from gpufeed.report.sections import (
 )
 
 SCRIPTS = ("board.js", "wide.js")
+SAYING = (wording.count, wording.hundredths, wording.percent, wording.points, wording.ratio)  # filters
 # 'unsafe-eval' is for itables, which evaluates its column renderers; nothing may come over the network.
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' blob:; style-src 'unsafe-inline'; "
     "img-src data:; font-src data:"
 )
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure in the page, and what it shows in one sentence."""
-
-    svg: Markup
-    caption: str
 
 
 def page(found: find_results.Found, plan_info: Mapping) -> str:
@@ -80,7 +71,7 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
     # where ceilings are all there is, repeats that nobody measured are told in their section, not at the head
     alone = found.ceilings_alone
     environment = style.templates()
-    environment.filters["breakable"] = breakable
+    environment.filters |= {say.__name__: say for say in (breakable, *SAYING)}
     return environment.get_template("report.html.j2").render(
         policy=POLICY,
         css=style.part("report.css"),
@@ -90,7 +81,7 @@ def page(found: find_results.Found, plan_info: Mapping) -> str:
         machines=provenance.machine_rows(everything),
         counts=_counts(limits if alone else table) | {"ceilings": int((limits["status"] == "done").sum())},
         alone=alone,
-        missing=missing.told(part for part in found.missing if not (alone and part.kind == "records")),
+        missing=find_results.told(part for part in found.missing if not (alone and part.kind == "records")),
         all_cells=Markup(interactive.table(cells)) if len(cells) else "",
         gates=equivalence.rows(found.gates, everything),
         datasets=provenance.dataset_rows(table),
@@ -118,8 +109,7 @@ def _shown_experiments(found: find_results.Found, plan_info: Mapping, table: pd.
 
 
 def _counts(table: pd.DataFrame) -> dict[str, int]:
-    status = table["status"].value_counts().to_dict()
-    return {name: int(status.get(name, 0)) for name in ("done", "skipped", "failed", "damaged")}
+    return {name: int((table["status"] == name).sum()) for name in ("done", "skipped", "failed", "damaged")}
 
 
 def _section(name, plan_info, found, table, cells, steps) -> dict:
@@ -131,7 +121,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
     lengths_ = run_lengths.section(own_records)
     answers = [answer for answer in verdicts.answers(ours) if answer.compares or not lengths_]
     answers = [*cores.answers(ours), *answers]
-    impact_ = _impact(name, ours, plan.get("impact"))
+    impact_ = impact.section(ours, plan.get("impact"), name)
     changes = bool(impact_ and impact_["machines"])  # what they are worth is the answer where nothing else is
     return {
         "name": name,
@@ -161,7 +151,7 @@ def _section(name, plan_info, found, table, cells, steps) -> dict:
         "batches": _batch_tables(own_records, steps),
         "side_by_side": side_by_side.section(own_records, steps, plan.get("side_by_side", {}), name),
         "not_compared": side_by_side.NOTHING if plan.get("side_by_side") else "",
-        "builds": builds.table(found.builds, name, plan.get("builds", [])),
+        "builds": builds.section(found.builds, name, plan.get("builds", [])),
         "kernels": kernels.section(found.kernels, name, plan.get("kernels")),
         "models": confusion.section(found.evaluations, name, plan.get("models", [])),
         "inference": inference.section(found.inferences, name, plan.get("inference", [])),
@@ -193,22 +183,17 @@ CAPTIONS = {
     "workers": "Throughput against worker processes; a right-hand scale compares it with loading in the "
     "main process. Where the first batch of each epoch has much of the wait, a dotted line with hollow "
     "markers gives the rate without these batches.",
-    "impact": "What each change is worth: images per second after it over before, with the 95 % interval, "
-    "below six repeats the range. Right of the line is faster; grey is what is not shown to differ.",
     "learning": "Training loss by epoch and after the last one, and loss and accuracy on held-out images "
     "where they were asked for after each epoch: medians over repeats with their range.",
 }
 
 
-def _pictures(
-    name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame
-) -> list[Picture]:
+def _pictures(name: str, cells: pd.DataFrame, own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
     """The figures that have something to show."""
     epochs = load_records.read_epochs(own_records)
     drawn = {}
     if len(tables.pipelines(tables.measured(cells))):
-        drawn["throughput"] = [figures.throughput(cells)]
-        drawn["breakdown"] = [figures.breakdown(cells)]
+        drawn = {"throughput": [figures.throughput(cells)], "breakdown": [figures.breakdown(cells)]}
     if two := timeline.best_and_worst(cells, own_records, steps):
         drawn["timeline"] = [timeline.draw(two)]
     if figures.has_sweep(cells):
@@ -222,41 +207,21 @@ def _pictures(
             caption = f"{CAPTIONS[kind]} {found.get(kind, '')}".rstrip()
             if number:
                 caption = f"The same of other tasks ({number + 1} of {len(sheets)})."
-            svg = style.inline_svg(style.to_svg(figure), f"{name}-{kind}-{number}", caption)
-            pictures.append(Picture(Markup(svg), caption))
+            pictures.append(style.picture(figure, f"{name}-{kind}-{number}", caption))
     return pictures
-
-
-def _impact(name: str, cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
-    """The impact table with its figure; None if the experiment has none."""
-    found = impact.section(cells, plan)
-    drawn = [machine for machine in found["machines"] if machine["rows"]] if found else []
-    if drawn:
-        svg = style.to_svg(impact.factors(drawn))
-        caption = CAPTIONS["impact"]
-        found["pictures"] = [Picture(Markup(style.inline_svg(svg, f"{name}-impact", caption)), caption)]
-    return found
 
 
 def _batch_tables(own_records: pd.DataFrame, steps: pd.DataFrame) -> list[dict]:
     """A table batch by batch for each step-synchronised cell and machine, with its medians below."""
+    columns, found = list(tables.BATCH_COLUMNS.values()), []
     batches = tables.batches(own_records, steps)
-    found = []
-    columns = list(tables.BATCH_COLUMNS.values())
     for _, rows in batches.groupby(tables.IDENTITY, sort=False, dropna=False):
-        first = rows.iloc[0]
+        first, times = rows.iloc[0], rows[columns]
         workers = wording.plural(int(first["workers"]), "worker")
-        found.append(
-            {
-                "title": f"{first['loader']}, {workers}, {first['hardware']}",
-                "n": int(first["n_repeats"]),
-                "columns": columns,
-                "rows": [
-                    (int(row["batch"]), [f"{row[c]:.2f}" for c in columns]) for _, row in rows.iterrows()
-                ],
-                "median": [f"{rows[column].median():.2f}" for column in columns],
-            }
-        )
+        title = f"{first['loader']}, {workers}, {first['hardware']}"
+        found.append({"title": title, "n": int(first["n_repeats"]), "columns": columns})
+        found[-1]["rows"] = list(zip(rows["batch"], times.to_numpy(), strict=True))
+        found[-1]["median"] = times.median().tolist()
     return found
 
 
@@ -284,4 +249,4 @@ def _troubles(own_records: pd.DataFrame) -> list[dict]:
 def _missing(name: str, found: find_results.Found) -> dict | None:
     """What nobody has measured of an experiment, in short and one by one; None if there is nothing."""
     ours = [part for part in found.missing if part.experiment == name]
-    return {"told": missing.told(ours), "listed": missing.listed(ours)} if ours else None
+    return {"told": find_results.told(ours), "listed": find_results.listed(ours)} if ours else None

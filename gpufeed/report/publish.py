@@ -6,21 +6,52 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.file_writes import write_whole
-from gpufeed.report import figures, find_results, load_records, missing, page, style, tables, wording
-from gpufeed.report.sections import advice, timeline
-from gpufeed.report.sections import side_by_side as both
+from gpufeed.report import (
+    comparison,
+    comparison_text,
+    figures,
+    find_results,
+    load_records,
+    page,
+    style,
+    tables,
+    wording,
+)
+from gpufeed.report.sections import (
+    advice,
+    ceilings,
+    ceilings_rows,
+    confusion,
+    decoding,
+    decoding_tables,
+    inference,
+    inference_rows,
+    side_by_side,
+    timeline,
+)
 
 logger = logging.getLogger("gpufeed")
 Paths = Iterable[str | Path]
 SHOWN = 3  # files that a message names
 
 
+def write(made: Iterable[pd.DataFrame | Figure], outs: Paths) -> None:
+    """Write each table as CSV and each figure as SVG; a figure with nothing to show says so in a sentence."""
+    for one, out in zip(made, outs, strict=True):
+        table = isinstance(one, pd.DataFrame)
+        write_whole(out, one.to_csv(index=False, lineterminator="\n") if table else style.to_svg(one))
+
+
 def tabulate(
     record_paths: Paths, out_cells: str | Path, out_batches: str | Path, advice_paths: Paths = ()
 ) -> None:
-    """Writes the table of cells and the table batch by batch as CSV (columns: see `tables`).
+    """Writes the table of cells and the table batch by batch (columns: see `tables`).
 
     advice_paths: of the experiment's advice, whose predicted rates the cells have then.
     """
@@ -28,43 +59,72 @@ def tabulate(
     cells = tables.cells(table, steps)[tables.CELL_COLUMNS]
     for path in advice_paths:
         cells = advice.joined(cells, [path], Path(path).stem)
-    write_whole(out_cells, cells.to_csv(index=False, lineterminator="\n"))
-    write_whole(out_batches, tables.batches(table, steps).to_csv(index=False, lineterminator="\n"))
+    write((cells, tables.batches(table, steps)), (out_cells, out_batches))
 
 
-def plot(
-    record_paths: Paths,
-    out_throughput: str | Path,
-    out_breakdown: str | Path,
-    out_workers: str | Path,
-    out_timeline: str | Path,
-) -> None:
-    """Writes the four figures of an experiment as SVG; one with nothing to show says so in a sentence."""
+def plot(record_paths: Paths, *outs: str | Path) -> None:
+    """Writes the four figures of an experiment: throughput, breakdown, workers, timeline."""
     table, steps = _read(record_paths)
     cells = tables.cells(table, steps)
-    for path, draw in (
-        (out_throughput, figures.throughput),
-        (out_breakdown, figures.breakdown),
-        (out_workers, figures.workers),
-    ):
-        write_whole(path, style.to_svg(draw(cells)))
-    write_whole(out_timeline, style.to_svg(timeline.figure(cells, table, steps)))
+    drawn = [draw(cells) for draw in (figures.throughput, figures.breakdown, figures.workers)]
+    write([*drawn, timeline.figure(cells, table, steps)], outs)
 
 
-def side_by_side(
-    record_paths: Paths,
-    pair: Mapping[str, str],
-    out_table: str | Path,
-    out_phases: str | Path,
-    out_totals: str | Path,
-) -> list[str]:
-    """Write table and figures of two pipelines; return the comparison. pair: as side_by_side.means."""
-    return both.publish(*_read(record_paths), pair, out_table, out_phases, out_totals)
+def plot_side_by_side(record_paths: Paths, pair: Mapping[str, str], *outs: str | Path) -> list[str]:
+    """Write the means of two pipelines and the figures of phases and totals; return the comparison.
+
+    pair: as side_by_side.means.
+    """
+    table = side_by_side.means(*_read(record_paths), pair)
+    machines = [side_by_side.medians(rows) for rows in side_by_side.machines(table)]
+    write([table, *(draw(machines) for draw in side_by_side.BOTH)], outs)
+    return side_by_side.lines(table)
 
 
-def assemble(found: find_results.Found, plan_info: Mapping, out_html: str | Path) -> None:
-    """Writes the report on `found` (plan_info: see `page.page`)."""
-    write_whole(out_html, page.page(found, plan_info))
+def tabulate_sweep(paths: Paths, out: str | Path) -> None:
+    """Writes the table of decoders (decoding_tables.COLUMNS)."""
+    points, troubles = decoding_tables.read_sweeps(paths)
+    for trouble in troubles.itertuples():
+        logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
+    write([points], [out])
+
+
+def plot_sweep(paths: Paths, *outs: str | Path) -> None:
+    """Writes the figures of decoders: crossover and decoding."""
+    points, _ = decoding_tables.read_sweeps(paths)
+    write((decoding.draw_crossover(points), decoding.draw_decoding(points)), outs)
+
+
+def plot_ceilings(paths: Paths, *outs: str | Path) -> None:
+    """Writes the table and the figure of ceilings."""
+    found = [record.CEILINGS.read(path) for path in paths]
+    write((ceilings_rows.table(found), ceilings.draw_epochs(found)), outs)
+
+
+def plot_inference(paths: Paths, *outs: str | Path) -> None:
+    """Writes the table and the figure of models in use."""
+    paths = list(paths)
+    found = [record.INFERENCE.read(path) for path in paths]
+    write((inference_rows.table(paths), inference.draw(found)), outs)
+
+
+def plot_confusion(path: str | Path, out: str | Path) -> None:
+    """Writes the figure of one evaluation; without a matrix it says why in a sentence."""
+    write([confusion.draw(confusion.read(path))], [out])
+
+
+def compare(
+    records: Paths, baseline: Paths, names: tuple[str, str], out_csv: str | Path, out_markdown: str | Path
+) -> None:
+    """Writes the comparison of two sets of records: its rows (`comparison.COLUMNS`), and all it says.
+
+    A regression or a refused cell fails nothing: whoever wants an exit code runs `python -m gpufeed.compare`.
+    """
+    sides = (load_records.read_records(paths) for paths in (records, baseline))
+    found = comparison.compare(*sides, names)
+    logger.info(comparison_text.conclusion(found))
+    write([found.rows], [out_csv])
+    write_whole(out_markdown, comparison_text.markdown(found))
 
 
 def report(
@@ -76,13 +136,13 @@ def report(
     if not found.measured:
         reference = find_results.find_reference(results, experiments, plans)
         found = reference if reference.measured else found
-    assemble(found, plan_info, out_html)
+    write_whole(out_html, page.page(found, plan_info))
     if found.advice:
         cells = tables.cells(load_records.read_records(found.paths))
         for name in experiments:
             for line in advice.said(found.advice, name, cells):
                 print(line, flush=True)
-    records_n, said = len(found.paths), missing.told(found.missing)
+    records_n, said = len(found.paths), find_results.told(found.missing)
     logger.info("wrote %s from %d records; missing: %s", out_html, records_n, said)
     return found
 
@@ -94,7 +154,7 @@ def say_missing(found: find_results.Found, plan_info: Mapping) -> str:
         ours = [part for part in found.missing if part.experiment == name]
         if ours:
             command = page.command(plan_info, name)
-            lines.append(f"missing: {name}: {missing.told(ours)} (measure them: {command})")
+            lines.append(f"missing: {name}: {find_results.told(ours)} (measure them: {command})")
     return "\n".join(lines)
 
 

@@ -3,8 +3,9 @@
 import io
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import matplotlib as mpl
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -24,6 +26,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", "-.", ":")
 WIDTH_IN = 9.0
 TITLE_LETTERS = 72  # that fit beside each other above axes of a figure of that width
+# Whiskers of bars that have no look of their own.
+RANGE = {"fmt": "none", "ecolor": "black", "capsize": 2, "lw": 1, "zorder": 3}
+ABOVE = {"textcoords": "offset points", "ha": "center", "fontsize": 7}  # of a number above a mark
 
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
@@ -107,6 +112,12 @@ def title(text: str) -> str:
     return "\n".join(textwrap.fill(part, TITLE_LETTERS) for part in text.split("; "))
 
 
+def patches(looks: Iterable[tuple[str, str, str]]) -> list[Patch]:
+    """The legend of bars. looks: colour, hatch and name of each."""
+    with look():
+        return [Patch(facecolor=c, hatch=h, edgecolor="white", label=name) for c, h, name in looks]
+
+
 def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axes]]:
     """A figure of panels below each other, and these; heights, and `more` for what is around them, in inches.
 
@@ -114,6 +125,37 @@ def stack(heights: Sequence[float], more: float = 0.0) -> tuple[Figure, list[Axe
     """
     figure = Figure(figsize=(WIDTH_IN, sum(heights) + more), layout="constrained")
     return figure, list(figure.subplots(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
+
+
+def panels(
+    drawn: Sequence[Any],
+    draw: Callable[[Axes, Any], None],
+    height: Callable[[Any], float],
+    nothing: str = "",
+    more: float = 0.0,
+    legend: Mapping | None = None,
+) -> Figure:
+    """A panel for each of `drawn`, below each other; the sentence `nothing` where there is none.
+
+    draw: one panel. height: of one, in inches, `more` of what is around them. legend: handles and their
+    columns, above all.
+    """
+    if not drawn:
+        return sentence_figure(nothing)
+    with look():
+        figure, axes = stack([height(one) for one in drawn], more)
+        for axis, one in zip(axes, drawn, strict=True):
+            draw(axis, one)
+        if legend:
+            figure.legend(**legend, loc="outside upper left")
+    return figure
+
+
+def rows(axis: Axes, names: Sequence[str], room: float = 0.5) -> None:
+    """A line a row, from the top down, with these names; room: above the first and below the last."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 1 + room, -room)
+    axis.tick_params(axis="y", length=0)
 
 
 def whiskers(rows: pd.DataFrame) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -83,10 +83,7 @@ def taken(records: pd.DataFrame) -> dict[str, list[float]]:
 
     NaN where a record has no telemetry, as those of older versions, or no such number.
     """
-    return {
-        name: [float("nan" if found is None else found) for found in _each(records, part, name)]
-        for name, part in TAKEN.items()
-    }
+    return {name: pd.Series(_each(records, part, name), dtype=float).tolist() for name, part in TAKEN.items()}
 
 
 def accompanied(records: pd.DataFrame) -> list[bool]:
@@ -114,18 +111,9 @@ SETTINGS = [
     "devices", "nodes", "cores",
 ]  # fmt: skip
 MEASURES = [
-    "wait_share",
-    *PHASES,
-    "epoch_s",
-    "first_batch_s",
-    "setup_s",
-    "top1",
-    "peak_gpu_mib",
-    "peak_host_mib",
-    "fell_back_share",
-    *EPOCH_MEASURES,
-    *TAKEN,
-]
+    "wait_share", *PHASES, "epoch_s", "first_batch_s", "setup_s", "top1", "peak_gpu_mib", "peak_host_mib",
+    "fell_back_share", *EPOCH_MEASURES, *TAKEN,
+]  # fmt: skip
 THROUGHPUT = ["images_per_s", *(f"images_per_s_{name}" for name in ("min", "max", "ci95_low", "ci95_high"))]
 # What is known of a cell's ceiling: rate with range, repeats, and its time on the device.
 CEILING = [
@@ -138,6 +126,9 @@ CELL_COLUMNS = [
     "epoch_s_min", "epoch_s_max", "fell_back_to", "accompanied", "disturbed", "others_cpu_share_max",
     "measured_again", "commit", "variant",
 ]  # fmt: skip
+WHOLE = (
+    "workers", "prefetch_factor", "batch_size", "epochs", "step_limit", "cores", "n_repeats", "epoch_batches",
+)  # fmt: skip
 # What a row has beside the columns of a file.
 UNWRITTEN = ["repeats", "ceiling_repeats", "batch_size_asked", "images_from", "settings"]
 # Of each timed repeat, what a comparison needs (see `standing`); no column of a file.
@@ -153,12 +144,7 @@ SAME_TASK = [
     "experiment", "dataset", "augmented", "recipe", "model", "trainer", "precision", "batch_size",
     "synchronise", "overrides", "device", "devices", "nodes", "cores_asked", "hardware", "stack", "torch",
 ]  # fmt: skip
-BATCH_COLUMNS = {
-    "load_ms": "Load(ms)",
-    "transfer_ms": "Transfer(ms)",
-    "train_ms": "Train(ms)",
-    "total_ms": "Total(ms)",
-}
+BATCH_COLUMNS = {name: f"{name.removesuffix('_ms').title()}(ms)" for name in PHASES[:4]}
 
 
 def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -182,17 +168,7 @@ def cells(records: pd.DataFrame, steps: pd.DataFrame | None = None) -> pd.DataFr
     records = records.assign(**taken(records), accompanied=accompanied(records), disturbed=disturbed(records))
     groups = records.groupby(IDENTITY, dropna=False, sort=False)
     table = pd.DataFrame([_cell_row(rows) for _, rows in groups], columns=[*CELL_COLUMNS, *UNWRITTEN])
-    for column in (
-        "workers",
-        "prefetch_factor",
-        "batch_size",
-        "epochs",
-        "step_limit",
-        "cores",
-        "n_repeats",
-        "epoch_batches",
-    ):
-        table[column] = table[column].astype("Int64")
+    table = table.astype(dict.fromkeys(WHOLE, "Int64"))
     table["variant"] = ""
     for _, rows in table.groupby("experiment", sort=False):
         shared = shared_overrides(rows)
@@ -332,14 +308,16 @@ def measured(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def tasks(
-    cells: pd.DataFrame, which: Callable[[pd.DataFrame], pd.DataFrame] = measured
+    cells: pd.DataFrame,
+    which: Callable[[pd.DataFrame], pd.DataFrame] = measured,
+    same: Sequence[str] = SAME_TASK,
 ) -> Iterator[pd.DataFrame]:
     """The measured cells, task by task: rows of one DataFrame differ in their pipeline alone.
 
-    Free-running tasks come before step-synchronised ones: they are how one trains. which: `measured` or
-    `trained`.
+    Free-running tasks come before step-synchronised ones: they are how one trains. which: picks the cells, as
+    `measured` or `trained`. same: the columns that one task has in common.
     """
-    groups = [rows for _, rows in which(cells).groupby(SAME_TASK, dropna=False, sort=False)]
+    groups = [rows for _, rows in which(cells).groupby([*same], dropna=False, sort=False)]
     yield from sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch")
 
 

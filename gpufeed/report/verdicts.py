@@ -114,10 +114,9 @@ def images_from(ours: pd.DataFrame) -> str:
 def fell_back(ours: pd.DataFrame) -> str:
     """A sentence on pipelines whose decoder left images to others; empty if there is none."""
     bad = ours[pd.to_numeric(ours["fell_back_share"]) > 0].sort_values("fell_back_share", ascending=False)
+    told = bad[["fell_back_share", "label", "fell_back_to"]].itertuples(index=False)
     said = [
-        f"{wording.small_percent(row['fell_back_share'])} of the images of {row['label']} "
-        f"by {row['fell_back_to']}"
-        for _, row in bad.iterrows()
+        f"{wording.small_percent(share)} of the images of {name} by {other}" for share, name, other in told
     ]
     return f"Not decoded by the pipeline's own decoder were {wording.listing(said)}." if said else ""
 
@@ -145,15 +144,9 @@ def _disturbed(ours: pd.DataFrame) -> tuple[str, list[str]]:
 
 def accompanied(rows: pd.DataFrame) -> str:
     """A sentence on cells that did not have their GPU for themselves; empty if there is none."""
-    rows = rows.assign(label=wording.labels(rows))
-    bad = rows[rows["accompanied"] > 0]
-    if bad.empty:
-        return ""
-    said = [
-        f"{row['accompanied']} of {row['n_repeats']} repeats of {row['label']}" for _, row in bad.iterrows()
-    ]
-    return (
-        f"Another process was on the GPU in {wording.listing(said)}: if it computed there, move these "
+    said = _each_of(rows.assign(label=wording.labels(rows)), "accompanied")
+    return said and (
+        f"Another process was on the GPU in {said}: if it computed there, move these "
         "records away and measure them again."
     )
 
@@ -179,6 +172,11 @@ def _repeats_of(rows: pd.DataFrame, column: str) -> str:
     """`1 of 3 repeats of resident` and so on, for cells that have any by this column; empty if none has."""
     if len(rows) > 1 and (rows[column] == rows["n_repeats"]).all():
         return f"all {rows[column].sum()} repeats"
+    return _each_of(rows, column)
+
+
+def _each_of(rows: pd.DataFrame, column: str) -> str:
+    """The same, cell by cell."""
     found = rows[rows[column] > 0]
     said = [f"{row[column]} of {row['n_repeats']} repeats of {row['label']}" for _, row in found.iterrows()]
     return wording.listing(said) if said else ""
@@ -199,9 +197,8 @@ def _does_preparing_pay(ours: pd.DataFrame) -> tuple[str, list[str]]:
     host = ours[ours["loader"] != ON_DEVICE]
     best = host.iloc[0]
     first = f"{best['label']}, the highest median of those that load from the host: {speed(best)}"
-    sentences = [f"{first}, {to_ceiling(best)}."]
-    sentences += [_against_baseline(host, best), epoch_start(best), _side_stream(host), _on_device(ours)]
-    return _lead(host, best), sentences
+    sentences = [f"{first}, {to_ceiling(best)}.", _against_baseline(host, best), epoch_start(best)]
+    return _lead(host, best), [*sentences, _side_stream(host), _on_device(ours)]
 
 
 def _lead(ours: pd.DataFrame, best: pd.Series) -> str:
@@ -221,9 +218,8 @@ def _side_stream(host: pd.DataFrame) -> str:
     for _, pair in pairs.sort_values("workers").iterrows():
         how = standing(pair, {"repeats": pair["repeats_other"]}).how
         found.setdefault(how, set()).add(int(pair["workers"]))
-    said = [
-        f"{words} at {wording.listing(sorted(found[how]))}" for how, words in SIDES.items() if how in found
-    ]
+    told = ((words, sorted(found[how])) for how, words in SIDES.items() if how in found)
+    said = [f"{words} at {wording.listing(workers)}" for words, workers in told]
     return f"Against dataloader_workers with as many workers, all else equal, overlap is {'; '.join(said)}."
 
 
@@ -241,8 +237,8 @@ def _on_device(ours: pd.DataFrame) -> str:
     if resident.empty:
         return ""
     best = resident.iloc[0]
-    rate = f"{best['label']} runs at {speed(best)}"
-    return f"With all samples on the device beforehand, {rate}, {to_ceiling(best)}."
+    rate = f"{best['label']} runs at {speed(best)}, {to_ceiling(best)}"
+    return f"With all samples on the device beforehand, {rate}."
 
 
 def _what_is_fastest(ours: pd.DataFrame) -> tuple[str, list[str]]:
@@ -277,9 +273,12 @@ def short_ceiling(row: pd.Series) -> str:
 
 def speed(row: pd.Series) -> str:
     """A cell's rate with range and n."""
-    return wording.ranged(
-        row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"], int(row["n_repeats"])
-    )
+    return _ranged(row, "")
+
+
+def _ranged(row: pd.Series, of: str) -> str:
+    ends = (row[f"{of}images_per_s{end}"] for end in ("", "_min", "_max"))
+    return wording.ranged(*ends, int(row[f"{of}n_repeats"]))
 
 
 def to_ceiling(row: pd.Series) -> str:
@@ -288,11 +287,7 @@ def to_ceiling(row: pd.Series) -> str:
         if not pd.isna(row.get("au")):
             return f"with an AU of {row['au'] * 100:.1f} %"
         return "and how far that is from the compute-only ceiling is unknown, for no replay cell was measured"
-    bound = wording.ranged(
-        row["ceiling_images_per_s"], row["ceiling_images_per_s_min"], row["ceiling_images_per_s_max"],
-        int(row["ceiling_n_repeats"]),
-    )  # fmt: skip
-    ceiling, share = f"the compute-only ceiling (replay), {bound}", row["ceiling_share"]
+    ceiling, share = f"the compute-only ceiling (replay), {_ranged(row, 'ceiling_')}", row["ceiling_share"]
     again = "move the records of both away and run them again with nothing else on the machine"
     return {
         "below": f"{wording.percent(share)} of {ceiling}",
@@ -319,9 +314,8 @@ def epoch_start(row: pd.Series) -> str:
     )
     if pd.isna(row["within_epoch_images_per_s"]):
         return f"{sentence}."
-    return (
-        f"{sentence}; within an epoch it runs at {wording.count(row['within_epoch_images_per_s'])} images/s."
-    )
+    rate = wording.count(row["within_epoch_images_per_s"])
+    return f"{sentence}; within an epoch it runs at {rate} images/s."
 
 
 def shared_cores(cells: pd.DataFrame) -> str:

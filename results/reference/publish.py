@@ -13,7 +13,6 @@ import pandas as pd
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import publish
-from gpufeed.report.sections import ceilings, confusion, decoding, inference
 
 REFERENCE = Path("results/reference")
 # page -> the config that its command names, its experiments, and the repeats of which all are there
@@ -45,19 +44,19 @@ def parts(node: Path) -> None:
         if (table := folder / "side_by_side.csv").exists():
             pair = pd.read_csv(table).drop_duplicates("pipeline").set_index("pipeline")["cell_id"].to_dict()
             both = (drawn / f"side_by_side{kind}.svg" for kind in ("", "_totals"))
-            publish.side_by_side(sorted((node / "records" / name).glob("*/*.json")), pair, table, *both)
+            publish.plot_side_by_side(sorted((node / "records" / name).glob("*/*.json")), pair, table, *both)
         if (folder / "ceilings.csv").exists():
             found = sorted((node / "ceilings" / name).glob("*.json"))
-            ceilings.publish(found, folder / "ceilings.csv", drawn / "ceilings.svg")
+            publish.plot_ceilings(found, folder / "ceilings.csv", drawn / "ceilings.svg")
         if (folder / "decoders.csv").exists():
             found = sorted((node / "sweeps" / name).glob("*.json"))
-            decoding.tabulate(found, folder / "decoders.csv")
-            decoding.plot(found, drawn / "crossover.svg", drawn / "decoding.svg")
+            publish.tabulate_sweep(found, folder / "decoders.csv")
+            publish.plot_sweep(found, drawn / "crossover.svg", drawn / "decoding.svg")
         if (folder / "inference.csv").exists():
             found = sorted((node / "inference" / name).glob("*.json"))
-            inference.publish(found, folder / "inference.csv", drawn / "inference.svg")
+            publish.plot_inference(found, folder / "inference.csv", drawn / "inference.svg")
     for evaluation in sorted(node.glob("models/*/*/evaluation.json")):
-        confusion.plot(evaluation, evaluation.with_name("confusion.svg"))
+        publish.plot_confusion(evaluation, evaluation.with_name("confusion.svg"))
 
 
 def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repeats: int) -> None:

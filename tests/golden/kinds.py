@@ -51,11 +51,11 @@ def gates(folder: Path) -> dict[str, str]:
 
 def builds(folder: Path) -> dict[str, str]:
     """Return the build times of a machine; {} if it has none."""
-    found = gpufeed.build_table(sorted(folder.glob("builds/*/*.json")), "tensor_cache")
+    found = gpufeed.build_section(sorted(folder.glob("builds/*/*.json")), "tensor_cache")
     if found is None:
         return {}
     words = ("images", "cores", "seconds", "strips", "buffers")
-    rows = [row | {name: numbers(row[name]) for name in words} for row in map(asdict, found.rows)]
+    rows = [row | {name: numbers(row[name]) for name in words} for row in found["rows"]]
     return {"builds": csv(rows)}
 
 

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from tests.golden import kinds
-from tests.golden.the_one_place import report, tabulate, tabulate_decoders
+from tests.golden.the_one_place import report, tabulate, tabulate_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ def tables(scratch: Path) -> dict[str, str]:
         if len(batches.read_text().splitlines()) > 1:
             made[f"batches-{name}.csv"] = batches.read_text()
     for folder in sorted(DOCUMENTS.glob("*/sweeps/*")):
-        tabulate_decoders(sorted(folder.glob("*.json")), scratch / "decoders.csv")
+        tabulate_sweep(sorted(folder.glob("*.json")), scratch / "decoders.csv")
         made[f"decoders-{folder.parts[-3]}.csv"] = (scratch / "decoders.csv").read_text()
     return made | kinds.all_of(DOCUMENTS, ROOT / "config/config.yaml")
 

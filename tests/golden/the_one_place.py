@@ -4,13 +4,12 @@ from gpufeed.core.cells import Cell, cell_id
 from gpufeed.core.record import CEILINGS
 from gpufeed.report.comparison import compare
 from gpufeed.report.load_records import read_records, read_steps
-from gpufeed.report.publish import report, tabulate
-from gpufeed.report.sections.builds import table as build_table
+from gpufeed.report.publish import report, tabulate, tabulate_sweep
+from gpufeed.report.sections.builds import section as build_section
 from gpufeed.report.sections.ceilings_rows import groups as ceilings_groups
 from gpufeed.report.sections.ceilings_rows import limits as ceilings_limits
 from gpufeed.report.sections.ceilings_rows import parts as ceilings_parts
 from gpufeed.report.sections.ceilings_rows import table as ceilings_table
-from gpufeed.report.sections.decoding import tabulate as tabulate_decoders
 from gpufeed.report.sections.equivalence import rows as gate_rows
 from gpufeed.report.sections.inference_rows import table as inference_table
 from gpufeed.report.sections.kernels import section as kernel_section
@@ -21,7 +20,7 @@ read_ceilings = CEILINGS.read
 __all__ = [
     "TOTALS",
     "Cell",
-    "build_table",
+    "build_section",
     "ceilings_groups",
     "ceilings_limits",
     "ceilings_parts",
@@ -38,5 +37,5 @@ __all__ = [
     "report",
     "saved",
     "tabulate",
-    "tabulate_decoders",
+    "tabulate_sweep",
 ]

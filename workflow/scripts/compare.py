@@ -4,10 +4,10 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.comparison_text import write_comparison
+    from gpufeed.report import publish
 
     given, out = job.input, job.output
-    write_comparison(given.records, given.baseline, job.params.names, out.table, out.markdown)
+    publish.compare(given.records, given.baseline, job.params.names, out.table, out.markdown)
 
 
 if __name__ == "__main__":

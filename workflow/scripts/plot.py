@@ -6,8 +6,8 @@ from gpufeed.job import Job, run
 def work(job: Job) -> None:
     from gpufeed.report.publish import plot
 
-    drawn = job.output
-    plot(job.input.records, drawn.throughput, drawn.breakdown, drawn.workers, drawn.timeline)
+    out = job.output
+    plot(job.input.records, out.throughput, out.breakdown, out.workers, out.timeline)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.ceilings import publish
+    from gpufeed.report.publish import plot_ceilings
 
-    publish(job.input, job.output.table, job.output.figure)
+    plot_ceilings(job.input, job.output.table, job.output.figure)
 
 
 if __name__ == "__main__":

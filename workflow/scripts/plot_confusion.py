@@ -4,9 +4,9 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.confusion import plot
+    from gpufeed.report.publish import plot_confusion
 
-    plot(job.input[0], job.output.confusion)
+    plot_confusion(job.input[0], job.output.confusion)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.inference import publish
+    from gpufeed.report.publish import plot_inference
 
-    publish(job.input, job.output.table, job.output.figure)
+    plot_inference(job.input, job.output.table, job.output.figure)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.publish import side_by_side
+    from gpufeed.report.publish import plot_side_by_side
 
     out = job.output
-    for line in side_by_side(job.input.records, job.params.pair, out.table, out.phases, out.totals):
+    for line in plot_side_by_side(job.input.records, job.params.pair, out.table, out.phases, out.totals):
         print(line, flush=True)
 
 

@@ -4,9 +4,9 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.decoding import plot
+    from gpufeed.report.publish import plot_sweep
 
-    plot(job.input, job.output.crossover, job.output.decoding)
+    plot_sweep(job.input, job.output.crossover, job.output.decoding)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from gpufeed.job import Job, run
 
 
 def work(job: Job) -> None:
-    from gpufeed.report.sections.decoding import tabulate
+    from gpufeed.report.publish import tabulate_sweep
 
-    tabulate(job.input, job.output.decoders)
+    tabulate_sweep(job.input, job.output.decoders)
 
 
 if __name__ == "__main__":

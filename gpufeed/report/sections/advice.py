@@ -7,10 +7,9 @@ import pandas as pd
 
 from gpufeed.advice.ranking import read_advice
 from gpufeed.advice.words import BOUNDS, lines
-from gpufeed.report import downloads, wording
+from gpufeed.report import downloads
 
 PREDICTED = ["predicted_images_per_s", "predicted_images_per_s_low", "predicted_images_per_s_high"]
-UNKNOWN = "-"
 
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
@@ -33,7 +32,8 @@ def section(paths: Iterable[str | Path], experiment: str, cells: pd.DataFrame) -
         return None
     measured = rates(cells)
     shown = [one for one in found["candidates"] if one["images_per_s"] is not None]
-    rows = [row(one, measured.get(one["cell_id"])) for one in shown]
+    more = ({"bound": BOUNDS[one["bound"]], "measured": measured.get(one["cell_id"])} for one in shown)
+    rows = [one | beside for one, beside in zip(shown, more, strict=True)]
     answer, *rest = lines(found, measured)
     return {
         "headline": " ".join([answer, *rest[:1]]),
@@ -53,19 +53,6 @@ def rates(cells: pd.DataFrame) -> dict[str, float]:
     """Cell -> measured images a second, the median over machines."""
     timed = cells[cells["images_per_s"].notna()]
     return timed.groupby("cell_id")["images_per_s"].median().to_dict()
-
-
-def row(candidate: dict, found: float | None) -> dict:
-    """One line of the table, in words."""
-    rate = candidate["images_per_s"]
-    return {
-        "change": candidate["change"] or "what you do today",
-        "predicted": wording.count(rate["median"]),
-        "interval": f"{wording.count(rate['low'])} to {wording.count(rate['high'])}",
-        "bound": BOUNDS[candidate["bound"]],
-        "measured": UNKNOWN if found is None else wording.count(found),
-        "off": UNKNOWN if found is None else f"{(rate['median'] / found - 1) * 100:+.1f} %",
-    }
 
 
 def files(candidates: list[dict], measured: dict[str, float], experiment: str) -> list:

@@ -6,21 +6,20 @@ One figure shows where a steady epoch of each cell goes, the other how fast each
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from gpufeed.advice import paste
 from gpufeed.benchmarks.ceilings.shares import END
 from gpufeed.core import record
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import downloads, style, wording
 from gpufeed.report.comparison_text import piped
-from gpufeed.report.load_records import machine_of, read_documents
+from gpufeed.report.load_records import Documents, machine_of, read_documents
 from gpufeed.report.sections import ceilings_rows, ceilings_verdict
 from gpufeed.report.sections.ceilings_rows import LIMITS, SIDES, groups, limits, parts, table
 from gpufeed.report.tables import CELL_COLUMNS
@@ -31,9 +30,12 @@ COLUMNS = ("Loader", "AU", "Wait", "Growth", "End to end", "Compute only", "Inpu
 
 def joined(cells: pd.DataFrame, paths: Iterable[str | Path], experiment: str) -> pd.DataFrame:
     """The table of an experiment's cells with LIMITS, empty where no ceilings were measured."""
-    read, _ = read_documents(paths, experiment, record.CEILINGS.read)
-    found = limits(read.values())
+    found = limits(documents_of(paths, experiment).by_unit.values())
     return cells.merge(found, on=[name for name in found.columns if name not in LIMITS], how="left")
+
+
+def documents_of(paths: Iterable[str | Path], experiment: str, planned: Sequence[str] = ()) -> Documents:
+    return read_documents("ceilings", paths, experiment, record.CEILINGS.read, planned)
 
 
 def whole(cells: pd.DataFrame) -> pd.DataFrame:
@@ -44,11 +46,7 @@ def whole(cells: pd.DataFrame) -> pd.DataFrame:
 
 def measured(paths: Iterable[str | Path], experiments: Iterable[str]) -> pd.DataFrame:
     """A row a document of ceilings: dataset, loader, status, when it was finished and on what machine."""
-    read = [
-        found
-        for name in experiments
-        for found in read_documents(paths, name, record.CEILINGS.read)[0].values()
-    ]
+    read = [found for name in experiments for found in documents_of(paths, name).by_unit.values()]
     rows = [
         {
             **{name: found["cell"][name] for name in ("dataset", "loader")},
@@ -67,14 +65,11 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: documents of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose ceilings
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.CEILINGS.read)
-    if not (read or troubles or planned):
+    documents = documents_of(paths, experiment, planned)
+    if not documents:
         return None
-    there = {*read, *(trouble["who"] for trouble in troubles)}
-    measurements = list(read.values())
-    for cell, found in read.items():
-        if found["status"] != "done":
-            troubles.append({"status": found["status"], "who": cell, "sentence": found["sentence"]})
+    measurements = list(documents.by_unit.values())
+    documents.tell_unfinished()
     grouped, pictures = groups(measurements), []
     if grouped:
         pictures = [
@@ -85,16 +80,9 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
         "tasks": [task(title, rows) for title, rows in grouped.items()],
         "pictures": pictures,
         "downloads": downloads.links(f"{experiment}-ceilings", table(measurements)),
-        "troubles": troubles,
-        "missing": [cell for cell in planned if cell not in there],
+        "troubles": documents.troubles,
+        "missing": documents.missing,
     }
-
-
-def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
-    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    measurements = [record.CEILINGS.read(path) for path in paths]
-    write_whole(out_table, table(measurements).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(draw_epochs(measurements)))
 
 
 def task(title: str, rows: Sequence[tuple[str, Mapping]]) -> dict:
@@ -246,52 +234,51 @@ EPOCHS_CAPTION = (
 
 def draw_epochs(measurements: Sequence[Mapping]) -> Figure:
     """Draw where a steady epoch of each pipeline goes: a panel a task, of those that are done."""
-    drawn = groups(measurements)
-    if not drawn:
-        return style.sentence_figure(NOTHING)
-    heights = [BARS_HEAD_IN + BAR_IN * len(rows) for rows in drawn.values()]
-    with style.look():
-        figure, axes = style.stack(heights, more=0.7)
-        seen = set()
-        for axis, (name, rows) in zip(axes, drawn.items(), strict=True):
-            seen |= _epochs_panel(axis, rows)
-            axis.set_title(style.title(name))
-        figure.legend(handles=_legend(seen), loc="outside upper left", ncols=3)
-    return figure
+    tasks = groups(measurements).items()
+    drawn = [Bars(title, rows, [parts(found) for _, found in rows]) for title, rows in tasks]
+    seen = {name for bars in drawn for name in bars.visible}
+    looks = [look for name, look in LOOKS.items() if name in seen]
+    legend = {"handles": style.patches(looks), "ncols": 3}
+    return style.panels(drawn, _epochs_panel, lambda bars: bars.inches, NOTHING, 0.7, legend)
 
 
-def _epochs_panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> set[str]:
-    """Draws the bars and returns the parts that they have."""
-    split = [parts(found) for _, found in rows]
-    longest, seen = max(sum(part.values()) for part in split), set()
-    for y, (found, seconds) in enumerate(zip((found for _, found in rows), split, strict=True)):
+class Bars(NamedTuple):
+    """The panel of a task. split: the parts of each bar."""
+
+    title: str
+    rows: Sequence[tuple[str, Mapping]]
+    split: list[dict[str, float]]
+
+    @property
+    def longest(self) -> float:
+        return max(sum(part.values()) for part in self.split)
+
+    @property
+    def visible(self) -> set[str]:
+        return {name for part in self.split for name in part if part[name] > VISIBLE * self.longest}
+
+    @property
+    def inches(self) -> float:
+        return BARS_HEAD_IN + BAR_IN * len(self.rows)
+
+
+def _epochs_panel(axis: Axes, bars: Bars) -> None:
+    for y, ((_, found), seconds) in enumerate(zip(bars.rows, bars.split, strict=True)):
         left = 0.0
         for name, (colour, hatch, _) in LOOKS.items():
             if seconds[name] > 0:
                 bar = {"color": colour, "hatch": hatch, "edgecolor": "white", "lw": 0.6, "zorder": 2}
                 axis.barh(y, seconds[name], left=left, height=0.66, **bar)
                 left += seconds[name]
-            if seconds[name] > VISIBLE * longest:
-                seen.add(name)
         share = found["shares"]["au"]["median"]
         words = f"AU {wording.tenths(share)}, {ceilings_verdict.of(found).kind}"
-        axis.text(left + 0.01 * longest, y, words, va="center", fontsize=9)
-    axis.set_yticks(range(len(rows)), [name for name, _ in rows])
-    spare = max(0, FEWEST_ROWS - len(rows)) / 2
-    axis.set_ylim(len(rows) - 0.5 + spare, -0.5 - spare)
-    axis.set_xlim(0, longest * BARS_ROOM)
-    axis.tick_params(axis="y", length=0)
+        axis.text(left + 0.01 * bars.longest, y, words, va="center", fontsize=9)
+    spare = max(0, FEWEST_ROWS - len(bars.rows)) / 2
+    style.rows(axis, [name for name, _ in bars.rows], room=0.5 + spare)
+    axis.set_xlim(0, bars.longest * BARS_ROOM)
     axis.set_xlabel("seconds of an epoch, mean over the pairs")
     axis.grid(axis="x", color="#E4E4E4", zorder=0)
-    return seen
-
-
-def _legend(seen: set[str]) -> list[Patch]:
-    return [
-        Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=label)
-        for name, (colour, hatch, label) in LOOKS.items()
-        if name in seen
-    ]
+    axis.set_title(style.title(bars.title))
 
 
 AXES_IN, AXES_HEAD_IN, NAME_IN = 3.0, 0.9, 0.2
@@ -310,18 +297,16 @@ def draw_speeds(measurements: Sequence[Mapping]) -> Figure:
     """Draw images/s against AU: a panel a task, of those with several pipelines if there are any."""
     drawn = groups(measurements)
     drawn = {title: rows for title, rows in drawn.items() if len(rows) > 1} or drawn
-    if not drawn:
-        return style.sentence_figure(NOTHING)
-    heights = [AXES_HEAD_IN + max(AXES_IN, NAME_IN * len(rows)) for rows in drawn.values()]
-    with style.look():
-        figure, axes = style.stack(heights)
-        for axis, (title, rows) in zip(axes, drawn.items(), strict=True):
-            _speeds_panel(axis, rows)
-            axis.set_title(style.title(title))
-    return figure
+    return style.panels(list(drawn.items()), _speeds_panel, _speeds_height, NOTHING)
 
 
-def _speeds_panel(axis: Axes, rows: Sequence[tuple[str, Mapping]]) -> None:
+def _speeds_height(task: tuple[str, Sequence]) -> float:
+    return AXES_HEAD_IN + max(AXES_IN, NAME_IN * len(task[1]))
+
+
+def _speeds_panel(axis: Axes, task: tuple[str, Sequence[tuple[str, Mapping]]]) -> None:
+    title, rows = task
+    axis.set_title(style.title(title))
     for number, (name, found) in enumerate(rows):
         au, rate = found["shares"]["au"], found["images_per_s"][END]
         axis.errorbar(

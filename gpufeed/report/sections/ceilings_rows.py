@@ -8,27 +8,16 @@ import pandas as pd
 from gpufeed.benchmarks.ceilings.shares import ALONE, END, epoch_parts
 from gpufeed.core.plan_ceilings import DECODE, FETCH, TRANSFER
 from gpufeed.report import wording
-from gpufeed.report.load_records import graphs_of, workers_of
+from gpufeed.report.load_records import graphs_of, machine_of, workers_of
 from gpufeed.report.sections import ceilings_verdict
 from gpufeed.report.sections.inference_rows import machine
 
 SIDES = (END, ALONE, "input_only")
 ENDS = ("median", "ci95_low", "ci95_high")
 HEAD = (
-    "experiment",
-    "cell_id",
-    "loader",
-    "workers",
-    "augment",
-    "model",
-    "dataset",
-    "batch_size",
-    "machine",
-    "gpu_uuid",
-    "commit",
-    "status",
-    "sentence",
-)
+    "experiment", "cell_id", "loader", "workers", "augment", "model", "dataset", "batch_size", "machine",
+    "gpu_uuid", "commit", "status", "sentence",
+)  # fmt: skip
 IN_WAIT = (DECODE, TRANSFER)  # stages that a warm epoch waits for
 
 
@@ -110,22 +99,12 @@ def limits(measurements: Iterable[Mapping]) -> pd.DataFrame:
     rows = []
     for found in measurements:
         if found["status"] == "done":
-            au, environment = found["shares"]["au"], found["environment"]
-            on_gpu = environment["gpu"] and found["resolved"]["device"] == "cuda"
-            rows.append(
-                {
-                    "cell_id": found["cell_id"],
-                    "hardware": environment["gpu"]["name"] if on_gpu else environment["cpu"],
-                    "stack": environment["stack"],
-                    "torch": environment["versions"].get("torch", "unknown"),
-                    "batch_size": batch_size(found),
-                    "au": au["median"],
-                    "au_ci95_low": au["ci95_low"],
-                    "au_ci95_high": au["ci95_high"],
-                    "au_pairs": au["n"],
-                    "limited_by": ceilings_verdict.of(found).kind,
-                }
-            )
+            au = found["shares"]["au"]
+            machine = machine_of(found["cell"], found["resolved"], found["environment"])
+            names = {"cell_id": found["cell_id"], "batch_size": batch_size(found)}
+            names |= {name: machine[name] for name in ("hardware", "stack", "torch")}
+            values = (au["median"], au["ci95_low"], au["ci95_high"], au["n"], ceilings_verdict.of(found).kind)
+            rows.append(names | dict(zip(LIMITS, values, strict=True)))
     keys = ["cell_id", "hardware", "stack", "torch", "batch_size"]
     table = pd.DataFrame(rows, columns=[*keys, *LIMITS]).drop_duplicates(keys)
     return table.astype(dict.fromkeys(LIMITS[:3], float))

@@ -14,13 +14,8 @@ from gpufeed.report import wording
 from gpufeed.report.load_records import workers_of
 from gpufeed.system.statistics import BUSY, ENOUGH_FOR_INTERVAL, FAR, FEW_PERCENT, MATTERS
 
-COMPUTE, INPUT, START, BALANCED, OPEN = (
-    "compute-bound",
-    "input-bound",
-    "start-up-bound",
-    "balanced",
-    "no verdict",
-)
+COMPUTE, INPUT, START = "compute-bound", "input-bound", "start-up-bound"
+BALANCED, OPEN = "balanced", "no verdict"
 FED = 1 / MATTERS  # an AU from which on all that input costs is nobody's reason to change anything
 LOST = 0.9  # an AU below which the input is what to work on
 HALF = 0.5  # of the wait: what a stage must have to be named as its cause

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm
@@ -17,9 +18,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from gpufeed.core.document import MAKE_AGAIN
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.record import EVALUATION
 from gpufeed.report import style, wording
+from gpufeed.report.load_records import read_documents
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,9 @@ def read(path: str | Path) -> dict[str, Any]:
     classes = len(found["classes"])
     lengths = [len(row) for row in found["confusion"]]
     if lengths != [classes] * classes or (found["status"] == "done" and not classes):
-        raise GpufeedError(
-            f"{path}: a matrix of {len(lengths)} rows for {classes} classes",
-            "a row and a column a class",
-            MAKE_AGAIN,
-        )
+        wrong = f"{path}: a matrix of {len(lengths)} rows for {classes} classes"
+        raise GpufeedError(wrong, "a row and a column a class", MAKE_AGAIN)
     return found
-
-
-def plot(path: str | Path, out: str | Path) -> None:
-    """Writes the figure of one evaluation as SVG; without a matrix it says why in a sentence."""
-    write_whole(out, style.to_svg(draw(read(path))))
 
 
 def draw(found: Mapping) -> Figure:
@@ -77,10 +70,9 @@ def confused(matrix: np.ndarray, classes: Sequence[str]) -> list[Pair]:
     rows, columns = np.nonzero(wrong)
     order = np.argsort(-wrong[rows, columns], kind="stable")
     of = matrix.sum(axis=1)
-    return [
-        Pair(classes[row], classes[column], int(matrix[row, column]), int(of[row]))
-        for row, column in zip(rows[order], columns[order], strict=True)
-    ]
+    ordered = zip(rows[order], columns[order], strict=True)
+    counted = ((row, column, int(matrix[row, column]), int(of[row])) for row, column in ordered)
+    return [Pair(classes[row], classes[column], *counts) for row, column, *counts in counted]
 
 
 def title(found: Mapping) -> str:
@@ -88,9 +80,7 @@ def title(found: Mapping) -> str:
     cell = found["cell"]
     parts = [
         f"{cell['model']} on {cell['dataset']}",
-        f"trainer {cell['trainer']}",
-        f"loader {cell['loader']}",
-        f"augment {cell['augment']}",
+        *(f"{name} {cell[name]}" for name in ("trainer", "loader", "augment")),
         found["trained"]["precision"] if found["trained"] else cell["precision"],
         f"batch {cell['batch_size']}",
     ]
@@ -108,16 +98,12 @@ def sentences(found: Mapping) -> list[str]:
     known = [(share, name) for share, name in zip(found["recall"], classes, strict=True) if share is not None]
     (low, worst), (high, best) = min(known), max(known)
     if high > low:
-        said.append(
-            f"Recognised best is {best} ({wording.percent(high)} of its images), least {worst} "
-            f"({wording.percent(low)})."
-        )
+        most = f"{best} ({wording.percent(high)} of its images)"
+        said.append(f"Recognised best is {most}, least {worst} ({wording.percent(low)}).")
     pairs = confused(matrix, classes)[:NAMED]
     if not pairs:
         return [*said, "No class is taken for another one."]
-    named = [
-        f"{pair.true} taken for {pair.predicted} ({pair.count:,} of {pair.of:,} images)" for pair in pairs
-    ]
+    named = [f"{one.true} taken for {one.predicted} ({one.count:,} of {one.of:,} images)" for one in pairs]
     return [*said, f"Confused most often: {wording.listing(named)}."]
 
 
@@ -127,25 +113,20 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: evaluations of all experiments, <experiment>/<cell>/evaluation.json. planned: ids of the cells
     whose models are to be kept.
     """
-    ours = [path for path in map(Path, paths) if path.parent.parent.name == experiment]
-    if not ours and not planned:
+    documents = read_documents("evaluations", paths, experiment, with_model, planned)
+    if not documents:
         return None
-    models, troubles = [], []
-    for path in ours:
-        cell = path.parent.name
-        try:
-            found = read(path)
-            shown = model(found, path) if found["status"] == "done" else None
-        except GpufeedError as error:
-            troubles.append({"status": "damaged", "cell": cell, "sentence": error.found.splitlines()[0]})
-            continue
-        if found["status"] != "done":
-            troubles.append({"status": found["status"], "cell": cell, "sentence": found["sentence"]})
-            continue
-        models.append(shown)
-    there = {path.parent.name for path in ours}
-    missing = [cell for cell in planned if cell not in there]
-    return {"models": models, "troubles": troubles, "missing": missing}
+    documents.tell_unfinished()
+    for one in documents.troubles:
+        one["who"] = Markup("<code>{}</code>").format(one["who"])
+    models = [found["model"] for _, found in documents.found if found["model"]]
+    return {"models": models, "troubles": documents.troubles, "missing": documents.missing}
+
+
+def with_model(path: Path) -> dict[str, Any]:
+    """An evaluation, and as `model` what the template shows of one that is done."""
+    found = read(path)
+    return {**found, "model": model(found, path) if found["status"] == "done" else None}
 
 
 def model(found: Mapping, path: Path) -> dict:
@@ -176,20 +157,15 @@ def predictions(path: Path) -> list[dict]:
         with path.open(newline="", encoding="utf-8", errors="replace") as file:
             return [prediction(row) for row in islice(csv.DictReader(file), PREDICTED)]
     except (csv.Error, KeyError, TypeError, ValueError) as error:
-        raise GpufeedError(
-            f"{path}: damaged ({type(error).__name__}: {error})", "a CSV of the rule predict", MAKE_AGAIN
-        ) from error
+        wrong = f"{path}: damaged ({type(error).__name__}: {error})"
+        raise GpufeedError(wrong, "a CSV of the rule predict", MAKE_AGAIN) from error
 
 
 def prediction(row: Mapping[str, str]) -> dict:
     """Convert one row of such a CSV."""
     pairs = [(row.get(f"class_{place}"), row.get(f"probability_{place}")) for place in range(1, BEST + 1)]
     classes = [(name, wording.percent(float(share))) for name, share in pairs if name]
-    return {
-        "file": "/".join(Path(row["file"]).parts[-2:]),
-        "classes": classes,
-        "reason": row["reason"],
-    }
+    return {"file": "/".join(Path(row["file"]).parts[-2:]), "classes": classes, "reason": row["reason"]}
 
 
 MATRIX_IN, BAR_IN = 6.4, 0.24  # height of the matrix with its names, and of one bar
@@ -200,7 +176,10 @@ TITLE_WIDTH = 120  # letters of a line
 LONGEST = 18  # letters of a name
 NORM = PowerNorm(0.5, vmin=0, vmax=1)  # a share of 1 % has a tenth of the scale
 COLOURS = colormaps["Blues"].with_extremes(bad="#C8C8C8")
-WHITE, BLACK = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0)
+WHITE, BLACK = "white", "black"
+# The luminance from which black has the higher contrast. Source: WCAG 2.2, contrast ratio: white has
+# 1.05 / (L + 0.05), black (L + 0.05) / 0.05.
+EQUAL = (1.05 * 0.05) ** 0.5 - 0.05
 
 
 def matrix_figure(matrix: np.ndarray, classes: Sequence[str], pairs: Sequence[Pair], title: str) -> Figure:
@@ -230,9 +209,8 @@ def draw_matrix(axis: Axes, matrix: np.ndarray, classes: Sequence[str]) -> None:
         axis.set(xlabel="predicted class, by its number", ylabel="true class, by its number")
     if len(classes) <= MOST_COUNTS:
         write_counts(axis, matrix, shares)
-    bar = axis.figure.colorbar(
-        image, ax=axis, shrink=0.8, ticks=[0, 0.01, 0.05, 0.1, 0.25, 0.5, 1], format=PercentFormatter(1)
-    )
+    ticks = [0, 0.01, 0.05, 0.1, 0.25, 0.5, 1]
+    bar = axis.figure.colorbar(image, ax=axis, shrink=0.8, ticks=ticks, format=PercentFormatter(1))
     bar.set_label("share of the images of the true class")
 
 
@@ -246,20 +224,16 @@ def name_classes(axis: Axes, classes: Sequence[str]) -> None:
 
 def write_counts(axis: Axes, matrix: np.ndarray, shares: np.ma.MaskedArray) -> None:
     """The count of each field that is not empty, in black or white, whichever stands out."""
-    size = 8 if len(matrix) <= 12 else 6
+    look = {"ha": "center", "va": "center", "fontsize": 8 if len(matrix) <= 12 else 6}
     for row, column in np.argwhere(matrix):
         background = COLOURS(NORM(shares[row, column]))
-        colour = ink(background[:3])
-        axis.text(
-            column, row, str(matrix[row, column]), ha="center", va="center", fontsize=size, color=colour
-        )
+        axis.text(column, row, str(matrix[row, column]), color=ink(background[:3]), **look)
 
 
 def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     """The pairs confused most often, as bars with their counts."""
-    names = [
-        f"{shortened(pair.true, LONGEST)} taken for {shortened(pair.predicted, LONGEST)}" for pair in pairs
-    ]
+    both = ((shortened(name, LONGEST) for name in (pair.true, pair.predicted)) for pair in pairs)
+    names = [" taken for ".join(names) for names in both]
     counts = [pair.count for pair in pairs]
     axis.barh(range(len(pairs)), counts, color=style.BLUE, height=0.7)
     axis.set_yticks(range(len(pairs)), names, fontsize=9)
@@ -273,15 +247,9 @@ def draw_pairs(axis: Axes, pairs: Sequence[Pair]) -> None:
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:,.0f}"))
 
 
-def ink(background: Sequence[float]) -> tuple[float, ...]:
+def ink(background: Sequence[float]) -> str:
     """Black or white, whichever has the higher contrast with an RGB colour in 0..1."""
-    return max((WHITE, BLACK), key=lambda colour: contrast(background, colour))
-
-
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
-    """The contrast ratio of two RGB colours in 0..1, from 1 to 21. Source: WCAG 2.2, contrast ratio."""
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
+    return WHITE if luminance(background) < EQUAL else BLACK
 
 
 def luminance(colour: Sequence[float]) -> float:

@@ -202,28 +202,23 @@ def field(row: pd.Series | None) -> tuple[str, str]:
 def draw(cells: pd.DataFrame) -> Figure:
     """AU over cores, a panel a model; a sentence where cores were not varied."""
     panels = measured(cells)
-    if not panels:
-        return style.sentence_figure("Nothing to draw: no model was measured on several numbers of cores.")
-    names = {name: number for number, name in enumerate(sorted({*pd.concat(panels)["loader_name"]}))}
-    heights = [HEAD_IN + max(AXES_IN, NAME_IN * (1 + panel["loader_name"].nunique())) for panel in panels]
-    with style.look():
-        figure, axes = style.stack(heights)
-        for axis, panel in zip(axes, panels, strict=True):
-            _panel(axis, panel, names)
-            axis.set_title(style.title(f"{title(panel)}; {wording.machine(panel)}"))
-    return figure
+    nothing = "Nothing to draw: no model was measured on several numbers of cores."
+    names = sorted({name for panel in panels for name in panel["loader_name"]})
+    return style.panels(panels, lambda axis, panel: _panel(axis, panel, names), _height, nothing)
 
 
-def _panel(axis: Axes, panel: pd.DataFrame, names: dict[str, int]) -> None:
+def _height(panel: pd.DataFrame) -> float:
+    return HEAD_IN + max(AXES_IN, NAME_IN * (1 + panel["loader_name"].nunique()))
+
+
+def _panel(axis: Axes, panel: pd.DataFrame, names: list[str]) -> None:
+    axis.set_title(style.title(f"{title(panel)}; {wording.machine(panel)}"))
     cores = sorted(panel["cores_asked"].astype(int).unique())
     top = max(1.05, panel["high"].max() * 1.02)
     ends = []
     for name, line in panel.groupby("loader_name"):
-        look, x, y = (
-            style.line(names[name]),
-            line["cores_asked"].to_numpy(float),
-            line["of_replay"].to_numpy(float),
-        )
+        look = style.line(names.index(name))
+        x, y = (line[column].to_numpy(float) for column in ("cores_asked", "of_replay"))
         reach = [line["of_replay"] - line["low"], line["high"] - line["of_replay"]]
         axis.errorbar(x, y, yerr=reach, capsize=3, lw=1.6, ms=6, **look)
         ends.append((x[-1], y[-1], str(name), look["color"]))

@@ -12,6 +12,8 @@ import pandas as pd
 from gpufeed.report.sections import decoding_tables
 from gpufeed.report.wording import count, listing, plural, ratio
 
+KINDS = ("gpu", "cpu", decoding_tables.STRIPS, decoding_tables.STRIPS_CPU)
+
 
 @dataclass(frozen=True)
 class Rate:
@@ -89,28 +91,26 @@ def sizes(points: pd.DataFrame) -> list[Size]:
     rows = rows[(rows["cache"] == "warm") & rows["main"].astype(bool)]
     found = []
     for (side, dataset), ours in rows.groupby(["side", "dataset"], sort=True):
-        of = {
-            kind: ours[ours["kind"] == kind]
-            for kind in ("gpu", "cpu", decoding_tables.STRIPS, decoding_tables.STRIPS_CPU)
-        }
-        strips = of[decoding_tables.STRIPS]
+        gpu, cpu, strips, strips_cpu = (ours[ours["kind"] == kind] for kind in KINDS)
         on_gpu = bool((strips["device"] == "cuda").any())
         most = int(strips["cores"].max()) if len(strips) else 0
         found.append(
             Size(
                 side=float(side),
                 dataset=str(dataset),
-                gpu=best(of["gpu"]),
+                gpu=best(gpu),
                 strips=best(strips),
                 strips_on="the GPU" if on_gpu else plural(most, "core"),
-                cpu={int(cores): best(some) for cores, some in of["cpu"].groupby("cores")},
-                strips_cpu={
-                    int(cores): best(some) for cores, some in of[decoding_tables.STRIPS_CPU].groupby("cores")
-                },
+                cpu=best_by_cores(cpu),
+                strips_cpu=best_by_cores(strips_cpu),
                 mixed=bool(ours["height"].isna().any()),
             )
         )
     return found
+
+
+def best_by_cores(rows: pd.DataFrame) -> dict[int, Rate]:
+    return {int(cores): best(some) for cores, some in rows.groupby("cores")}
 
 
 def best(rows: pd.DataFrame) -> Rate | None:
@@ -118,9 +118,8 @@ def best(rows: pd.DataFrame) -> Rate | None:
     if rows.empty:
         return None
     row = rows.loc[rows["images_per_s"].idxmax()]
-    return Rate(
-        row["decoder"], row["images_per_s"], row["images_per_s_min"], row["images_per_s_max"], int(row["n"])
-    )
+    ends = (row[f"images_per_s{end}"] for end in ("", "_min", "_max"))
+    return Rate(row["decoder"], *ends, int(row["n"]))
 
 
 def answer(points: pd.DataFrame) -> list[str]:
@@ -135,10 +134,8 @@ def answer(points: pd.DataFrame) -> list[str]:
     if not any(size.gpu for size in found):
         return [_without_gpu(node, found), *_strips(found)]
     if not any(size.cpu for size in found):
-        return [
-            f"{node} no CPU decoder was measured, so it cannot be said when the GPU pays.",
-            *_strips(found),
-        ]
+        unknown = f"{node} no CPU decoder was measured, so it cannot be said when the GPU pays."
+        return [unknown, *_strips(found)]
     return [_pays(node, found), *_worths(found), *_ties(found), *_strips(found)]
 
 
@@ -148,9 +145,8 @@ def _pays(node: str, found: Sequence[Size]) -> str:
     pays: dict[str, list[int]] = {}
     for cores in counts:
         pairs = [(size, size.gpu, size.cpu[cores]) for size in found if size.gpu and cores in size.cpu]
-        pays.setdefault(_where([(size, ours.beats(theirs)) for size, ours, theirs in pairs]), []).append(
-            cores
-        )
+        where = _where([(size, ours.beats(theirs)) for size, ours, theirs in pairs])
+        pays.setdefault(where, []).append(cores)
     parts = "; ".join(f"{where} against {_cores(cores)}" for where, cores in pays.items())
     sentence = f"{node}, decoding single JPEGs on the GPU pays {parts}."
     most = counts[0]
@@ -229,13 +225,8 @@ def _strips_without_gpu(size: Size) -> list[str]:
         return []
     cores = max(size.strips_cpu)
     ours, theirs = size.strips_cpu[cores], size.cpu[max(size.cpu)]
-    verdict = (
-        "faster than"
-        if ours.beats(theirs)
-        else "slower than"
-        if theirs.beats(ours)
-        else "not told apart from"
-    )
+    verdict = "faster than" if ours.beats(theirs) else "not told apart from"
+    verdict = "slower than" if theirs.beats(ours) else verdict
     return [
         f"Without the GPU, strips on {plural(cores, 'core')} reach {count(ours.median)} images/s there, "
         f"{verdict} {theirs.decoder} on {plural(max(size.cpu), 'core')} "

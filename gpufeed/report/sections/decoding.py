@@ -1,9 +1,8 @@
 """The part of the report on decoders alone: sentences, figures and tables of an experiment's sweep."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
 from gpufeed.report.sections import crossover, decoding_tables
 from gpufeed.report.sections.crossover import Rate, Size
@@ -39,12 +37,9 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     if not ours and not planned:
         return None
     points, troubles = decoding_tables.read_sweeps(ours)
-    there = {path.stem for path in ours}
+    machines, there = decoding_tables.machines(points), {path.stem for path in ours}
     return {
-        "machines": [
-            _shown_machine(rows, f"{experiment}-{i}")
-            for i, rows in enumerate(decoding_tables.machines(points))
-        ],
+        "machines": [_shown_machine(rows, f"{experiment}-{i}") for i, rows in enumerate(machines)],
         "troubles": _grouped(troubles),
         "missing": [decoder for decoder in planned if decoder not in there],
     }
@@ -102,20 +97,12 @@ def _row(size: Size, counts: list[int], without_gpu: int | None, rows: pd.DataFr
     return {
         "size": decoding_tables.pixel_size(of),
         "source": f"{size.dataset}{quality}, {of['bytes_per_pixel']:.2f} bytes a pixel",
-        "cpu": [_rate(size.cpu.get(cores)) for cores in counts],
-        "gpu": _rate(size.gpu),
+        "cpu": [size.cpu.get(cores) for cores in counts],
+        "gpu": size.gpu,
         "worth": crossover.say_worth(size.worth),
-        "strips": _rate(size.strips),
-        "strips_cpu": [_rate(size.strips_cpu.get(without_gpu))] if without_gpu else [],
+        "strips": size.strips,
+        "strips_cpu": [size.strips_cpu.get(without_gpu)] if without_gpu else [],
     }
-
-
-def _rate(rate: Rate | None) -> dict:
-    """The rate, its range and its decoder as shown."""
-    if rate is None:
-        return {"median": "-", "range": "", "decoder": ""}
-    words = f"{wording.count(rate.low)} to {wording.count(rate.high)}"
-    return {"median": wording.count(rate.median), "range": words, "decoder": rate.decoder}
 
 
 def _buffers(rows: pd.DataFrame) -> list[str]:
@@ -126,29 +113,11 @@ def _buffers(rows: pd.DataFrame) -> list[str]:
 
 def _grouped(troubles: pd.DataFrame) -> list[dict]:
     """Troubles with the same sentence together."""
-    found = []
-    for (status, sentence), same in troubles.groupby(["status", "sentence"], sort=True):
-        decoders = wording.listing(dict.fromkeys(same["decoder"]))
-        found.append({"status": status, "sentence": sentence, "decoders": decoders})
-    return found
-
-
-logger = logging.getLogger("gpufeed")
-
-
-def tabulate(paths: Iterable[str | Path], out: str | Path) -> None:
-    """Writes the table of decoders as CSV (columns: sweeps.COLUMNS)."""
-    points, troubles = decoding_tables.read_sweeps(paths)
-    for trouble in troubles.itertuples():
-        logger.warning("%s %s: %s", trouble.decoder, trouble.status, trouble.sentence)
-    write_whole(out, points.to_csv(index=False, lineterminator="\n"))
-
-
-def plot(paths: Iterable[str | Path], out_crossover: str | Path, out_decoding: str | Path) -> None:
-    """Writes the two figures as SVG; one with nothing to show says so in a sentence."""
-    points, _ = decoding_tables.read_sweeps(paths)
-    write_whole(out_crossover, style.to_svg(draw_crossover(points)))
-    write_whole(out_decoding, style.to_svg(draw_decoding(points)))
+    groups = troubles.groupby(["status", "sentence"], sort=True)["decoder"]
+    return [
+        {"status": status, "sentence": sentence, "who": wording.listing(dict.fromkeys(decoders))}
+        for (status, sentence), decoders in groups
+    ]
 
 
 NOTHING = "Nothing to draw: no decoder of this sweep has a finished measurement yet."
@@ -169,13 +138,7 @@ def draw_crossover(points: pd.DataFrame) -> Figure:
     Below each size stands how many cores the best GPU decoder is worth there.
     """
     panels = [(rows, found) for rows in decoding_tables.machines(points) if (found := crossover.sizes(rows))]
-    if not panels:
-        return style.sentence_figure(NOTHING)
-    with style.look():
-        figure, axes = style.stack([5.6] * len(panels))
-        for axis, (rows, found) in zip(axes, panels, strict=True):
-            _crossover_panel(axis, rows, found)
-    return figure
+    return style.panels(panels, lambda axis, panel: _crossover_panel(axis, *panel), lambda _: 5.6, NOTHING)
 
 
 def _crossover_panel(axis: Axes, rows: pd.DataFrame, found: list[Size]) -> None:
@@ -207,13 +170,8 @@ def _machine(rows: pd.DataFrame) -> str:
     """What tells machines apart, in two lines."""
     first = rows.iloc[0]
     driver = "" if pd.isna(first["driver"]) else f"driver {first['driver']}, "
-    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {_passes(rows)} passes"
-
-
-def _passes(rows: pd.DataFrame) -> str:
-    counts = decoding_tables.measured(rows)["n"]
-    low, high = int(counts.min()), int(counts.max())
-    return f"{low}" if low == high else f"{low} to {high}"
+    n = wording.rounded_ends(decoding_tables.measured(rows)["n"], 6)
+    return f"{decoding_tables.hardware(rows)}\n{driver}torch {first['torch']}, n = {n} passes"
 
 
 def _tick(size: Size) -> str:
@@ -252,10 +210,8 @@ def _gpu_series(rows: pd.DataFrame) -> list[tuple[list[tuple[float, Rate]], str,
     speed = ours.groupby("decoder")["megapixels_per_s"].mean().sort_values(ascending=False)
     drawn = []
     for rank, decoder in enumerate(speed.index):
-        series = [
-            (float(side), crossover.best(some))
-            for side, some in ours[ours["decoder"] == decoder].groupby("side", sort=True)
-        ]
+        sides = ours[ours["decoder"] == decoder].groupby("side", sort=True)
+        series = [(float(side), crossover.best(some)) for side, some in sides]
         look = {"ls": "-", **GPU_LOOKS[min(rank, len(GPU_LOOKS) - 1)]}
         drawn.append((series, f"GPU: {decoder}", look))
     return drawn[::-1]
@@ -268,18 +224,10 @@ def _name_lines(axis: Axes, names: Sequence[tuple[float, float, str, str]]) -> N
     order = np.argsort(ends)
     for place, height in zip(order, spread(ends[order], LEAST_GAP), strict=True):
         side, value, words, colour = names[place]
-        axis.annotate(
-            words,
-            xy=(side, value),
-            xytext=(1.02, height),
-            textcoords="axes fraction",
-            color=colour,
-            va="center",
-            fontsize=9,
-            fontweight="bold",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5},
-        )
+        leader = {"arrowstyle": "-", "color": colour, "lw": 0.7, "shrinkA": 0, "shrinkB": 5}
+        look = {"color": colour, "va": "center", "fontsize": 9, "fontweight": "bold", "arrowprops": leader}
+        where = {"textcoords": "axes fraction", "annotation_clip": False}
+        axis.annotate(words, (side, value), (1.02, height), **where, **look)
 
 
 def spread(places: np.ndarray, gap: float) -> np.ndarray:
@@ -302,32 +250,30 @@ def draw_decoding(points: pd.DataFrame) -> Figure:
 
     A column a dataset, two rows a machine, of which each has its name above them if there are several.
     """
-    machines = [
-        rows for rows in decoding_tables.machines(decoding_tables.measured(points)) if has_decoding(rows)
-    ]
+    found = decoding_tables.machines(decoding_tables.measured(points))
+    machines = [(rows, lines) for rows in found if (lines := _decoding_lines(rows))]
     if not machines:
         return style.sentence_figure(NO_MORE)
     decoders = list(dict.fromkeys(points["decoder"]))
     looks = {name: style.line(number) for number, name in enumerate(decoders)}
-    lines = [_decoding_lines(rows) for rows in machines]
-    heights = [sum(line.inches for line in ours) for ours in lines]
+    heights = [sum(line.inches for line in lines) for _, lines in machines]
     with style.look():
         # room for the legend, and for the name of each machine
         size = (style.WIDTH_IN, sum(heights) + 0.9 + 0.5 * len(machines) * (len(machines) > 1))
         figure = Figure(figsize=size, layout="constrained")
         parts = figure.subfigures(len(machines), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for part, rows, ours in zip(parts, machines, lines, strict=True):
+        for part, (rows, lines) in zip(parts, machines, strict=True):
             if len(machines) > 1:
                 part.suptitle(_machine(rows))
-            _draw_lines(part, ours, looks)
-        shown = {name for ours in lines for line in ours for rows in line.panels for name in rows["decoder"]}
+            _draw_lines(part, lines, looks)
+        panels = [panel for _, lines in machines for line in lines for panel in line.panels]
+        shown = {name for panel in panels for name in panel["decoder"]}
         handles = [Line2D([], [], label=name, **looks[name]) for name in decoders if name in shown]
         figure.legend(handles=handles, loc="outside upper left", ncols=5, fontsize=9)
     return figure
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """Panels side by side, a dataset each, who draws one of them, and their height."""
 
     panels: list[pd.DataFrame]
@@ -337,8 +283,10 @@ class Line:
 
 def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
     """What `draw_decoding` has to show of one machine."""
-    rows = _most_cores(rows)
-    batches, colds = _batch_panels(rows), _cold_panels(rows)
+    # on the most cores of each decoder, where batch sizes and page caches are measured
+    rows = rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
+    batches = _panels_of(rows[rows["cache"] == "warm"], "batch_size")
+    colds = _panels_of(rows[rows["main"].astype(bool)], "cache")
     decoders = max((panel["decoder"].nunique() for panel in colds), default=0)
     lines = [Line(batches, _batch_panel, 4.2), Line(colds, _cold_panel, 1.5 + 0.3 * decoders)]
     return [line for line in lines if line.panels]
@@ -346,8 +294,7 @@ def _decoding_lines(rows: pd.DataFrame) -> list[Line]:
 
 def _draw_lines(figure: SubFigure, lines: Sequence[Line], looks: dict[str, dict]) -> None:
     """One machine's lines, below each other."""
-    columns = max(len(line.panels) for line in lines)
-    inches = [line.inches for line in lines]
+    columns, inches = max(len(line.panels) for line in lines), [line.inches for line in lines]
     axes = figure.subplots(len(lines), columns, squeeze=False, height_ratios=inches)
     for places, line in zip(axes, lines, strict=True):
         for axis, panel in zip(places, line.panels, strict=False):
@@ -361,21 +308,6 @@ def has_decoding(points: pd.DataFrame) -> bool:
     return bool(_decoding_lines(decoding_tables.measured(points)))
 
 
-def _most_cores(rows: pd.DataFrame) -> pd.DataFrame:
-    """Each decoder's points on the most cores, where batch sizes and page caches are measured."""
-    return rows[rows["cores"] == rows.groupby("decoder")["cores"].transform("max")]
-
-
-def _batch_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a dataset, of the decoders that have several batch sizes there."""
-    return _panels_of(rows[rows["cache"] == "warm"], "batch_size")
-
-
-def _cold_panels(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """A table a dataset, of the decoders measured warm and cold."""
-    return _panels_of(rows[rows["main"].astype(bool)], "cache")
-
-
 def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
     """A table a dataset, of the decoders that have several values of this column there."""
     groups = (same for _, same in rows.groupby(["side", "dataset"], sort=True))
@@ -386,15 +318,8 @@ def _panels_of(rows: pd.DataFrame, column: str) -> list[pd.DataFrame]:
 def _batch_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
     for decoder, ours in rows.groupby("decoder", sort=False):
         ours = ours.sort_values("batch_size")
-        axis.errorbar(
-            ours["batch_size"],
-            ours["images_per_s"],
-            yerr=style.whiskers(ours),
-            capsize=3,
-            ms=5,
-            lw=1.4,
-            **looks[decoder],
-        )
+        look = {"capsize": 3, "ms": 5, "lw": 1.4, **looks[decoder]}
+        axis.errorbar(ours["batch_size"], ours["images_per_s"], yerr=style.whiskers(ours), **look)
     sizes = sorted(set(rows["batch_size"]))
     axis.set(xscale="log", yscale="log", xlabel="images a call", ylabel="images per second")
     axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
@@ -425,6 +350,5 @@ def _cold_panel(axis: Axes, rows: pd.DataFrame, looks: dict[str, dict]) -> None:
 def _dataset(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     size = decoding_tables.pixel_size(first)
-    return (
-        f"{first['dataset']} ({size})" if size.startswith("mixed") else f"{first['dataset']} ({size} pixels)"
-    )
+    pixels = "" if size.startswith("mixed") else " pixels"
+    return f"{first['dataset']} ({size}{pixels})"

@@ -8,6 +8,7 @@ import pandas as pd
 from gpufeed.core import record
 from gpufeed.core.errors import GpufeedError
 from gpufeed.report import wording
+from gpufeed.report.load_records import machine_of
 
 STRIPS, STRIPS_CPU = "strips", "strips_cpu"
 COLUMNS = [
@@ -48,26 +49,12 @@ def read_sweeps(paths: Iterable[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def _rows(sweep: dict) -> list[dict]:
-    environment = sweep["environment"]
-    gpu = environment["gpu"]
-    same = {
-        "experiment": sweep["experiment"],
-        "decoder": sweep["decoder"],
-        "kind": _kind(sweep),
-        "version": sweep["version"],
-        "device": sweep["device"],
-        "hardware": gpu["name"] if gpu and sweep["device"] == "cuda" else environment["cpu"],
-        "gpu": gpu["name"] if gpu else None,
-        "cpu": environment["cpu"],
-        "node_cores": environment["cores_allowed"],
-        "node": environment["node"],
-        "machine": environment.get("machine"),
-        "driver": environment["driver"],
-        "stack": environment["stack"],
-        "torch": environment["versions"].get("torch", "unknown"),
-        "commit": wording.commit(environment["commit"], environment["dirty"]),
-        "finished_at": sweep["finished_at"],
-    }
+    machine = machine_of({}, sweep, sweep["environment"])
+    same = {name: sweep[name] for name in ("experiment", "decoder", "version", "device", "finished_at")}
+    same |= {name: machine[name] for name in ("hardware", "cpu", "node", "machine")}
+    same |= {name: machine[name] for name in ("driver", "stack", "torch")}
+    same |= {"kind": _kind(sweep), "gpu": machine["gpu"] and machine["gpu"]["name"]}
+    same |= {"node_cores": machine["cores"], "commit": wording.commit(machine["commit"], machine["dirty"])}
     usual = _usual_batches(sweep)
     return [
         {**same, **_point(point), "main": point["batch_size"] == usual[point["dataset"]]}
@@ -109,9 +96,7 @@ def _point(point: dict) -> dict:
 
 
 def _troubles(sweep: dict) -> list[dict]:
-    found = []
-    if sweep["status"] != "done":
-        found.append((sweep["status"], sweep["sentence"]))
+    found = [(sweep["status"], sweep["sentence"])] if sweep["status"] != "done" else []
     for point in sweep["points"]:
         if point["status"] != "done":
             cores = wording.plural(point["cores"], "core")

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from math import ceil, floor
 from textwrap import fill
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,13 +24,17 @@ MACHINE = ["dataset", "hardware", "device", "stack", "torch"]
 NOT_SHOWN = "not shown to differ"
 FEW, DISTURBED = "one repeat is too few", "measurement disturbed"
 MOST_NAMED = 3  # changes in the sentence
+CAPTION = (
+    "What each change is worth: images per second after it over before, with the 95 % interval, below six "
+    "repeats the range. Right of the line is faster; grey is what is not shown to differ."
+)
 
 
-def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
+def section(cells: pd.DataFrame, plan: Mapping | None, name: str) -> dict | None:
     """What the page shows of an experiment's changes; None if it plans none.
 
     cells: of this experiment, as `tables.cells` makes them. plan: a gpufeed.core.plan_impact.Impact as a
-    dict. Changes of which a cell has no finished repeat are counted in `missing`.
+    dict. name: of the experiment. Changes of which a cell has no finished repeat are counted in `missing`.
     """
     if not plan:
         return None
@@ -48,6 +51,8 @@ def section(cells: pd.DataFrame, plan: Mapping | None) -> dict | None:
                     "missing": len(plan["changes"]) - len(changes),
                 }
             )
+    if drawn := [machine for machine in machines if machine["rows"]]:
+        said["pictures"] = [style.picture(factors(drawn), f"{name}-impact", CAPTION)]
     return {**said, "machines": machines}
 
 
@@ -74,13 +79,12 @@ def cell(rows: pd.DataFrame, axes: Mapping) -> pd.Series | None:
         if wanted.get(axis) == "auto":
             del wanted[axis]
     for _, row in rows.iterrows():
-        if all(pd.isna(row[name]) if v is None else _is(row[name], v) for name, v in wanted.items()):
+        if all(
+            pd.isna(row[name]) if v is None else pd.notna(row[name]) and row[name] == v
+            for name, v in wanted.items()
+        ):
             return row
     return None
-
-
-def _is(found: object, wanted: object) -> bool:
-    return not pd.isna(found) and bool(found == wanted)
 
 
 def value(change: Mapping, side: str, other: str) -> str:
@@ -213,17 +217,13 @@ STEPS, MOST_TICKS = (0.01, 0.02, 0.05, 0.1, 0.2), 7
 
 def factors(machines: list[dict]) -> Figure:
     """One panel a machine, one row a change; machines: of `impact.section`, each with a row at least."""
-    with style.look():
-        heights = [REST_IN + row_in(machine["rows"]) * len(machine["rows"]) for machine in machines]
-        figure, axes = style.stack(heights)
-        for axis, machine in zip(axes, machines, strict=True):
-            _panel(axis, machine)
-    return figure
+    return style.panels(machines, _panel, _height)
 
 
-def row_in(rows: list[dict]) -> float:
-    """Inches of a row, so that the longest name of a change does not reach into the next."""
-    return max(ROW_IN, LINE_IN * max(len(wrapped_name(row).splitlines()) for row in rows))
+def _height(machine: dict) -> float:
+    """Inches of a panel, in which the longest name of a change does not reach into the next row."""
+    lines = max(len(wrapped_name(row).splitlines()) for row in machine["rows"])
+    return REST_IN + max(ROW_IN, LINE_IN * lines) * len(machine["rows"])
 
 
 def wrapped_name(row: dict) -> str:
@@ -248,18 +248,15 @@ def _panel(axis: Axes, machine: dict) -> None:
         reach = [[row["factor"] - row["low"]], [row["high"] - row["factor"]]]
         axis.errorbar([row["factor"]], [y], xerr=reach, color=colour, marker=marker, ms=6, capsize=3, lw=1.4)
         words = f"{wording.ratio(row['factor'])} {row['verdict']}"
-        axis.annotate(
-            words, (1, y), (6, 0), ("axes fraction", "data"), "offset points", fontsize=8, va="center"
-        )
+        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+        axis.annotate(words, (1, y), (6, 0), fontsize=8, **place)
     low, high = min(row["low"] for row in rows), max(row["high"] for row in rows)
     axis.set_xscale("log")
     axis.set_xlim(min(low, 0.9) / 1.1, max(high, 1.1) * 1.1)
     axis.set_xticks(ticks(*axis.get_xlim()))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    axis.set_yticks(np.arange(len(rows)), [wrapped_name(row) for row in rows])
-    axis.set_ylim(len(rows) - 0.4, -0.6)
-    axis.tick_params(axis="y", length=0)
+    style.rows(axis, [wrapped_name(row) for row in rows], room=0.6)
     # from the right end, since the names of the changes leave little room to the right of the left one
     axis.set_xlabel(
         "images per second after the change over before; bars: 95 % interval, or range", loc="right"

@@ -6,15 +6,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from gpufeed.core import record
-from gpufeed.core.file_writes import write_whole
 from gpufeed.report import style, wording
-from gpufeed.report.load_records import read_documents
+from gpufeed.report.load_records import Documents, read_documents
 from gpufeed.report.sections import inference_rows
-from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, table, title
+from gpufeed.report.sections.inference_rows import batches, done, machine, rate, rival, title
 
 CAPTION = (
     "Images per second of batches, and milliseconds of single calls with one image on the host's clock until "
@@ -30,36 +28,34 @@ def section(paths: Iterable[str | Path], experiment: str, planned: Sequence[str]
     paths: measurements of all experiments, <experiment>/<cell>.json. planned: ids of the cells whose models
     are to be measured.
     """
-    read, troubles = read_documents(paths, experiment, record.INFERENCE.read)
-    if not (read or troubles or planned):
+    documents = read_documents("inferences", paths, experiment, record.INFERENCE.read, planned)
+    if not documents:
         return None
-    there = {*read, *(trouble["who"] for trouble in troubles)}
-    measurements = list(read.values())
+    measurements = list(documents.by_unit.values())
     for found in measurements:
-        troubles += troubles_of(found)
-    shown = [model(found) for found in measurements if found["status"] == "done"]
+        add_troubles(documents, found)
     pictures = []
     finished = [found for found in measurements if done(found)]
     for number, found in enumerate(finished):  # a figure each: all in one would not fit a sheet of paper
         caption = f"The same of {title(found)}." if number else CAPTION
         pictures.append(style.picture(draw([found]), f"{experiment}-inference-{number}", caption))
-    missing = [cell for cell in planned if cell not in there]
-    return {"models": shown, "pictures": pictures, "troubles": troubles, "missing": missing}
+    shown = [model(found) for found in measurements if found["status"] == "done"]
+    told = {"troubles": documents.troubles, "missing": documents.missing}
+    return {"models": shown, "pictures": pictures, **told}
 
 
-def troubles_of(found: Mapping) -> list[dict[str, str]]:
-    """What stopped a measurement, or its rows; rows with the same sentence together."""
+def add_troubles(documents: Documents, found: Mapping) -> None:
+    """Add what stopped a measurement, or its rows; rows with the same sentence together."""
     if found["sentence"]:
-        return [{"status": found["status"], "who": title(found), "sentence": found["sentence"]}]
+        documents.add_trouble(found["status"], title(found), found["sentence"])
+        return
     by_sentence: dict[tuple[str, str], list[str]] = {}
     for row in found["rows"]:
         if row["status"] != "done":
             names = by_sentence.setdefault((row["status"], row["sentence"]), [])
             names.append(f"{row['backend']} {row['precision']}")
-    return [
-        {"status": status, "who": f"{title(found)}, {wording.listing(names)}", "sentence": sentence}
-        for (status, sentence), names in by_sentence.items()
-    ]
+    for (status, sentence), names in by_sentence.items():
+        documents.add_trouble(status, f"{title(found)}, {wording.listing(names)}", sentence)
 
 
 def model(found: Mapping) -> dict:
@@ -84,45 +80,19 @@ def model(found: Mapping) -> dict:
 
 
 def line(row: Mapping, rows: Mapping, sizes: Sequence[int], notes: Sequence[str]) -> dict:
-    """One row of the table, in words."""
-    eager, times = rival(rows, row["precision"]), row["latency"]["host_ms"]
-    device = row["latency"]["device_ms"]
-    peaks = [entry["peak_gpu_mib"] for entry in row["setup"] if entry["peak_gpu_mib"] is not None]
-    differences = {name: row[f"over_{name}"] for name in ("fp32", "bf16")}
+    """A row of a measurement, and what is beside it: rates as (own, factor over eager) by batch."""
+    eager = rival(rows, row["precision"])
+    peaks = [one["peak_gpu_mib"] for one in row["setup"] if one["peak_gpu_mib"] is not None]
+    rates = [(rate(row, batch), eager and rate(eager, batch)) for batch in sizes]
     return {
-        "backend": row["backend"],
-        "precision": row["precision"],
-        "note": notes.index(row["note"]) + 1 if row["note"] else None,
-        "layers": f"{row['layers']['layers']} of {row['layers']['of']} layers" if row["layers"] else "",
-        "top1": wording.hundredths(row["top1"]),
-        "differences": [
-            f"{wording.points(value)} to {name}" for name, value in differences.items() if value is not None
-        ],
-        "agreement": wording.percent(row["agreement"]),
-        "latency": f"{times['median']:.3g}",
-        "ends": f"{times['p90']:.3g}, {times['p99']:.3g}",
-        "device": f"{device['median']:.3g} on the GPU" if device else "",
-        "rates": [cell(row, eager, batch) for batch in sizes],
-        "mib": f"{row['bytes'] / 2**20:.1f}",
-        "peak": f"{max(peaks):,.0f}" if peaks else "",
+        **row,
+        "number": notes.index(row["note"]) + 1 if row["note"] else None,
+        "differences": {
+            name: row[f"over_{name}"] for name in ("fp32", "bf16") if row[f"over_{name}"] is not None
+        },
+        "rates": [(own, other and own["median"] / other["median"]) for own, other in rates],
+        "peak": max(peaks, default=None),
     }
-
-
-def cell(row: Mapping, eager: Mapping | None, batch: int) -> dict[str, str]:
-    """Rate, range and factor of a row at one batch."""
-    own, other = rate(row, batch), eager and rate(eager, batch)
-    return {
-        "median": wording.count(own["median"]),
-        "range": f"{wording.count(own['min'])} to {wording.count(own['max'])}",
-        "factor": wording.ratio(own["median"] / other["median"]) if other else "",
-    }
-
-
-def publish(paths: Iterable[str | Path], out_table: str | Path, out_figure: str | Path) -> None:
-    """Writes the table as CSV and the figure as SVG; a figure with nothing to show says so in a sentence."""
-    paths = list(paths)
-    write_whole(out_table, table(paths).to_csv(index=False, lineterminator="\n"))
-    write_whole(out_figure, style.to_svg(draw([record.INFERENCE.read(path) for path in paths])))
 
 
 ROW_IN, HEAD_IN = 0.34, 1.0
@@ -148,20 +118,16 @@ def draw(measurements: Sequence[Mapping]) -> Figure:
             _throughput(left, found, sizes)
             _latency(right, found)
             left.set_title(style.title(f"{title(found)}; {machine(found)}"))
-        handles = [
-            Patch(facecolor=_colour(number), hatch=_hatch(number), edgecolor="white", label=f"batch {batch}")
-            for number, batch in enumerate(sizes)
-        ]
+        looks = [(*_look(number).values(), f"batch {batch}") for number, batch in enumerate(sizes)]
+        handles = style.patches(looks)
         figure.legend(handles=handles, loc="outside upper left", ncols=len(handles))
     return figure
 
 
-def _colour(number: int) -> str:
-    return style.LINE_COLOURS[number % len(style.LINE_COLOURS)]
-
-
-def _hatch(number: int) -> str:
-    return HATCHES[number % len(HATCHES)]
+def _look(number: int) -> dict[str, str]:
+    """The bars of the batch size of that number."""
+    colours = style.LINE_COLOURS
+    return {"color": colours[number % len(colours)], "hatch": HATCHES[number % len(HATCHES)]}
 
 
 def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
@@ -172,27 +138,11 @@ def _throughput(axis: Axes, found: Mapping, sizes: Sequence[int]) -> None:
             continue
         y = np.array([at for at, _ in have]) + (number - (len(sizes) - 1) / 2) * wide
         middle, low, high = (np.array([found[end] for _, found in have]) for end in ("median", "min", "max"))
-        axis.barh(
-            y,
-            middle,
-            height=wide,
-            color=_colour(number),
-            hatch=_hatch(number),
-            edgecolor="white",
-            lw=0,
-            zorder=2,
-        )
-        axis.errorbar(
-            middle,
-            y,
-            xerr=[middle - low, high - middle],
-            fmt="none",
-            ecolor="black",
-            capsize=2,
-            lw=1,
-            zorder=3,
-        )
-    _rows(axis, [f"{backend} {precision}" for backend, precision in rows])
+        look = {**_look(number), "height": wide, "edgecolor": "white", "lw": 0, "zorder": 2}
+        axis.barh(y, middle, **look)
+        axis.errorbar(middle, y, xerr=[middle - low, high - middle], **style.RANGE)
+    style.rows(axis, [f"{backend} {precision}" for backend, precision in rows])
+    axis.grid(axis="x", color="#E4E4E4", zorder=0)
     axis.set_xlim(left=0)
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.short(value)))
@@ -204,23 +154,13 @@ def _latency(axis: Axes, found: Mapping) -> None:
     times = [row["latency"]["host_ms"] for row in rows]
     middle, high = (np.array([found[end] for found in times]) for end in ("median", "p99"))
     reach = [np.zeros(len(rows)), np.maximum(high - middle, 0)]
-    axis.errorbar(
-        middle, range(len(rows)), xerr=reach, fmt="o", color=style.VERMILION, ecolor="black", capsize=2, lw=1
-    )
+    look = {"fmt": "o", "color": style.VERMILION, "ecolor": "black", "capsize": 2, "lw": 1}
+    axis.errorbar(middle, range(len(rows)), xerr=reach, **look)
     for at, value in enumerate(middle):
-        axis.annotate(
-            f"{value:.3g}", (value, at), (0, 4), textcoords="offset points", ha="center", fontsize=7
-        )
+        axis.annotate(f"{value:.3g}", (value, at), (0, 4), **style.ABOVE)
     axis.set_xscale("log")
     axis.set_xlim(middle.min() / EDGE, high.max() * EDGE)
     style.plain_ticks(axis.xaxis)
     axis.set_xlabel("milliseconds for one image")
-    _rows(axis, [""] * len(rows))
-
-
-def _rows(axis: Axes, names: Sequence[str]) -> None:
-    """One line a row from the top down, with these names."""
-    axis.set_yticks(range(len(names)), names)
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.tick_params(axis="y", length=0)
+    style.rows(axis, [""] * len(rows))
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from gpufeed.core.plan_kernels import ACTIVATION_IMPLEMENTATIONS, ACTIVATION_WORKS, YARDSTICKS
+from gpufeed.core.plan_kernels import ACTIVATION_WORKS, YARDSTICKS
 from gpufeed.report import style, wording
 from gpufeed.report.sections import kernel_claims
 from gpufeed.report.sections.kernel_claims import WHO, WORKS, ActivationRows, faster
@@ -27,13 +26,14 @@ CAPTION = (
     "its microseconds on the bars, by width and implementation; more is better. Medians over the launches, "
     "whiskers from the lower to the upper quartile."
 )
+SHOWN = {(work, form): f"{WORKS[work]}, {form}" for work, forms in ACTIVATION_WORKS.items() for form in forms}
 RIVALS = ("compiled", "eager")
 FUSED = ("extension", "epilogue")  # gpufeed.native', which the sentences are about
 
 
 def work_of(row: Mapping) -> str:
     """What a row measured, in words."""
-    return f"{WORKS[row['work']]}, {row['form']}"
+    return SHOWN[row["work"], row["form"]]
 
 
 def at(row: Mapping) -> str:
@@ -59,11 +59,9 @@ def shown(found: dict, lines: Iterable[Mapping], prefix: str) -> dict:
 
 def sentences(done: ActivationRows, columns: Sequence[int]) -> list[str]:
     """A sentence a work and form that somebody did."""
-    said = []
-    for work, forms in ACTIVATION_WORKS.items():
-        for form in forms:
-            say = say_share if work in YARDSTICKS else say_winners
-            said.append(say(done, work, form, columns))
+    said = [
+        (say_share if work in YARDSTICKS else say_winners)(done, work, form, columns) for work, form in SHOWN
+    ]
     return [text for text in said if text]
 
 
@@ -78,13 +76,10 @@ def say_share(done: ActivationRows, work: str, form: str, columns: Sequence[int]
         f"of the speed of a {YARDSTICKS[work]} of as many bytes"
     )
     for rival in RIVALS:
-        leads = {
-            width: lead.value
-            for width, row in rows.items()
-            if (lead := faster(row, done.get((work, form, rival, width))))
-        }
+        others = (faster(row, done.get((work, form, rival, width))) for width, row in rows.items())
+        leads = [lead.value for lead in others if lead]
         if leads:
-            text += f", {wording.rounded_ends(leads.values(), 2)} times the speed of {WHO[rival]}"
+            text += f", {wording.rounded_ends(leads, 2)} times the speed of {WHO[rival]}"
     return text + "."
 
 
@@ -96,7 +91,7 @@ def say_winners(done: ActivationRows, work: str, form: str, columns: Sequence[in
 
 def winner(done: ActivationRows, work: str, form: str, width: int) -> str:
     """Who is fastest at one width; empty where fewer than two were measured."""
-    rows = [row for name in ACTIVATION_IMPLEMENTATIONS if (row := done.get((work, form, name, width)))]
+    rows = [row for name in WHO if (row := done.get((work, form, name, width)))]
     if len(rows) < 2:
         return ""
     first, second, *_ = sorted(rows, key=lambda row: row["ms_median"])
@@ -125,26 +120,9 @@ def table(done: ActivationRows, settings: dict) -> dict:
         f"{settings['flush_mib']} MiB written before each. The block around the MLP has a fourth of the "
         "columns"
     )
-    rows = []
-    for work, forms in ACTIVATION_WORKS.items():
-        for form in forms:
-            for name in ACTIVATION_IMPLEMENTATIONS:
-                found = [done.get((work, form, name, width)) for width in settings["columns"]]
-                if any(found):
-                    rows.append(
-                        {
-                            "work": f"{WORKS[work]}, {form}",
-                            "implementation": WHO[name],
-                            "least": any(row["bytes_are"] == "at least" for row in found if row),
-                            "cells": [cell(row) if row else None for row in found],
-                        }
-                    )
-    return {
-        "summary": "All widths",
-        "caption": caption,
-        "columns": [f"{width} columns" for width in settings["columns"]],
-        "rows": rows,
-    }
+    rows = kernel_claims.table_rows(done, SHOWN, WHO, [(width,) for width in settings["columns"]], cell)
+    columns = [f"{width} columns" for width in settings["columns"]]
+    return {"summary": "All widths", "caption": caption, "columns": columns, "rows": rows}
 
 
 def cell(row: Mapping) -> dict:
@@ -177,8 +155,7 @@ SHORT = {  # what fits above a panel
 
 def draw(done: ActivationRows, settings: Mapping) -> Figure:
     """Panels that have a time, two a row. done: see `ActivationRows`."""
-    wanted = [(work, form) for work, forms in ACTIVATION_WORKS.items() for form in forms]
-    panels = [key for key in wanted if any(found[:2] == key for found in done)]
+    panels = [key for key in SHOWN if any(found[:2] == key for found in done)]
     if not panels:
         return style.sentence_figure(NOTHING)
     with style.look():
@@ -189,37 +166,26 @@ def draw(done: ActivationRows, settings: Mapping) -> Figure:
             axis.set_visible(False)
         for axis, (work, form) in zip(axes, panels, strict=False):
             _panel(axis, done, work, form, settings["columns"])
-        names = [name for name in ACTIVATION_IMPLEMENTATIONS if any(found[2] == name for found in done)]
-        figure.legend(handles=[_handle(name) for name in names], loc="outside upper left", ncols=len(names))
+        names = [name for name in WHO if any(found[2] == name for found in done)]
+        handles = style.patches((*LOOKS[name], WHO[name]) for name in names)
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(names))
     return figure
 
 
-def _handle(name: str) -> Patch:
-    colour, hatch = LOOKS[name]
-    return Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=WHO[name])
-
-
 def _panel(axis: Axes, done: ActivationRows, work: str, form: str, columns: list[int]) -> None:
-    names = [
-        name for name in ACTIVATION_IMPLEMENTATIONS if any((work, form, name) == key[:3] for key in done)
-    ]
+    names = [name for name in WHO if any((work, form, name) == key[:3] for key in done)]
     wide = GROUP / len(names)
     for number, name in enumerate(names):
         colour, hatch = LOOKS[name]
         found = [(at, done.get((work, form, name, width))) for at, width in enumerate(columns)]
         found = [(at, row) for at, row in found if row]
         x = np.array([at for at, _ in found]) + (number - (len(names) - 1) / 2) * wide
-        middle, low, high = (
-            np.array(values) for values in zip(*(_value(row) for _, row in found), strict=True)
-        )
+        middle, low, high = np.array([_value(row) for _, row in found]).T
         axis.bar(x, middle, width=wide, color=colour, hatch=hatch, edgecolor="white", lw=0, zorder=2)
-        reach = [middle - low, high - middle]
-        axis.errorbar(x, middle, yerr=reach, fmt="none", ecolor="black", capsize=2, lw=1, zorder=3)
+        axis.errorbar(x, middle, yerr=[middle - low, high - middle], **style.RANGE)
         for place, end, (_, row) in zip(x, high, found, strict=True):
-            words = (
-                f"{row['share_of_copy'] * 100:.0f}" if row["yardstick"] else f"{row['ms_median'] * 1000:.0f}"
-            )
-            axis.annotate(words, (place, end), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+            value = row["share_of_copy"] * 100 if row["yardstick"] else row["ms_median"] * 1000
+            axis.annotate(f"{value:.0f}", (place, end), (0, 2), **style.ABOVE)
     if work in YARDSTICKS:
         axis.axhline(1, color=style.VERMILION, lw=1.2, zorder=1)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value * 100:.0f} %"))

@@ -14,6 +14,8 @@ TITLES = {
     "crop_flip": "crop, flip, normalise",
     "one_pass": "crop, flip, brightness, contrast, salt and pepper, normalise",
 }
+SHOWN = {(work,): TITLES[work] for work in WORKS}
+BY = {name: name for name in IMPLEMENTATIONS}
 LIBRARIES = ("torchvision", "kornia")
 INTRO = (
     "Work of the device on images that lie there, out of its L2 cache: medians over the launches, quartiles "
@@ -60,7 +62,7 @@ def table(done: dict, settings: dict, n: int) -> dict:
         "summary": f"Batch {n}",
         "caption": caption,
         "columns": [f"{size} px" for size in settings["size"]],
-        "rows": table_rows(done, n, settings["size"]),
+        "rows": kernel_claims.table_rows(done, SHOWN, BY, [(n, size) for size in settings["size"]], cell),
     }
 
 
@@ -93,24 +95,6 @@ def sentences(done: dict, settings: dict) -> list[str]:
             )
         said.append(text + ".")
     return said
-
-
-def table_rows(done: dict, n: int, sizes: list[int]) -> list[dict]:
-    """A row a work and implementation, at one batch size; a cell an image size."""
-    rows = []
-    for work in WORKS:
-        for name in IMPLEMENTATIONS:
-            found = [done.get((work, name, n, size)) for size in sizes]
-            if any(found):
-                rows.append(
-                    {
-                        "work": TITLES[work],
-                        "implementation": name,
-                        "least": any(row["bytes_are"] == "at least" for row in found if row),
-                        "cells": [cell(row) if row else None for row in found],
-                    }
-                )
-    return rows
 
 
 def cell(row: dict) -> dict:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpufeed.core.plan_kernels import STEPS
-from gpufeed.report.claims import FAILS, HOLDS, OPEN
+from gpufeed.report import claims
 
 MISSING = "not measured"
 BATCH, SIZE = 4096, 64  # images and pixels a side where bytes and not launches decide
@@ -18,7 +18,9 @@ TIMES_LIBRARIES = 3.0
 WITHIN = 0.20  # of the ratio of the bytes
 LIBRARIES = {"torchvision": "torchvision v2", "kornia": "Kornia"}
 
-AugmentRows = Mapping[tuple[str, str, int, int], Mapping]  # done rows by (work, implementation, batch, size)
+# rows that have a time, by (work, implementation, batch, size) and by (work, form, implementation, columns)
+AugmentRows = Mapping[tuple[str, str, int, int], Mapping]
+ActivationRows = Mapping[tuple[str, str, str, int], Mapping]
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,7 @@ def judged(
     """The claim that a number lies between low and high."""
     if not found:
         return Claim(claim, line, MISSING, MISSING)
-    if found.low >= low and found.high <= high:
-        answer = HOLDS
-    else:
-        answer = FAILS if found.high < low or found.low > high else OPEN
-    return Claim(claim, line, found.words(say), answer)
+    return Claim(claim, line, found.words(say), claims.judged(found.low, found.high, low, high))
 
 
 WORKS = {
@@ -118,18 +116,10 @@ WHO = {
     "gelu_alone": "F.gelu without bias",
 }
 
-ActivationRows = Mapping[
-    tuple[str, str, str, int], Mapping
-]  # done rows by (work, form, implementation, columns)
-
 
 def activation_claims(done: ActivationRows, lines: Iterable[Mapping], columns: Sequence[int]) -> list[Claim]:
     """A claim a line and width; a line of several numbers gives one for each."""
-    found = []
-    for line in lines:
-        for width in columns:
-            found += activation_claims_at(done, line, width)
-    return found
+    return [claim for line in lines for width in columns for claim in activation_claims_at(done, line, width)]
 
 
 def activation_claims_at(done: ActivationRows, line: Mapping, width: int) -> list[Claim]:
@@ -152,8 +142,24 @@ def faster(row: Mapping | None, other: Mapping | None) -> Measured | None:
     """How many times as long as a row another takes; None if one of them has no time."""
     if not row or not other:
         return None
-    return Measured(
-        other["ms_median"] / row["ms_median"],
-        other["ms_q1"] / row["ms_q3"],
-        other["ms_q3"] / row["ms_q1"],
-    )
+    ends = (("median", "median"), ("q1", "q3"), ("q3", "q1"))
+    return Measured(*(other[f"ms_{one}"] / row[f"ms_{own}"] for one, own in ends))
+
+
+def table_rows(
+    done: Mapping[tuple, Mapping],
+    works: Mapping[tuple, str],
+    who: Mapping[str, str],
+    sizes: Sequence[tuple],
+    cell: Callable[[Mapping], dict],
+) -> list[dict]:
+    """A row a work and implementation that has a time; a cell a size. done: rows by (*work, name, *size)."""
+    rows = []
+    for work, title in works.items():
+        for name, said in who.items():
+            found = [done.get((*work, name, *size)) for size in sizes]
+            if any(found):
+                least = any(row["bytes_are"] == "at least" for row in found if row)
+                cells = [row and cell(row) for row in found]
+                rows.append({"work": title, "implementation": said, "least": least, "cells": cells})
+    return rows

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpufeed.core import record
-from gpufeed.core.errors import GpufeedError
 from gpufeed.core.plan_kernels import ACTIVATION, AUGMENT
 from gpufeed.report import wording
+from gpufeed.report.load_records import read_documents
 from gpufeed.report.sections import kernel_activation, kernel_augment
 
 FAMILIES = {AUGMENT: kernel_augment, ACTIVATION: kernel_activation}
@@ -17,28 +17,22 @@ def section(paths: Iterable[str | Path], experiment: str, plan: Mapping | None) 
 
     paths: benchmarks of all experiments, <experiment>.json. plan: {"lines": what their rows are held to}.
     """
-    ours = [path for path in map(Path, paths) if path.stem == experiment]
-    if not ours and not plan:
+    documents = read_documents("kernels", paths, experiment, record.KERNELS.read, [""] * bool(plan))
+    if not documents:
         return None
-    machines, troubles = [], []
-    for path in ours:
-        try:
-            found = record.KERNELS.read(path)
-        except GpufeedError as error:
-            troubles.append(("damaged", error.found.splitlines()[0]))
-            continue
+    machines = []
+    for _, found in documents.found:
         family = family_of(found)
         if found["sentence"]:
-            troubles.append((found["status"], found["sentence"]))
-        troubles += sorted(
-            {(row["status"], trouble(row, family)) for row in found["rows"] if row["sentence"]}
-        )
+            documents.add_trouble(found["status"], "", found["sentence"])
+        told = {(row["status"], trouble(row, family)) for row in found["rows"] if row["sentence"]}
+        for status, sentence in sorted(told):
+            documents.add_trouble(status, "", sentence)
         if any(row["status"] == "done" for row in found["rows"]):
-            prefix = f"{experiment}-kernels-{len(machines)}"
-            shown = family.shown(found, (plan or {}).get("lines", []), prefix)
+            prefix, lines = f"{experiment}-kernels-{len(machines)}", (plan or {}).get("lines", [])
             title = wording.measured_on(found["environment"])
-            machines.append({"title": title, "intro": family.INTRO, **shown})
-    return {"machines": machines, "troubles": troubles, "missing": bool(plan) and not ours}
+            machines.append({"title": title, "intro": family.INTRO, **family.shown(found, lines, prefix)})
+    return {"machines": machines, "troubles": documents.troubles, "missing": documents.missing}
 
 
 def family_of(found: dict):

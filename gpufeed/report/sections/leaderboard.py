@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -35,12 +36,20 @@ class Field:
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and how a row of the table of cells fills it. optional: left out where no row has a value."""
+    """A heading and how a row of the table of cells fills it. optional: left out where no row has a value.
+
+    of: the column that it is about; where it is empty, the field is a dash. say: the field of (row, value).
+    """
 
     title: str
-    fill: Callable[[pd.Series], Field]
+    of: str
+    say: Callable[[pd.Series, Any], Field]
     number: bool = True
     optional: bool = False
+
+    def fill(self, row: pd.Series) -> Field:
+        value = row.get(self.of)
+        return Field(UNKNOWN) if pd.isna(value) or value == "" else self.say(row, value)
 
 
 @dataclass(frozen=True)
@@ -183,31 +192,24 @@ def _markdown(columns: Sequence[Column], rows: Sequence[Sequence[Field]]) -> str
 # How the columns are filled
 
 
-def _rate(row: pd.Series) -> Field:
-    if pd.isna(row["images_per_s"]):
-        return Field(UNKNOWN)
+def _rate(row: pd.Series, rate: float) -> Field:
     n, say = int(row["n_repeats"]), wording.count
     if not pd.isna(row["images_per_s_ci95_low"]):
         ends = f"95 %: {say(row['images_per_s_ci95_low'])} to {say(row['images_per_s_ci95_high'])}, "
     else:
         ends = f"{say(row['images_per_s_min'])} to {say(row['images_per_s_max'])}, " if n > 1 else ""
     marked = f", others on the cores in {row['disturbed']}" if row["disturbed"] else ""
-    return Field(say(row["images_per_s"]), f"{ends}n = {n}{marked}", float(row["images_per_s"]))
+    return Field(say(rate), f"{ends}n = {n}{marked}", float(rate))
 
 
-def _predicted(row: pd.Series) -> Field:
-    rate = row.get("predicted_images_per_s")
-    if pd.isna(rate):
-        return Field(UNKNOWN)
+def _predicted(row: pd.Series, rate: float) -> Field:
     low, high = (wording.count(row[f"predicted_images_per_s_{end}"]) for end in ("low", "high"))
     return Field(wording.count(rate), f"{low} to {high}", float(rate))
 
 
-def _steady(row: pd.Series) -> Field:
+def _steady(row: pd.Series, rate: float) -> Field:
     """The steady rate, and below it what the start of an epoch costs."""
-    rate, seconds = row["steady_images_per_s"], row["epoch_start_s"]
-    if pd.isna(rate):
-        return Field(UNKNOWN)
+    seconds = row["epoch_start_s"]
     if pd.isna(seconds):
         return Field(wording.count(rate), "no start after warm-up", float(rate))
     ends = (seconds, row["epoch_start_s_min"], row["epoch_start_s_max"])
@@ -217,17 +219,13 @@ def _steady(row: pd.Series) -> Field:
     return Field(wording.count(rate), start, float(rate))
 
 
-def _ceiling(row: pd.Series) -> Field:
-    if not row["against_ceiling"]:
-        return Field(UNKNOWN)
-    note = "" if row["against_ceiling"] == "below" else row["against_ceiling"]
+def _ceiling(row: pd.Series, standing: str) -> Field:
+    note = "" if standing == "below" else standing
     return Field(wording.percent(row["ceiling_share"]), note, float(row["ceiling_share"]))
 
 
-def _au(row: pd.Series) -> Field:
-    if pd.isna(row.get("au")):
-        return Field(UNKNOWN)
-    return Field(wording.tenths(row["au"]), f"{ends_of_au(row)}{row['limited_by']}", float(row["au"]))
+def _au(row: pd.Series, au: float) -> Field:
+    return Field(wording.tenths(au), f"{ends_of_au(row)}{row['limited_by']}", float(au))
 
 
 def ends_of_au(row: pd.Series) -> str:
@@ -237,54 +235,41 @@ def ends_of_au(row: pd.Series) -> str:
     return f"{wording.ends(row['au_ci95_low'], row['au_ci95_high'])}, "
 
 
-def _wait(row: pd.Series) -> Field:
-    share = row["wait_share"]
-    if pd.isna(share):
-        return Field(UNKNOWN)
+def _wait(_: pd.Series, share: float) -> Field:
     return Field(wording.percent(share), value=float(share), bar=float(share))
 
 
-def _memory(row: pd.Series) -> Field:
+def _memory(row: pd.Series, host: float) -> Field:
     """Of the GPU, or where none trained of the host."""
-    if not pd.isna(row["peak_gpu_mib"]):
-        return Field(f"{row['peak_gpu_mib']:,.0f}", "GPU", float(row["peak_gpu_mib"]))
-    if not pd.isna(row["peak_host_mib"]):
-        return Field(f"{row['peak_host_mib']:,.0f}", "host", float(row["peak_host_mib"]))
-    return Field(UNKNOWN)
+    gpu = row["peak_gpu_mib"]
+    mib, of = (host, "host") if pd.isna(gpu) else (gpu, "GPU")
+    return Field(f"{mib:,.0f}", of, float(mib))
 
 
-def _taken(column: str) -> Callable[[pd.Series], Field]:
-    def fill(row: pd.Series) -> Field:
-        value = row[column]
-        return Field(UNKNOWN) if pd.isna(value) else Field(wording.count(value), value=float(value))
-
-    return fill
+def _taken(_: pd.Series, value: float) -> Field:
+    return Field(wording.count(value), value=float(value))
 
 
-def _words(column: str) -> Callable[[pd.Series], Field]:
-    def fill(row: pd.Series) -> Field:
-        text = "" if pd.isna(row[column]) else str(row[column])
-        return Field(text or UNKNOWN, value=text or None)
-
-    return fill
+def _words(_: pd.Series, text: str) -> Field:
+    return Field(str(text), value=str(text))
 
 
-def _status(row: pd.Series) -> Field:
-    return Field(row["status"], "" if row["status"] == "done" else row["sentence"], row["status"])
+def _status(row: pd.Series, status: str) -> Field:
+    return Field(status, "" if status == "done" else row["sentence"], status)
 
 
 COLUMNS = [
-    Column("Pipeline", _words("label"), number=False),
-    Column(TASK, _words("task"), number=False),
-    Column(RATE, _rate),
-    Column("Predicted (images/s)", _predicted, optional=True),
-    Column("Steady (images/s)", _steady, optional=True),
-    Column("Share of ceiling", _ceiling, optional=True),
-    Column("AU", _au, optional=True),
-    Column("Wait", _wait),
-    Column("Peak memory (MiB)", _memory, optional=True),
-    Column("J / 1000 images", _taken("j_per_1000_images"), optional=True),
-    Column("CPU s / 1000 images", _taken("cpu_s_per_1000_images"), optional=True),
-    Column(DEVICE, _words("hardware"), number=False),
-    Column("Status", _status, number=False),
+    Column("Pipeline", "label", _words, number=False),
+    Column(TASK, "task", _words, number=False),
+    Column(RATE, "images_per_s", _rate),
+    Column("Predicted (images/s)", "predicted_images_per_s", _predicted, optional=True),
+    Column("Steady (images/s)", "steady_images_per_s", _steady, optional=True),
+    Column("Share of ceiling", "against_ceiling", _ceiling, optional=True),
+    Column("AU", "au", _au, optional=True),
+    Column("Wait", "wait_share", _wait),
+    Column("Peak memory (MiB)", "peak_host_mib", _memory, optional=True),
+    Column("J / 1000 images", "j_per_1000_images", _taken, optional=True),
+    Column("CPU s / 1000 images", "cpu_s_per_1000_images", _taken, optional=True),
+    Column(DEVICE, "hardware", _words, number=False),
+    Column("Status", "status", _status, number=False),
 ]

@@ -32,13 +32,15 @@ def tasks(cells: pd.DataFrame) -> Iterator[pd.DataFrame]:
     activation: its name, empty for a model that has none. rest: the overrides without it. variant, which
     names the task, is without it too where a task has several.
     """
-    trained = tables.trained(cells)
-    trained["activation"] = [activation_of(hyper) for hyper in trained["hyper"]]
-    trained["rest"] = [without_activation(overrides) for overrides in trained["overrides"]]
-    groups = [rows for _, rows in trained.groupby(SAME_TASK, dropna=False, sort=False)]
-    for rows in sorted(groups, key=lambda rows: rows["synchronise"].iloc[0] != "epoch"):
+    for rows in tables.tasks(cells, _trained, SAME_TASK):
         several = rows["activation"].nunique() > 1
         yield rows.assign(variant=rows["variant"].map(without_activation)) if several else rows
+
+
+def _trained(cells: pd.DataFrame) -> pd.DataFrame:
+    trained = tables.trained(cells)
+    names, rest = map(activation_of, trained["hyper"]), map(without_activation, trained["overrides"])
+    return trained.assign(activation=list(names), rest=list(rest))
 
 
 def activation_of(hyper: str) -> str:

@@ -4,11 +4,10 @@ Machines and datasets are tables of the page; each experiment has a sentence for
 not fit into memory and was measured with a smaller one.
 """
 
-from dataclasses import dataclass
-
 import pandas as pd
 
 from gpufeed.report import wording
+from gpufeed.report.load_records import nested
 
 
 def machine_rows(table: pd.DataFrame) -> list[dict]:
@@ -25,9 +24,7 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
         versions = {name: version for row in rows["versions"] for name, version in row.items()}
         machines.append(
             {
-                "node": first["node"],
-                "hardware": first["hardware"],
-                "device": first["device"],
+                **{name: first[name] for name in ("node", "hardware", "device")},
                 "gpu": first["gpu"] if isinstance(first["gpu"], dict) else None,
                 "records": len(rows),
                 "done": int((rows["status"] == "done").sum()),
@@ -51,7 +48,7 @@ def machine_rows(table: pd.DataFrame) -> list[dict]:
 
 def _uuids(rows: pd.DataFrame) -> dict[str, str]:
     """The GPUs behind these records, as NVML names them; empty where none is recorded."""
-    uuids = {gpu["uuid"] for gpu in rows["gpu"] if isinstance(gpu, dict) and gpu["uuid"]}
+    uuids = {nested(gpu, "uuid") for gpu in rows["gpu"]} - {None, ""}
     return {"GPU UUID": ", ".join(sorted(uuids))} if uuids else {}
 
 
@@ -66,42 +63,21 @@ def _software(rows: pd.DataFrame) -> dict[str, str]:
     return {"packages": "; ".join(sorted(software))} if software else {}
 
 
-@dataclass(frozen=True)
-class DatasetRow:
-    """One dataset, by the newest record that tells of it. caches: decoders that built any, with version.
+def dataset_rows(records: pd.DataFrame) -> list[dict]:
+    """One row a dataset with a finished record that tells of it, in the order of the records, by the newest.
 
-    filesystems: on which what the loaders read lay, in records that tell.
+    caches: decoders that built any, with version. filesystems: on which what the loaders read lay, in records
+    that tell. unnamed: quarantined files that the record does not name.
     """
-
-    dataset: str
-    samples: int
-    quarantined: int
-    examples: list[dict]
-    caches: list[str]
-    filesystems: list[str]
-
-    @property
-    def unnamed(self) -> int:
-        """Quarantined files that the record does not name."""
-        return self.quarantined - len(self.examples)
-
-
-def dataset_rows(records: pd.DataFrame) -> list[DatasetRow]:
-    """One row a dataset with a finished record that tells of it, in the order of the records."""
     known = records[records["facts"].map(lambda facts: isinstance(facts, dict)).astype(bool)]
     found = []
     for dataset, ours in known.groupby("dataset", sort=False):
         newest = ours.loc[ours["finished_at"].sort_values(kind="stable").index[-1], "facts"]
-        found.append(
-            DatasetRow(
-                dataset=dataset,
-                samples=newest["samples"],
-                quarantined=newest["quarantined"],
-                examples=newest["examples"],
-                caches=sorted({facts["cache"] for facts in ours["facts"] if facts["cache"]}),
-                filesystems=sorted({kind for facts in ours["facts"] if (kind := facts.get("filesystem"))}),
-            )
-        )
+        row = {name: newest[name] for name in ("samples", "quarantined", "examples")}
+        row["unnamed"] = row["quarantined"] - len(row["examples"])
+        row["caches"] = sorted({facts["cache"] for facts in ours["facts"] if facts["cache"]})
+        row["filesystems"] = sorted({kind for facts in ours["facts"] if (kind := facts.get("filesystem"))})
+        found.append({"dataset": dataset, **row})
     return found
 
 

@@ -6,15 +6,15 @@ a step is gpufeed.models.vit_cost's. Only models whose cost is known there have 
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
 from gpufeed.core import record
-from gpufeed.core.errors import GpufeedError
 from gpufeed.models import vit_cost
 from gpufeed.report import tables, wording
+from gpufeed.report.load_records import read_documents
 
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # of a benchmark's dtype
 ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -23,8 +23,7 @@ LOADERS = ("resident", "replay")
 SAME = ["model", "dataset", "batch_size"]
 
 
-@dataclass(frozen=True)
-class Ceilings:
+class Ceilings(NamedTuple):
     """What one GPU reached with one torch, in a precision."""
 
     hardware: str
@@ -40,32 +39,23 @@ def section(paths: Iterable[str | Path], cells: pd.DataFrame, own_records: pd.Da
     paths: kernel benchmarks, of which those of this experiment are read. cells: as `tables.cells` makes
     them, own_records: as `read_records`, both of this experiment.
     """
-    names = set(own_records["experiment"])
-    found = [described(of, cells, own_records) for of in known(paths, names)]
+    found = [
+        described(of, cells, own_records)
+        for name in own_records["experiment"].unique()
+        for of in known(paths, name)
+    ]
     return [machine for machine in found if machine["rows"]]
 
 
-def known(paths: Iterable[str | Path], experiments: set[str]) -> list[Ceilings]:
-    """The ceilings in the benchmarks of these experiments; damaged ones are told of elsewhere."""
+def known(paths: Iterable[str | Path], experiment: str) -> list[Ceilings]:
+    """The ceilings in the benchmarks of an experiment; damaged ones are told of elsewhere."""
     found = []
-    for path in map(Path, paths):
-        if path.stem not in experiments:
-            continue
-        try:
-            benchmark = record.KERNELS.read(path)
-        except GpufeedError:
-            continue
+    for _, benchmark in read_documents("kernels", paths, experiment, record.KERNELS.read).found:
         reached, environment = benchmark.get("ceilings"), benchmark["environment"]
         if reached and environment["gpu"]:
-            found.append(
-                Ceilings(
-                    environment["gpu"]["name"],
-                    environment["versions"]["torch"],
-                    PRECISIONS[benchmark["settings"]["dtype"]],
-                    reached["tflop_per_s"],
-                    reached["gb_per_s"],
-                )
-            )
+            machine = environment["gpu"]["name"], environment["versions"]["torch"]
+            precision = PRECISIONS[benchmark["settings"]["dtype"]]
+            found.append(Ceilings(*machine, precision, reached["tflop_per_s"], reached["gb_per_s"]))
     return found
 
 
@@ -128,10 +118,8 @@ def settings(row: pd.Series) -> str:
 
 def fastest(rows: list[dict]) -> list[dict]:
     """The first row of each model, dataset and batch size."""
-    found: dict[tuple, dict] = {}
-    for row in rows:
-        found.setdefault(tuple(row[key] for key in SAME), row)
-    return list(found.values())
+    first = {tuple(row[key] for key in SAME): row for row in reversed(rows)}
+    return list(first.values())[::-1]
 
 
 def sentence(row: Mapping) -> str:

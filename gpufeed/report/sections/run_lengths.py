@@ -42,17 +42,7 @@ def described(rows: pd.DataFrame) -> dict:
     return {
         "title": f"{first['model']} on {first['dataset']}",
         "sentence": sentence(found),
-        "rows": [
-            {
-                "epochs": int(epochs),
-                "n": int(row["n"]),
-                "top1": hundredths(row["median"]),
-                "range": f"{hundredths(row['low'])} to {hundredths(row['high'])}",
-                "late": points(row["late"]),
-                "gain": points(row["gain"]),
-            }
-            for epochs, row in found.iterrows()
-        ],
+        "rows": found.reset_index().to_dict("records"),
     }
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gpufeed.core.file_writes import write_whole
 from gpufeed.core.plan_side_by_side import PARTS, TOTAL_SAYS, line, words
 from gpufeed.report import style, tables, wording
-from gpufeed.report.claims import FAILS, FASTER_FROM, FASTER_TO, HOLDS, OPEN
-from gpufeed.system.statistics import overlap, summarise
+from gpufeed.report.claims import FASTER_FROM, FASTER_TO, OPEN, judged
+from gpufeed.system.statistics import summarise
 
 MACHINE = ["device", "hardware", "stack", "torch"]
 OWN, WHOLE = "own_ms", "total_ms"
@@ -46,12 +45,9 @@ class Saved:
     @property
     def answer(self) -> str:
         """Judge the notebook's claim, 1.5 to 3 times as fast, by this total."""
-        low, high = self.speedup["min"], self.speedup["max"]
         if self.speedup["n"] < 2:
             return OPEN
-        if low >= FASTER_FROM and high <= FASTER_TO:
-            return HOLDS
-        return OPEN if overlap(low, high, FASTER_FROM, FASTER_TO) else FAILS
+        return judged(self.speedup["min"], self.speedup["max"], FASTER_FROM, FASTER_TO)
 
 
 def means(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str]) -> pd.DataFrame:
@@ -141,17 +137,6 @@ def lines(table: pd.DataFrame) -> list[str]:
     return said or [NOTHING]
 
 
-def publish(
-    records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], out_table, out_phases, out_totals
-) -> list[str]:
-    """Write the means as CSV and the two figures as SVG; return the comparison, line by line."""
-    table = means(records, steps, pair)
-    write_whole(out_table, table.to_csv(index=False, lineterminator="\n"))
-    for path, draw in zip((out_phases, out_totals), BOTH, strict=True):
-        write_whole(path, style.to_svg(draw([medians(rows) for rows in machines(table)])))
-    return lines(table)
-
-
 def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str], name: str) -> list[dict]:
     """Return the content of the report's section, one dict per machine that has both pipelines."""
     found = []
@@ -180,11 +165,7 @@ def section(records: pd.DataFrame, steps: pd.DataFrame, pair: Mapping[str, str],
 
 
 COLOURS, HATCHES = (style.VERMILION, style.BLUE), ("//", "")
-WHISKERS = {
-    "ecolor": "black",
-    "capsize": 3,
-    "elinewidth": 1,
-}  # of the bars: values go beyond them
+WHISKERS = {"ecolor": "black", "capsize": 3, "elinewidth": 1}  # of the bars: values go beyond them
 NOTHING_DRAWN = "Nothing to draw: no machine has a finished repeat of both pipelines."
 
 
@@ -193,25 +174,15 @@ def phases(machines: Sequence[pd.DataFrame]) -> Figure:
 
     machines: tables as medians returns them.
     """
-    return _panels(machines, 3.6, _phases)
+    return style.panels(machines, _phases, lambda _: 3.6, NOTHING_DRAWN)
 
 
 def totals(machines: Sequence[pd.DataFrame]) -> Figure:
     """Draw two horizontal bars per machine: the mean total of each pipeline."""
-    return _panels(machines, 1.7, _totals)
+    return style.panels(machines, _totals, lambda _: 1.7, NOTHING_DRAWN)
 
 
 BOTH = (phases, totals)
-
-
-def _panels(machines: Sequence[pd.DataFrame], height: float, draw) -> Figure:
-    if not machines:
-        return style.sentence_figure(NOTHING_DRAWN)
-    with style.look():
-        figure, axes = style.stack([height] * len(machines))
-        for axis, middle in zip(axes, machines, strict=True):
-            draw(axis, middle)
-    return figure
 
 
 def _medians_and_reach(row: pd.Series, columns: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

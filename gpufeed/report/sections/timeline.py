@@ -9,7 +9,6 @@ are known and their places are not.
 import textwrap
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -137,8 +136,6 @@ def _panel(axis: Axes, step: Step) -> None:
         axis.annotate(
             text, (start + width, lane), (4, 0), textcoords="offset points", va="center", fontsize=9
         )
-    axis.set_yticks(np.arange(len(LANES)), [name for name, *_ in LANES.values()])
-    axis.set_ylim(len(LANES) - 0.45, -0.55)
-    axis.tick_params(axis="y", length=0)
+    style.rows(axis, [name for name, *_ in LANES.values()], room=0.55)
     axis.set_title(f"{step.label}: {wording.count(step.total_ms)} ms from batch to batch")
     axis.grid(axis="x", color="#E4E4E4", zorder=0)

@@ -131,7 +131,7 @@ def cell(augment="torch", **axes):
 
 def found_in(paths, config=CONFIG):
     table = tables.cells(load_records.read_records(paths))
-    return impact.section(table, asdict(impact_of(config)))
+    return impact.section(table, asdict(impact_of(config)), "e")
 
 
 def test_a_row_has_both_cells_their_ranges_the_factor_and_a_verdict(tmp_path):

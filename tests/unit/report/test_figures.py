@@ -189,7 +189,7 @@ def test_lines_differ_in_a_grey_print_too():
 @pytest.mark.parametrize(
     "hatches",
     [
-        [hatch for _, _, hatch in figures.PARTS.values()],
+        [hatch for _, hatch, _ in figures.PARTS.values()],
         [hatch for _, hatch, _ in ceilings_figure.LOOKS.values()],
         [hatch for _, hatch in kernel_activation.LOOKS.values()],
         inference.HATCHES,

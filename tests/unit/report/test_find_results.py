@@ -1,7 +1,5 @@
 """What a report shows, misses and leaves out, for every kind of result, from made-up files."""
 
-import re
-from html import unescape
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from test_build_report import one, times
 from test_gate_report import write as write_verdict
 
 from gpufeed.core.folders import records_below
-from gpufeed.report import find_results, missing, publish
+from gpufeed.report import find_results, publish
 from gpufeed.report.load_records import read_records
 from gpufeed.report.sections import equivalence
 
@@ -32,15 +30,10 @@ def write_build(results, decoder, experiment=OURS):
     built.write(results / f"builds/{experiment}/{decoder}-all.json")
 
 
-def text_of(page: Path) -> str:
-    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
-    return re.sub(r"\s+", " ", unescape(html))
-
-
 def report(results, plan, experiments=(OURS,)):
     """(found, text of the page, what the command line says is missing)."""
     found = publish.report(results, experiments, plan, results / "report.html")
-    return found, text_of(results / "report.html"), publish.say_missing(found, plan)
+    return found, made.text_of(results / "report.html"), publish.say_missing(found, plan)
 
 
 def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
@@ -55,7 +48,7 @@ def test_every_kind_that_is_planned_and_not_there_is_missing(tmp_path):
         "1 repeat of 1 cell, 1 verdict of the gate, 2 decoders alone, 1 timed build of caches, "
         "1 kernel benchmark and 1 evaluation of a model"
     )
-    assert missing.told(found.missing) == expected
+    assert find_results.told(found.missing) == expected
     assert f"missing: {expected}" in text  # at the head of the page
     assert said == (
         f"missing: {OURS}: {expected} (measure them: snakemake --cores 8 --resources gpu=1 {OURS})"
@@ -197,8 +190,8 @@ def test_published_sweeps_are_shown_where_there_is_nothing_else(tmp_path):
 
 def test_a_verdict_that_two_experiments_wait_for_is_missing_once():
     parts = [find_results.Part(name, "gates", Path(f"gate/{GATE}.json")) for name in ("a", "b")]
-    assert missing.told(parts) == "1 verdict of the gate"
-    assert missing.told([]) == "nothing"
+    assert find_results.told(parts) == "1 verdict of the gate"
+    assert find_results.told([]) == "nothing"
 
 
 def test_the_records_of_a_folder_of_several_runs_are_no_decisions_of_theirs(tmp_path):

@@ -75,7 +75,7 @@ def test_without_a_gpu_it_is_skipped_with_a_sentence(tmp_path):
     record.KERNELS.write(found, tmp_path / "e.json")
     assert record.KERNELS.read(tmp_path / "e.json") == found
     shown = kernels.section([tmp_path / "e.json"], "e", PLANNED)
-    assert shown["troubles"] == [("skipped", found["sentence"])]
+    assert shown["troubles"] == [{"status": "skipped", "who": "", "sentence": found["sentence"]}]
     assert not shown["machines"]
 
 

@@ -6,7 +6,6 @@ import io
 import itertools
 import re
 import runpy
-from html import unescape
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -58,7 +57,7 @@ def test_parts_of_the_bar_add_up_to_the_epoch():
 
 def test_the_table_and_the_figure(tmp_path):
     paths = [made.write(tmp_path, found) for found in several()]
-    ceilings.publish(paths, tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_ceilings(paths, tmp_path / "t.csv", tmp_path / "f.svg")
     with (tmp_path / "t.csv").open(newline="") as file:
         slow, fed, skipped = csv.DictReader(file)
     assert (slow["verdict"], slow["stage"], fed["verdict"]) == ("input-bound", "decode", "compute-bound")
@@ -81,7 +80,7 @@ def test_the_table_and_the_figure(tmp_path):
     ):
         assert text in words
     assert "first batch" not in words
-    ceilings.publish(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_ceilings(paths[2:], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
 
 
@@ -145,18 +144,13 @@ def test_the_fastest_pipeline_lies_within_its_panel():
         assert y * 1.05 < scale[1]
 
 
-def text_of(page):
-    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
-    return re.sub(r"\s+", " ", unescape(html))
-
-
 def test_the_page_has_the_part_and_what_is_missing(tmp_path):
     paths = [made.write(tmp_path, found) for found in several()]
     (tmp_path / "ceilings/limits/broken.json").write_text("{")
     info = records.plan_info({"limits": []}, repeats=1)
     info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), "broken", "to-come"]
     told = publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    text = text_of(tmp_path / "report.html")
+    text = records.text_of(tmp_path / "report.html")
     part = text[text.index("How far from the limit") :]
     assert (
         "vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200, torch 2.10.0. 8 pairs of segments" in part
@@ -184,7 +178,7 @@ def test_ceilings_without_repeats_are_the_answer(tmp_path):
     info = records.plan_info({"limits": []}, repeats=1)
     info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
     publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    text = text_of(tmp_path / "report.html")
+    text = records.text_of(tmp_path / "report.html")
     top = text[: text.index("How far from the limit Each cell")]
     assert "How far from the limit, vit_tiny on synthetic_224, bf16, batch 128; NVIDIA H200" in top
     answer = (
@@ -207,7 +201,7 @@ def ceilings_page(tmp_path, *records_, missing=()):
     info["experiments"]["limits"]["ceilings"] = [*(path.stem for path in paths), *missing]
     records.write(tmp_path, *records_)
     publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
-    return (tmp_path / "report.html").read_text(encoding="utf-8"), text_of(tmp_path / "report.html")
+    return (tmp_path / "report.html").read_text(encoding="utf-8"), records.text_of(tmp_path / "report.html")
 
 
 def test_a_page_of_ceilings_alone_misses_no_table_of_cells(tmp_path):
@@ -255,7 +249,7 @@ def test_ceilings_alone_have_their_machine_downloads_and_calls(tmp_path):
     info["experiments"]["limits"]["ceilings"] = [made.write(tmp_path, found).stem for found in several()]
     publish.report(tmp_path, ["limits"], info, tmp_path / "report.html")
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
-    text = text_of(tmp_path / "report.html")
+    text = records.text_of(tmp_path / "report.html")
     place, commit = ceilings_rows.origin(several()[0])
     environment = text[text.rindex("Environment") :]
     assert f"NVIDIA H200 on {place}, 2 of 3 measurements finished" in environment

@@ -101,7 +101,9 @@ def test_what_is_written_grows_no_denser_than_can_be_read(classes, names, counts
 def test_counts_stand_out_on_every_colour():
     for share in np.linspace(0, 1, 101):
         background = confusion.COLOURS(confusion.NORM(share))[:3]
-        assert confusion.contrast(background, confusion.ink(background)) >= 4.5
+        text = {"white": 1.0, "black": 0.0}[confusion.ink(background)]
+        dark, light = sorted((confusion.luminance(background), text))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_the_pages_section_has_the_model_and_its_troubles(tmp_path):
@@ -134,7 +136,7 @@ def test_an_experiment_without_models_has_no_such_section(tmp_path):
 
 def test_a_figure_of_nothing_says_why(tmp_path):
     path = write_evaluation(tmp_path, unfinished("failed", "Found evaluation loss nan."))
-    confusion.plot(path, tmp_path / "confusion.svg")
+    publish.plot_confusion(path, tmp_path / "confusion.svg")
     assert "evaluation loss nan" in (tmp_path / "confusion.svg").read_text()
 
 

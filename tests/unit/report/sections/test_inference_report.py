@@ -1,9 +1,7 @@
 """What the report says, draws and tabulates of models in use."""
 
 import csv
-import re
 import runpy
-from html import unescape
 from itertools import pairwise
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -170,14 +168,9 @@ def stopped(**changes):
 
 def test_nothing_measured_is_a_sentence_in_the_figure(tmp_path):
     path = made.write(tmp_path, stopped())
-    inference.publish([path], tmp_path / "t.csv", tmp_path / "f.svg")
+    publish.plot_inference([path], tmp_path / "t.csv", tmp_path / "f.svg")
     assert "Nothing to draw" in (tmp_path / "f.svg").read_text()
     assert (tmp_path / "t.csv").read_text().count("\n") == 2
-
-
-def text_of(page):
-    html = re.sub(r"<(script|style).*?</\1>|<[^<>]*>", " ", page.read_text(encoding="utf-8"), flags=re.S)
-    return re.sub(r"\s+", " ", unescape(html))
 
 
 def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
@@ -187,7 +180,7 @@ def test_the_page_has_the_answer_the_table_and_what_is_missing(tmp_path):
     info = records.plan_info({"in_use": []}, repeats=1)
     info["experiments"]["in_use"]["inference"] = [found["cell_id"], "broken", "still-to-come"]
     told = publish.report(tmp_path, ["in_use"], info, tmp_path / "report.html")
-    text = text_of(tmp_path / "report.html")
+    text = records.text_of(tmp_path / "report.html")
     assert "Models in use vit_tiny on synthetic_224; NVIDIA H200, torch 2.10.0" in text
     assert "At batch 256 INT8 pays" in text
     assert "No pipeline has a finished repeat" not in text

@@ -189,7 +189,7 @@ def test_two_machines_are_two_comparisons_and_one_side_alone_is_none(tmp_path):
 def test_table_figures_and_page_have_the_numbers(tmp_path):
     paths, two = measured(tmp_path, ((320, 0.6), (640, 0.2)), ((300, 0.6), (640, 0.2)))
     outs = [tmp_path / name for name in ("table.csv", "phases.svg", "totals.svg")]
-    publish.side_by_side(paths, two, *outs)
+    publish.plot_side_by_side(paths, two, *outs)
     table = pd.read_csv(outs[0])
     assert table["pipeline"].tolist() == ["without pipelining"] * 2 + ["with pipelining"] * 2
     assert all(text in outs[1].read_text() for text in ("Load", "Transfer", "Train", "Total", "8.10"))
@@ -216,5 +216,5 @@ def test_a_pair_that_was_not_measured_is_told_on_the_page(tmp_path, status):
         assert (results / "report.html").read_text().count(side_by_side.NOTHING) == times
     paths = sorted(results.glob("records/notebook/*/*.json"))
     outs = [tmp_path / name for name in ("table.csv", "phases.svg", "totals.svg")]
-    assert publish.side_by_side(paths, two, *outs) == [side_by_side.NOTHING]
+    assert publish.plot_side_by_side(paths, two, *outs) == [side_by_side.NOTHING]
     assert "Nothing to draw" in outs[1].read_text()

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpufeed.core import record
 from gpufeed.report import publish, style
 from gpufeed.report.sections import decoding, decoding_tables
-from gpufeed.report.sections import decoding as publish_decoding
 
 DECODERS = [*swept.DECODERS]
 
@@ -36,7 +35,7 @@ def report_of(folder, planned=DECODERS):
 
 def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
     _, paths = results
-    publish_decoding.tabulate(paths, tmp_path / "decoders.csv")
+    publish.tabulate_sweep(paths, tmp_path / "decoders.csv")
     table = pd.read_csv(tmp_path / "decoders.csv")
     assert list(table.columns) == decoding_tables.COLUMNS
     assert len(table) == sum(len(record.DECODING.read(path)["points"]) for path in paths)
@@ -52,7 +51,7 @@ def test_the_table_has_a_row_a_point_with_median_and_range(results, tmp_path):
 
 def test_figures_are_drawn_and_name_what_they_show(results, tmp_path):
     _, paths = results
-    publish_decoding.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    publish.plot_sweep(paths, tmp_path / "a.svg", tmp_path / "b.svg")
     crossing, decoding = ((tmp_path / name).read_text() for name in ("a.svg", "b.svg"))
     for words in (
         "16 cores: simplejpeg",
@@ -127,7 +126,7 @@ def test_images_of_several_sizes_are_shown_by_their_mean(tmp_path):
     html = report_of(tmp_path)
     for words in ("mixed sizes, as many pixels as 433 x 433 in the mean", "64 x 64", "about 433", "at 1024"):
         assert words in html, words
-    publish_decoding.tabulate([path], tmp_path / "decoders.csv")
+    publish.tabulate_sweep([path], tmp_path / "decoders.csv")
     table = pd.read_csv(tmp_path / "decoders.csv", dtype={"height": str})
     assert set(table["height"].dropna()) == {"32", "64", "128", "256", "1024"}
     row = table[table["dataset"] == "photographs"].iloc[0]
@@ -210,7 +209,7 @@ def test_every_machine_is_drawn(tmp_path):
     swept.write_sweeps(tmp_path, decoders=["simplejpeg", "dali_gpu"])
     elsewhere(tmp_path, "pillow", "node-b", cpu="Imaginary CPU 4.0")
     paths = sorted(tmp_path.glob("sweeps/*/*.json"))
-    publish_decoding.plot(paths, tmp_path / "a.svg", tmp_path / "b.svg")
+    publish.plot_sweep(paths, tmp_path / "a.svg", tmp_path / "b.svg")
     for figure in ("a.svg", "b.svg"):
         drawn = (tmp_path / figure).read_text()
         for words in ("simplejpeg", "dali_gpu", "pillow", "16 cores of Imaginary CPU 3.0", "CPU 4.0"):

@@ -89,7 +89,7 @@ def of_cell(
 def of_ready(ready: Ready, settings: Mapping[str, Any]) -> dict[str, Any]:
     """All that is measured of a cell that is set up and has not trained yet."""
     loader, bench = ready.loader, Bench(ready.trainer)
-    first = bench.train(loader, epochs=1)  # as the cell would begin: workers start, the page cache is as it is
+    first = bench.train(loader, 1)  # as the cell would begin: workers start, the page cache is as it is
     read_in(loader.files())
     alone = ReplayedBatch(ready.request, example_batch(loader))
     bench.segment(alone, 1)

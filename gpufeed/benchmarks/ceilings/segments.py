@@ -80,11 +80,11 @@ class Bench:
         """trainer: prepared, and not run yet."""
         self.trainer, self.snapshot = trainer, Snapshot(trainer.train_step)
 
-    def train(self, loader: Loader, **length: float) -> TrainResult:
+    def train(self, loader: Loader, epochs: int = 0, **length: float) -> TrainResult:
         """Training on an open loader. length: as in PlainTrainer.over."""
         self.snapshot.put_back()
         with hushed():
-            return self.trainer.over(loader, **length)
+            return self.trainer.over(loader, epochs, **length)
 
     def segment(self, loader: Loader, epochs: int, lead_in: bool = True) -> Segment:
         """The same, as its times.
@@ -93,7 +93,7 @@ class Bench:
         lead_in it begins with an epoch more, which is not counted.
         """
         lead = int(lead_in and loader.keeps_on)
-        rows = self.train(loader, epochs=lead + epochs).steps
+        rows = self.train(loader, lead + epochs).steps
         return Segment.of([row for row in rows if row["epoch"] >= lead])
 
     def pairs(self, loader: Loader, replayed: Loader, epochs: int, count: int) -> list[dict[str, Any]]:

@@ -80,30 +80,12 @@ def test_nothing_to_do_is_found_soon_and_one_change_measures_what_it_touches(mea
 
 
 @pytest.mark.slow
-def test_a_failed_cell_is_tried_again_by_every_run_until_it_is_done(prepared):
-    config = copy.deepcopy(SHORT)
-    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = "dataloader_sync"
-    flow = prepared(config)
-    image = next((flow.folder / "data/synthetic/images/train").glob("*/*.*"))
-    hidden = image.rename(flow.folder / "hidden")
-    for attempt in (1, 2):
-        flow.run("--until", "measure_cell")
-        (record,) = records(flow).values()
-        assert (record["status"], record["attempt"]) == ("failed", attempt)
-        assert image.name in record["sentence"]
-    hidden.rename(image)
-    flow.run("--until", "measure_cell")
-    (record,) = records(flow).values()
-    assert (record["status"], record["attempt"]) == ("done", 3)
-    assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
-
-
-@pytest.mark.slow
 def test_new_places_for_the_same_data_and_telemetry_measure_nothing_again_and_new_code_does(measured):
     flow = measured({**SHORT, "archives": ["archives", "elsewhere"], "telemetry": True})
+    module = flow.folder / "gpufeed/training/step.py"
+    module.write_text(module.read_text() + "\n# a comment\n")
     assert "rule measure_cell" not in flow.run("-n", "--until", "measure_cell")
-    with (flow.folder / "gpufeed/training/step.py").open("a") as file:
-        file.write("\nEDITED = True\n")
+    module.write_text(module.read_text() + "\nEDITED = True\n")
     said = flow.run("-n", "--until", "measure_cell")
     assert "rule measure_cell" in said
     assert "rule prepare_dataset" not in said

@@ -61,6 +61,11 @@ def cases() -> list[Case]:
     return found
 
 
+def in_spdls_processes(case: Case) -> bool:
+    """Whether SPDL's processes make its batches: those of spdl's threads, as test_spdl_process.py shows."""
+    return case.name == "spdl_processes" or (case.name == "spdl" and case.persistent)
+
+
 def each(of: list[Case], fast: tuple[str, ...] = ()):
     """A case a test; those that start a new Python for every worker, or compile, take seconds.
 
@@ -68,7 +73,7 @@ def each(of: list[Case], fast: tuple[str, ...] = ()):
     """
 
     def marks(case: Case):
-        takes_long = case.name in ("spdl_processes", "ffcv") or (case.name == "spdl" and case.persistent)
+        takes_long = case.name == "ffcv" or in_spdls_processes(case)
         return pytest.mark.slow if takes_long and str(case) not in fast else ()
 
     marked = [pytest.param(case, marks=marks(case)) for case in of]
@@ -76,10 +81,11 @@ def each(of: list[Case], fast: tuple[str, ...] = ()):
 
 
 every_loader = each(cases())
-every_pipeline = each([case for case in cases() if not case.entry.ceiling])
 # for what does not depend on how long the workers live
 every_loader_once = each([case for case in cases() if not case.persistent])
-every_pipeline_once = each([case for case in cases() if not case.entry.ceiling and not case.persistent])
+# for what follows from the batches
+pipelines = [case for case in cases() if not case.entry.ceiling and not in_spdls_processes(case)]
+every_pipeline, every_pipeline_once = each(pipelines), each([case for case in pipelines if not case.persistent])
 
 
 @pytest.fixture

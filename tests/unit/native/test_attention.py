@@ -107,7 +107,7 @@ for (tokens, width), dtype in itertools.product(((17, 64), (130, 16), (257, 32))
 HYPOTHESIS = """
 from hypothesis import given, settings, strategies as st
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(1, 2), st.integers(1, 280), st.integers(1, 3), st.sampled_from((16, 32, 64)),
        st.sampled_from(list(TOLERANCE)), st.integers(0, 99), st.sampled_from((0.1, 1.0, 4.0)))
 def anything(n, tokens, heads, width, dtype, seed, scale):
@@ -174,7 +174,7 @@ for pool in ("mean", "class_token"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lengths", [(1, 50, 65), (64, 197), (257,)], ids=str)
+@pytest.mark.parametrize("lengths", [(1, 50, 64, 65), (257,)], ids=str)
 def test_the_kernels_against_float64(lengths):
     run(BEGINNING + LENGTHS.format(lengths=lengths), TRITON_INTERPRET="1")
 

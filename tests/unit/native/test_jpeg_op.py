@@ -28,7 +28,7 @@ def extension():
         pytest.skip(found.sentence)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     sampling=st.sampled_from(sorted(SAMPLINGS)),
     height=st.integers(1, 70),
@@ -70,7 +70,7 @@ def test_real_files_are_pillows(real_data):
                 assert np.array_equal(image, rgb(files[place]) if fancy else turbo(files[place], fancy))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
     changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),

@@ -40,8 +40,13 @@ def manifest(tmp_path):
     return write_dataset(tmp_path / "tiny")
 
 
-@pytest.mark.parametrize(("name", "workers"), FILE_READERS)
-@pytest.mark.parametrize("damage", ["cut", "gone", "resized"])
+BAD = [
+    *((*reader, "cut") for reader in FILE_READERS),
+    *((name, 0, damage) for name in ("dataloader_sync", "dali_cpu") for damage in ("gone", "resized")),
+]
+
+
+@pytest.mark.parametrize(("name", "workers", "damage"), BAD)
 def test_bad_file_is_named(manifest, name, workers, damage):
     loader_request = request(manifest, None, workers=workers, shuffle=False)
     bad = manifest.paths()[2]

@@ -74,10 +74,8 @@ def test_watch_finds_the_planted_utilization(name, framework):
 
 # shorter than in the bench, which runs them all: tests/bench/watch_causes.py
 CAUSES = {
-    "slow read": {"batches": 60},
     "slow transform": {"batches": 80},
     "too few workers": {"batches": 80},
-    "workers anew each epoch": {"epochs": 3},
     "Python-bound step": {"batches": 80},
     "compute-bound": {"batches": 60},
 }

@@ -15,7 +15,6 @@ from gpufeed.core.cells import Cell, impossible
 from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import RECORD
-from gpufeed.core.registry import MODELS
 from gpufeed.models.make import make
 from gpufeed.system.devices import require_devices
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
@@ -217,17 +216,13 @@ def test_errors_travel_as_they_are_or_as_a_sentence(tmp_path):
     assert (second.rank, str(second.error)) == (0, "Local: cannot be pickled")
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_comes_back_from_its_ranks(tmp_path, name):
-    try:
-        side = 224 if name == "notebook_cnn" else 32
-        model = make(name, 3, (side, side), read_hyper("model", name))
-    except Skip as lacking:
-        pytest.skip(str(lacking))
+@pytest.mark.parametrize("name", ["simple_cnn", "resnet18", "vit_lite"])
+def test_a_model_comes_back_from_its_ranks(tmp_path, name):
+    model = make(name, 3, (32, 32), read_hyper("model", name))
     model.to(memory_format=torch.channels_last)
     rank_files.write_result(tmp_path, model)
     found = rank_files.read_result(tmp_path)
-    images = torch.randn(2, 3, side, side)
+    images = torch.randn(2, 3, 32, 32)
     assert torch.equal(found.eval()(images), model.eval()(images))
 
 

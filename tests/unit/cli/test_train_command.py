@@ -250,7 +250,6 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(t
     ("argument", "found", "expected", "remedy"),
     [
         ("epoch=3", "key 'epoch' in the command line", "batch_size, cache_decoder", "write 'epochs' instead"),
-        ("modle=x", "key 'modle'", "model", "write 'model' instead"),
         ("model.foo=3", "key 'model.foo'", "one of: model.batch_norm, model.channels", "choose one of them"),
         ("data.options.cont=3", "key 'data.options.cont'", "data.options.size", "'data.options.count'"),
         ("model.width=[1", "model.width=[1: no viable alternative", "config/hydra", "--help"),
@@ -269,7 +268,6 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(t
             "write 'trainer.warmup_share' instead",
         ),
         ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
-        ("epochs=${x}", "Interpolation key 'x' not found", "config/hydra", "--help"),
     ],
 )
 def test_a_typo_is_told_with_what_is_known(said, argument, found, expected, remedy):
@@ -303,13 +301,6 @@ def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_pat
         code, text = said(*arguments)
         assert (code, "'sources' twice" in text) == (2, True)
     shipped.cache_clear()
-
-
-def test_an_unknown_choice_is_answered_with_the_choices(said):
-    code, text = said("model=vit_tinny")
-    assert code == 2
-    assert "one of: notebook_cnn, resnet18, resnet50, simple_cnn" in text
-    assert "write 'vit_tiny' instead" in text
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from jpeg_batch_fixtures import (
 )
 from jpeg_fixtures import SAMPLINGS, damaged, encoded, picture, turbo
 
-from gpufeed import native
 from gpufeed.decoders.cuda_jpeg import small_and_alike
 from gpufeed.decoders.jpeg_batch import BatchDecoder
 from gpufeed.decoders.jpeg_groups import can_code
@@ -34,12 +33,7 @@ RESTARTS, MARKER = "it has restart intervals of its own", "a marker inside the s
 SMALL = {"SUBSEQUENCE": 64, "MOST_ROUNDS": 10**9, "DCT_TILE": 64, "COLOUR_TILE": 512, "SCAN_THREADS": 128}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @pytest.fixture(scope="module")

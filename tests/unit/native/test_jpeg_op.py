@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture, turbo
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Refused, parse
 from gpufeed.decoders.pillow import rgb
@@ -20,12 +19,7 @@ CPU = torch.device("cpu")
 REASONS = {reason: number for number, reason in enumerate(FAULTS)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @settings(max_examples=75)

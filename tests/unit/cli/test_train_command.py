@@ -97,9 +97,6 @@ def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
     assert said.startswith(f"# python -m gpufeed.train {shlex.join(words)}")
     saved = model_file.load(tmp_path / "run/model.pt")
     assert (len(saved.classes), saved.size) == (2, (24, 24))
-    done = train_in(tmp_path, *words, "loader.pause_s=3", "hydra.run.dir=wrong")
-    assert done.returncode == 2
-    assert "write 'pause_ms' instead" in done.stderr
 
 
 @pytest.mark.slow
@@ -161,9 +158,6 @@ def test_a_training_that_is_killed_goes_on_to_the_weights_of_one_that_nobody_dis
     wait_until(lambda: len(epochs_of(tmp_path / "first/metrics.csv")) > 2, 280)
     killed.kill()
     killed.wait()
-    other = train_in(tmp_path, *command, "batch_size=4", "resume=first", "hydra.run.dir=other")
-    assert other.returncode == 2
-    assert "batch_size 4, to go on with a training in first that has 8" in other.stderr
     left = (tmp_path / "first/checkpoint.pt").read_bytes()
     second = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
     assert second.returncode == 0, second.stderr
@@ -219,13 +213,11 @@ def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
     assert (shelf.decoder, shelf.least_kb_s) == ("pillow", 20)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")
-def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path):
-    done = train_in(tmp_path, "trainer.accelerator=gpu", "trainer=plain")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "finds no CUDA GPU on this node" in done.stderr
+def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path, said):
+    code, text = said("trainer.accelerator=gpu", "trainer=plain", work=None)
+    assert (code, text.count("\n")) == (2, 1)
+    assert "finds no CUDA GPU on this node" in text
     assert not (tmp_path / "data").exists()
 
 

@@ -57,10 +57,7 @@ def reserved(said: str, rule: str) -> set[tuple[str, ...]]:
     """(threads, shares, GPUs) of the jobs of a rule in a dry run."""
     jobs = re.findall(rf"^rule {rule}:\n(.*?)\n(?:\[|\n)", said, re.MULTILINE | re.DOTALL)
     assert jobs, said
-    return {
-        tuple((re.findall(pattern, job) or ["1"])[0] for pattern in WHAT)
-        for job in jobs
-    }
+    return {tuple((re.findall(pattern, job) or ["1"])[0] for pattern in WHAT) for job in jobs}
 
 
 @pytest.mark.slow

@@ -53,4 +53,3 @@ def test_one_command_measures_a_folder_and_goes_on_after_an_interrupt(folder, ph
 
 def family(process: subprocess.Popen) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-

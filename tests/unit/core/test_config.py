@@ -303,7 +303,9 @@ def test_check_leaves_the_config_alone():
 def test_an_experiment_cannot_have_the_name_of_a_rule():
     config = merged("config.yaml")
     config["experiments"]["tabulate"] = config["experiments"]["vit_lite"]
-    with pytest.raises(GpufeedError, match="experiment 'tabulate', which is also the name of a rule") as error:
+    with pytest.raises(
+        GpufeedError, match="experiment 'tabulate', which is also the name of a rule"
+    ) as error:
         planned(config)
     assert "measure_cell" in error.value.expected
 

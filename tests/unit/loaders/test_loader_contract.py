@@ -52,7 +52,9 @@ NEVER_PERSISTENT = ("ffcv", "spdl_processes", "webdataset_resampled")  # they do
 def cases() -> list[Case]:
     found = []
     for name, entry in LOADERS.items():
-        if entry.workers != "required" and name != "ffcv":  # which compiles anew: without workers in test_ffcv.py
+        if (
+            entry.workers != "required" and name != "ffcv"
+        ):  # which compiles anew: without workers in test_ffcv.py
             found.append(Case(name))
         if entry.workers != "never":
             found.append(Case(name, 2))
@@ -85,7 +87,10 @@ every_loader = each(cases())
 every_loader_once = each([case for case in cases() if not case.persistent])
 # for what follows from the batches
 pipelines = [case for case in cases() if not case.entry.ceiling and not in_spdls_processes(case)]
-every_pipeline, every_pipeline_once = each(pipelines), each([case for case in pipelines if not case.persistent])
+every_pipeline, every_pipeline_once = (
+    each(pipelines),
+    each([case for case in pipelines if not case.persistent]),
+)
 
 
 @pytest.fixture

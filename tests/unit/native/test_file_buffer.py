@@ -11,7 +11,6 @@ import torch
 
 from gpufeed.native.file_buffer import FileBuffer
 
-
 pytestmark = pytest.mark.usefixtures("extension")
 
 

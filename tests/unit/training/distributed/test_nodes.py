@@ -96,7 +96,10 @@ def test_a_rank_that_is_killed_on_one_node_ends_all_and_its_reason_is_told(job, 
     job("n1", "n2")
     before = set(psutil.Process().children(recursive=True))
     with pytest.raises(GpufeedError) as error:
-        spread(Call("ddp_fixtures:fail", {"how": "is killed"}, 1, "cpu", 1, nodes=2), scratch=tmp_path / "scratch")
+        spread(
+            Call("ddp_fixtures:fail", {"how": "is killed"}, 1, "cpu", 1, nodes=2),
+            scratch=tmp_path / "scratch",
+        )
     assert "rank 1 of the training ended with SIGKILL" in error.value.found
     assert not set(psutil.Process().children(recursive=True)) - before
 

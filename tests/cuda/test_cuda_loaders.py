@@ -1,4 +1,4 @@
-"""What only a GPU shows of the loaders: copies that really overlap. Their contract: test_cuda_streaming.py."""
+"""What only a GPU shows of the loaders: copies that overlap. Their contract: test_cuda_streaming.py."""
 
 from contextlib import closing, contextmanager
 

@@ -14,7 +14,7 @@ from test_file_loader import OPTIONS, OTHERS, by_pillow, mixture
 
 from gpufeed import native
 from gpufeed.augment.random_resized_crop import RandomResizedCrop
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import GpufeedError
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.cuda_jpeg import CudaJpegLoader
 
@@ -177,9 +177,3 @@ def test_a_damaged_file_is_for_pillow_and_counted_or_named(tmp_path, recipe):
             list(loader)
         assert loader.state_dict() == {"epoch": 3, "next_batch": 2, "seed": 3}
     torch.cuda.synchronize()  # raises if the GPU itself has failed
-
-
-def test_a_node_that_cannot_run_it_is_told_so(mixed, monkeypatch):
-    monkeypatch.setattr(native, "status", lambda device: native.Status("reference", "No kernels for it."))
-    with pytest.raises(Skip, match=r"needs this project's extension\. No kernels for it\."):
-        opened(mixed, recipe=RECIPE).open()

@@ -1,4 +1,4 @@
-"""What only a GPU shows of the loaders: the contract with real copies, and copies that really overlap."""
+"""What only a GPU shows of the loaders: copies that overlap. Their contract: test_cuda_streaming.py."""
 
 from contextlib import closing, contextmanager
 
@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 import torch
 from image_fixtures import request, write_beton, write_cache, write_dataset, write_shards
-
-# The contract's tests run again here, with the `device` fixture of this module.
-from test_loader_contract import *  # noqa: F403
 
 from gpufeed.augment.reference import TorchAugment
 from gpufeed.core.errors import GpufeedError, Skip

@@ -72,10 +72,13 @@ def test_what_pip_installs_from_the_source_archive_trains_in_an_empty_folder(tmp
     with tarfile.open(build(sources, SDIST)) as archive:
         archive.extractall(tmp_path / "sdist", filter="data")
     (unpacked,) = (tmp_path / "sdist").iterdir()
-    wheel = build(unpacked, WHEEL, "isolated")
+    wheel = build(unpacked, WHEEL, "isolated")  # without torch, and so without the library
+    assert wheel.name.endswith("-none-any.whl")
     python, site = scratch_environment(tmp_path / "scratch")
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, wheel], check=True)
+    assert (site / "gpufeed/native/csrc/cuda/bias_gelu.cu").is_file()
+    assert not list(site.glob("gpufeed/native/*.so"))
     ours = {path.relative_to(REPOSITORY / "config") for path in (REPOSITORY / "config").rglob("*.yaml")}
     assert {path.relative_to(site / "gpufeed/conf") for path in site.rglob("conf/**/*.yaml")} == ours
     done = train_in(empty, *TINY, "trainer=plain", "hydra.run.dir=run", python=python)

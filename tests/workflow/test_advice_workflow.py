@@ -24,6 +24,9 @@ def advised():
 @pytest.mark.slow
 def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
     flow = prepared(advised())
+    part = flow.run("-n", "--config", "only={loader: [host_cache]}")  # asks for no advice
+    assert re.search(r"^measure_cell +1$", part, re.MULTILINE)
+    assert not re.search(r"^(probe_cell|advise) ", part, re.MULTILINE)
     said = flow.run("-n")
     assert re.search(r"probe_cell +3\n", said)
     assert re.search(r"advise +1\n", said)
@@ -55,12 +58,3 @@ def test_cells_are_probed_and_the_best_one_is_measured_beside_todays(prepared):
     assert "Loading takes" in words
     assert any(answer in words for answer in ("Do this: ", "Leave it as it is"))
     assert "Nothing to be done" in flow.run("-n")
-
-
-@pytest.mark.slow
-def test_a_part_measures_what_it_names_and_asks_for_no_advice(prepared):
-    flow = prepared(advised() | {"only": {"loader": ["host_cache"]}})
-    flow.run()
-    records = {path.parent.name.split("-")[1] for path in flow.folder.glob("results/records/tiny/*/0.json")}
-    assert records == {"host_cache"}
-    assert not (flow.folder / "results/probes").exists()

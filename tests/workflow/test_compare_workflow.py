@@ -36,7 +36,3 @@ def test_a_run_is_held_against_the_baseline_that_the_config_names(measured, fini
     said = flow.run("-n", ok=False)
     assert "found: no folder before" in said
     assert "what to do: name a folder that a run has filled" in said
-
-    flow.configure(SHORT)
-    assert "rule compare" not in flow.run("-n")
-    assert "found: no folder `baseline` in the config" in flow.run("-n", PAGE, ok=False)

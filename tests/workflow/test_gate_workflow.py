@@ -73,22 +73,16 @@ def test_a_wrong_loader_is_a_failed_record_without_timing_until_it_is_right(prep
     assert flow.files("results/records/tiny/*dataloader_sync*/*.json") == kept
 
 
-def test_another_setting_is_judged_and_measured_alone(prepared):
+def test_another_setting_is_judged_and_measured_alone(measured):
     config = copy.deepcopy(SHORT)
-    config["experiments"]["tiny"]["blocks"]["loaders"]["loader"] = ["dataloader_sync", "replay"]
-    flow = prepared(config)
-    flow.run("--until", "measure_cell")
-    assert list(flow.files("results/gate/**/*.json")) == [
-        "results/gate/synthetic/dataloader_sync/b8-w0-pinned-s0-cpu.json"  # and none of the ceiling
-    ]
-    before = flow.files("results/**/*.json")
     config["experiments"]["tiny"]["common"]["batch_size"] = [8, 16]
-    flow.configure(config)
-    flow.run("--until", "measure_cell")
-    after = flow.files("results/**/*.json")
-    assert before.items() <= after.items()
-    assert len(after.keys() - before.keys()) == 3  # two cells, one verdict
-    assert "results/gate/synthetic/dataloader_sync/b16-w0-pinned-s0-cpu.json" in after
+    config["experiments"]["tiny"]["blocks"]["ceiling"] = {"loader": "replay", "augment": "torch"}
+    flow = measured(config)
+    said = flow.run("-n", "--until", "measure_cell")
+    assert said.count("rule measure_cell:") == 4  # two ceilings, and both loaders with the new batch size
+    assert said.count("rule gate:") == 2  # none for a ceiling
+    for loader in ("dataloader_sync", "resident"):
+        assert f"results/gate/synthetic/{loader}/b16-w0-pinned-s0-cpu.json" in said
 
     flow.configure({**config, "device": "auto"})
     said = flow.run("-n", "--until", "measure_cell")

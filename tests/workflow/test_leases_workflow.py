@@ -50,24 +50,24 @@ def gpus(tmp_path, monkeypatch):
     return lambda count: monkeypatch.setenv("PLANTED", ",".join(map(uuid, range(count))))
 
 
-def reserved(said: str, rule: str) -> set[tuple[str, str]]:
-    """(threads, shares) of the jobs of a rule in a dry run."""
+WHAT = (r"threads: (\d+)", r"shares=(\d+)", r"\bgpu=(\d+)")
+
+
+def reserved(said: str, rule: str) -> set[tuple[str, ...]]:
+    """(threads, shares, GPUs) of the jobs of a rule in a dry run."""
     jobs = re.findall(rf"^rule {rule}:\n(.*?)\n(?:\[|\n)", said, re.MULTILINE | re.DOTALL)
     assert jobs, said
-    return {
-        tuple((re.findall(pattern, job) or ["1"])[0] for pattern in (r"threads: (\d+)", r"shares=(\d+)"))
-        for job in jobs
-    }
+    return {tuple((re.findall(pattern, job) or ["1"])[0] for pattern in WHAT) for job in jobs}
 
 
 @pytest.mark.slow
 def test_the_cores_are_shared_by_the_cells_that_run_at_once(workflow):
     flow = workflow(CONFIG)
     said = flow.run("-n", "--cores", "9", "--resources", "gpu=4")
-    assert reserved(said, "measure_cell") == {("2", "4"), ("4", "4")}  # the latter has two GPUs
-    assert reserved(said, "gate") == {("3", "4")}
+    assert reserved(said, "measure_cell") == {("2", "4", "1"), ("4", "4", "2")}
+    assert reserved(said, "gate") == {("3", "4", "1")}
     alone = flow.run("-n", "--cores", "9", "--resources", "gpu=1")
-    assert reserved(alone, "measure_cell") == {("9", "1")}
+    assert reserved(alone, "measure_cell") == {("9", "1", "1")}  # as many GPUs as the run has
 
 
 def lease_of(flow, path: str, record: Record) -> tuple[datetime, datetime, str]:
@@ -83,7 +83,7 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
     """Two run at once for all that Snakemake knows. One that wants two GPUs is told so."""
     gpus(1)
     flow = prepared(CONFIG | {"cores_per_cell": 1})
-    flow.run("--cores", "3")
+    flow.run("--cores", "3", "--until", "measure_cell")
     spans, refused = [], []
     for path in flow.planned_records():
         record = Record.read(flow.folder / path)
@@ -104,11 +104,10 @@ def test_cells_on_one_gpu_take_turns_where_nothing_says_that_there_is_one(prepar
 def test_cells_on_two_gpus_run_at_once_each_on_its_own(prepared, gpus):
     gpus(2)
     config = copy.deepcopy(CONFIG) | {"cores_per_cell": 1, "least_s": 5}  # long enough to meet
-    del config["experiments"]["tiny"]["blocks"]["two"]
+    ceilings = {"loader": "replay", "augment": "torch", "batch_size": [8, 16]}  # which wait for no verdict
+    config["experiments"]["tiny"]["blocks"] = {"ceilings": ceilings}
     flow = prepared(config)
-    two = ("--cores", "3", "--resources", "gpu=2")
-    flow.run(*two, "--until", "gate", "build_cache")  # else one cell waits for its loader's verdict
-    flow.run(*two)
+    flow.run("--cores", "3", "--resources", "gpu=2", "--until", "measure_cell")
     leases = []
     for path in flow.planned_records():
         record = Record.read(flow.folder / path)

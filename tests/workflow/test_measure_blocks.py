@@ -45,6 +45,7 @@ def of_folder(folder) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
     config, work = tmp_path / "config.yaml", tmp_path / "work"
     config.write_text(yaml.safe_dump({**TINY, "data": str(tmp_path / "data"), "least_s": 0}))
@@ -64,15 +65,15 @@ def test_two_places_measure_a_block_each_with_one_verdict(checkout, tmp_path):
     assert json.loads(verdict.read_text())["status"] == "passed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_path, number):
+@pytest.mark.slow
+def test_who_stops_it_keeps_what_was_measured_and_nothing_goes_on(checkout, tmp_path):
     config, work = tmp_path / "config.yaml", tmp_path / "work"
     config.write_text(yaml.safe_dump({**TINY, "data": str(tmp_path / "data"), "least_s": 300}))
     parts = ["--only", "{loader: [dataloader_sync]}", "--only", "{loader: [resident]}"]
     process = begun(checkout, work, config, "tiny", "--gpus", "", "--cores", 1, *parts)
     try:
         wait_until(lambda: list(work.glob("gpu0/results/logs/measure_cell/*/*/0.log")), 150)
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Kept models and repeats whose trainings were killed, and the GPUs that cells with several devices take."""
+"""Kept models and repeats whose trainings were stopped go on; several processes of one job, one record."""
 
 import copy
 import os
@@ -9,7 +9,6 @@ from contextlib import suppress
 import pandas as pd
 import psutil
 import pytest
-import torch
 from process_fixtures import words
 from workflow_fixtures import SHORT, wait_until
 
@@ -21,27 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def config(**block) -> dict:
-    """One cell, or one for each of the block's devices."""
+    """One cell."""
     found = copy.deepcopy(SHORT)
     found["experiments"]["tiny"]["blocks"] = {"one": {"loader": "resident", **block}}
     return found
-
-
-def test_a_killed_training_goes_on_at_the_next_run(prepared):
-    wanted = config(epochs=400)  # of six steps
-    wanted["experiments"]["tiny"]["models"] = {"blocks": ["one"]}
-    flow = prepared(wanted)
-    (record,) = flow.planned_records()
-    cell = record.split("/")[-2]
-    kept = flow.folder / f"results/models/tiny/{cell}"
-    target = f"results/models/tiny/{cell}/model.pt"
-    flow.kill(flow.start(target), (kept / "checkpoint.pt").exists)
-    assert not (kept / "model.pt").exists()
-    flow.run("--unlock")
-    flow.run(target, "--rerun-incomplete")
-    assert "going on after step" in (flow.folder / f"results/logs/train_model/tiny/{cell}.log").read_text()
-    assert not list(kept.glob("checkpoint*"))
-    assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(400))
 
 
 def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
@@ -74,19 +56,7 @@ def test_a_training_that_is_asked_to_end_goes_on_at_the_step(prepared):
     flow.run(target)
     assert said(r"going on after step (\d+)") == [str(step)]
     assert not list(kept.glob("checkpoint*"))
-    model = torch.load(flow.folder / target, weights_only=True)
-    (flow.folder / target).unlink()
-    flow.run(target)
-    assert not said("going on")
-    undisturbed = torch.load(flow.folder / target, weights_only=True)
-    assert same(model, undisturbed)
-
-
-def repeats_that_go_on(epochs: int) -> dict:
-    """One cell of so many epochs of six steps, whose repeats go on where they were."""
-    wanted = config(epochs=epochs)
-    wanted["experiments"]["tiny"]["resume"] = True
-    return wanted
+    assert [epoch["epoch"] for epoch in load(kept / "model.pt").about["epochs"]] == list(range(120))
 
 
 def learnt(flow, path: str) -> tuple:
@@ -96,69 +66,41 @@ def learnt(flow, path: str) -> tuple:
     return pd.read_parquet(steps)["loss"].tolist(), losses, record.accuracy
 
 
-def undisturbed(flow, path: str) -> tuple:
-    """As `learnt`, of the repeat made anew; it must run through."""
-    (flow.folder / path).unlink()
-    flow.run(path)
-    record = Record.read(flow.folder / path)
-    assert record.resumed is None
-    assert record.throughput["images_per_s"] > 0
-    return learnt(flow, path)
-
-
-def test_a_killed_repeat_goes_on_at_the_next_run_and_is_no_timing(prepared):
-    flow = prepared(repeats_that_go_on(epochs=120))
+def test_a_repeat_that_is_asked_to_end_and_then_killed_goes_on_and_is_no_timing(prepared):
+    wanted = config(epochs=120)  # of six steps
+    wanted["experiments"]["tiny"]["resume"] = True
+    flow = prepared(wanted)
     (path,) = flow.planned_records()
-    kept = flow.folder / path.replace("records", "checkpoints").removesuffix(".json")
-    flow.kill(flow.start(path), (kept / "checkpoint.pt").exists)
-    assert not (flow.folder / path).exists()
-    flow.run("--unlock")
-    flow.run("--rerun-incomplete")
-    record = Record.read(flow.folder / path)
-    (step,) = record.resumed
-    assert 0 < step < 720
-    assert step % 200 == 0
-    assert (record.throughput, len(record.epochs)) == (None, 120)
-    assert not kept.exists()
-    assert "1 of 1 finished repeat went on" in (flow.folder / "results/report.html").read_text()
-    assert learnt(flow, path) == undisturbed(flow, path)
-
-
-def test_a_repeat_that_is_asked_to_end_goes_on_at_the_step_and_leaves_no_record(prepared):
-    flow = prepared(repeats_that_go_on(epochs=120))
-    (path,) = flow.planned_records()
+    kept = flow.folder / path.replace("records", "checkpoints").removesuffix(".json") / "checkpoint.pt"
     log = flow.folder / path.replace("records", "logs/measure_cell").replace(".json", ".log")
     process = flow.start(path)
     wait_until(lambda: log.exists() and log.read_text().count("INFO epoch") >= 2, 200)
     os.killpg(process.pid, signal.SIGTERM)  # as Slurm does, to all processes of a job
     assert process.wait(120)
-    (step,) = map(int, re.findall(r"the state after step (\d+) is kept", log.read_text()))
-    assert 12 <= step < 720
+    (asked,) = map(int, re.findall(r"the state after step (\d+) is kept", log.read_text()))
+    assert 12 <= asked < 720
     assert not (flow.folder / path).exists()
+
+    before = kept.stat().st_mtime_ns
+    flow.kill(flow.start(path), lambda: kept.stat().st_mtime_ns > before)
+    assert not (flow.folder / path).exists()
+    flow.run("--unlock")
+    flow.run("--rerun-incomplete")
+    record = Record.read(flow.folder / path)
+    assert record.resumed[0] == asked
+    assert asked < record.resumed[1] < 720
+    assert record.resumed[1] % 200 == 0
+    assert (record.throughput, len(record.epochs)) == (None, 120)
+    assert not kept.parent.exists()
+    assert "1 of 1 finished repeat went on" in (flow.folder / "results/report.html").read_text()
+
+    stopped = learnt(flow, path)
+    (flow.folder / path).unlink()
     flow.run(path)
-    assert Record.read(flow.folder / path).resumed == [step]
-    assert learnt(flow, path) == undisturbed(flow, path)
-
-
-def same(one, other) -> bool:
-    """Whether the tensors in two files are equal, bit by bit."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    return True
-
-
-def test_a_cell_takes_its_gpus_as_far_as_the_run_has_them(workflow):
-    wanted = config(trainer="lightning", devices=[1, 2], nodes=[1, 2]) | {"device": "auto"}
-    flow = workflow(wanted)
-
-    def gpus(given: int) -> set[str]:
-        said = flow.run("-n", "--resources", f"gpu={given}").split("rule measure_cell:")[1:]
-        return {re.search(r"\bgpu=(\d+)", job)[1] for job in said}
-
-    assert gpus(4) == {"1", "2"}
-    assert gpus(1) == {"1"}
+    undisturbed = Record.read(flow.folder / path)
+    assert undisturbed.resumed is None
+    assert undisturbed.throughput["images_per_s"] > 0
+    assert learnt(flow, path) == stopped
 
 
 def test_two_processes_of_one_job_give_one_record(prepared):

@@ -37,7 +37,7 @@ def test_the_search_finds_the_best_within_three_percent_in_a_tenth_of_the_time(h
 @pytest.mark.parametrize("host", HOSTS)
 def test_without_noise_the_search_is_closer(host):
     cores, device = HOSTS[host]
-    for seed in range(60):
+    for seed in range(20):
         made = Surface(seed, cores, device, noise=0.0)
         chosen = made.search().run()[0].setting
         assert made.rate(chosen) >= 0.93 * max(map(made.rate, made.settings)), seed
@@ -126,7 +126,7 @@ def test_published_ids_stay_and_a_tuned_cell_has_its_own():
     assert "-tuned-" in tuned.id
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=60, deadline=None)
 @given(
     loader=some.sampled_from([name for name in LOADERS if tunable(name)]),
     workers=some.integers(0, 300),

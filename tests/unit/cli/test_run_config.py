@@ -24,13 +24,6 @@ class Mine(OrderedLoader):
 class NoWindows(Mine):
     entry = {"reads": "cache"}
 
-
-class Misspelt(Mine):
-    entry = {"raeds": "cache"}
-
-
-class Unfinished(OrderedLoader):
-    entry = {"windows": "given"}
 """
 MODEL = "from torch import nn\n\ndef net(num_classes):\n    return nn.Flatten()\n"
 
@@ -42,7 +35,6 @@ def folder(tmp_path, monkeypatch, photographs):
     shutil.copytree(photographs, tmp_path / "My Images")
     (tmp_path / "my_loader.py").write_text(LOADER)
     (tmp_path / "my_model.py").write_text(MODEL)
-    (tmp_path / "broken.py").write_text("def net(:\n")
     (tmp_path / "empty/class").mkdir(parents=True)
     return tmp_path
 
@@ -103,31 +95,23 @@ REFUSED = [  # words, found, expected, what to do
     ((*IMAGES, "--loaders", "strips"), "no loader to measure: strips", "one at least", "--loaders"),
     ((*IMAGES, "--out", "my_model.py"), "my_model.py is a file", "a folder", "name another"),
     (("noise_224", "--limit", "9"), "--limit 9 for noise_224", "images in files", "leave --limit out"),
-    # plug-ins, of which nothing is imported
-    (("my_dat.py:Data",), "no file my_dat.py", "a file of Python", "write 'my_model.py'"),
-    (("timm:data",), "dataset 'timm:data'", "path.py:attribute", "code of yours"),
-    ((*IMAGES, "--model", "mobilenet_v3_small"), "'mobilenet_v3_small'", "torchvision:NAME", "choose one"),
+    # plug-ins, of which nothing is imported: all others are in core/test_references.py
     ((*IMAGES, "--model", "my_modle.py:net"), "no file my_modle.py", "a file", "write 'my_model.py'"),
-    ((*IMAGES, "--model", "no_such.module:net"), "no module no_such", "a module", "install the package"),
     ((*IMAGES, "--model", "~nobody_here/x.py:net"), "'~nobody_here'", "a user of this machine", "whole path"),
-    ((*IMAGES, "--model", "__main__:net"), "no module __main__", "a module", "correct its name"),
     (("~nobody_here/x",), "no home folder of '~nobody_here'", "a user of this machine", "whole path"),
     ((*IMAGES, "--loaders", "replay"), "replay is the limit", "one at least", "name others with --loaders"),
-    ((*IMAGES, "--model", "broken.py:net"), "broken.py, line 1", "Python can read", "correct it"),
-    ((*IMAGES, "--loaders", "my_loader.py:Misspelt"), "'raeds' in `entry`", "one of", "write 'reads'"),
-]
-TRIED = [  # what a process refuses that imports it
-    ((*IMAGES, "--model", "timm:resnet5"), "model 'timm:resnet5'", "such as resnet50", "write 'timm:resnet5"),
-    ((*IMAGES, "--model", "my_model.py:net"), "which gives a tensor", "(2, 10)", "num_classes"),
-    ((*IMAGES, "--loaders", "my_loader.py:NoWindows"), "does not crop and resize", "one at", "--loaders"),
-    ((*IMAGES, "--loaders", "my_loader.py:Unfinished"), "has no batches", "all its methods", "derive it"),
+    # what a process refuses that imports it: so, too
+    pytest.param(
+        (*IMAGES, "--loaders", "my_loader.py:NoWindows"),
+        "does not crop and resize",
+        "one at",
+        "--loaders",
+        marks=pytest.mark.slow,
+    ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("words", "found", "expected", "remedy"),
-    [*REFUSED, *(pytest.param(*row, marks=pytest.mark.slow) for row in TRIED)],
-)
+@pytest.mark.parametrize(("words", "found", "expected", "remedy"), REFUSED)
 def test_what_cannot_be_meant_is_a_sentence_before_anything_is_prepared(
     folder, capsys, words, found, expected, remedy
 ):

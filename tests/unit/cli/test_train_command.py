@@ -97,9 +97,6 @@ def test_a_dataset_and_a_loader_of_files_are_trained_on(tmp_path):
     assert said.startswith(f"# python -m gpufeed.train {shlex.join(words)}")
     saved = model_file.load(tmp_path / "run/model.pt")
     assert (len(saved.classes), saved.size) == (2, (24, 24))
-    done = train_in(tmp_path, *words, "loader.pause_s=3", "hydra.run.dir=wrong")
-    assert done.returncode == 2
-    assert "write 'pause_ms' instead" in done.stderr
 
 
 @pytest.mark.slow
@@ -152,7 +149,7 @@ def epochs_of(path):
 
 
 @pytest.mark.slow
-def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
+def test_a_training_that_is_killed_goes_on_to_the_weights_of_one_that_nobody_disturbed(tmp_path):
     command = (*TINY, "trainer=plain", "epochs=80", "checkpoint_steps=4")
     whole = train_in(tmp_path, *command, "hydra.run.dir=whole")
     assert whole.returncode == 0, whole.stderr
@@ -161,24 +158,15 @@ def test_a_training_that_is_killed_twice_goes_on_to_the_weights_of_one_that_nobo
     wait_until(lambda: len(epochs_of(tmp_path / "first/metrics.csv")) > 2, 280)
     killed.kill()
     killed.wait()
-    other = train_in(tmp_path, *command, "batch_size=4", "resume=first", "hydra.run.dir=other")
-    assert other.returncode == 2
-    assert "batch_size 4, to go on with a training in first that has 8" in other.stderr
-    left, before = (tmp_path / "first/checkpoint.pt").read_bytes(), epochs_of(tmp_path / "first/metrics.csv")
-    killed = start_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
-    wait_until(lambda: len(epochs_of(tmp_path / "second/metrics.csv")) > len(before) + 2, 280)
-    killed.kill()
-    killed.wait()
-    found = epochs_of(tmp_path / "second/metrics.csv")
-    assert found == list(range(len(found)))  # those of the first run among them
+    left = (tmp_path / "first/checkpoint.pt").read_bytes()
+    second = train_in(tmp_path, *command, "resume=first", "hydra.run.dir=second")
+    assert second.returncode == 0, second.stderr
     assert (tmp_path / "first/checkpoint.pt").read_bytes() == left
-    third = train_in(tmp_path, *command, "resume=second", "hydra.run.dir=third")
-    assert third.returncode == 0, third.stderr
-    assert "going on after step" in (tmp_path / "third/train.log").read_text()
-    assert not (tmp_path / "third/checkpoint.pt").exists()
-    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "third"))
+    assert "going on after step" in (tmp_path / "second/train.log").read_text()
+    assert not (tmp_path / "second/checkpoint.pt").exists()
+    one, two = (model_file.load(tmp_path / name / "model.pt").state_dict for name in ("whole", "second"))
     assert all(torch.equal(one[key], two[key]) for key in one)
-    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "third"))
+    one, two = (rows(tmp_path / name / "metrics.csv") for name in ("whole", "second"))
     assert [row["train_loss"] for row in one] == [row["train_loss"] for row in two]
 
 
@@ -225,13 +213,11 @@ def test_a_decoder_that_builds_no_cache_is_told_with_those_that_do():
     assert (shelf.decoder, shelf.least_kb_s) == ("pillow", 20)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this node has the GPU that must be missing")
-def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path):
-    done = train_in(tmp_path, "trainer.accelerator=gpu", "trainer=plain")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "finds no CUDA GPU on this node" in done.stderr
+def test_a_gpu_that_is_not_there_is_one_sentence_before_any_data_is_made(tmp_path, said):
+    code, text = said("trainer.accelerator=gpu", "trainer=plain", work=None)
+    assert (code, text.count("\n")) == (2, 1)
+    assert "finds no CUDA GPU on this node" in text
     assert not (tmp_path / "data").exists()
 
 
@@ -256,7 +242,6 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(t
     ("argument", "found", "expected", "remedy"),
     [
         ("epoch=3", "key 'epoch' in the command line", "batch_size, cache_decoder", "write 'epochs' instead"),
-        ("modle=x", "key 'modle'", "model", "write 'model' instead"),
         ("model.foo=3", "key 'model.foo'", "one of: model.batch_norm, model.channels", "choose one of them"),
         ("data.options.cont=3", "key 'data.options.cont'", "data.options.size", "'data.options.count'"),
         ("model.width=[1", "model.width=[1: no viable alternative", "config/hydra", "--help"),
@@ -275,7 +260,6 @@ def test_a_batch_of_more_images_than_there_are_is_told_before_any_data_is_made(t
             "write 'trainer.warmup_share' instead",
         ),
         ("~epoch", "'epoch' does not exist", "config/hydra", "--help"),
-        ("epochs=${x}", "Interpolation key 'x' not found", "config/hydra", "--help"),
     ],
 )
 def test_a_typo_is_told_with_what_is_known(said, argument, found, expected, remedy):
@@ -309,13 +293,6 @@ def test_a_key_twice_is_told_in_a_file_of_data_and_in_the_shipped_config(tmp_pat
         code, text = said(*arguments)
         assert (code, "'sources' twice" in text) == (2, True)
     shipped.cache_clear()
-
-
-def test_an_unknown_choice_is_answered_with_the_choices(said):
-    code, text = said("model=vit_tinny")
-    assert code == 2
-    assert "one of: notebook_cnn, resnet18, resnet50, simple_cnn" in text
-    assert "write 'vit_tiny' instead" in text
 
 
 @pytest.mark.parametrize(
@@ -401,10 +378,9 @@ def test_the_commands_of_the_documents_are_cells(said, arguments):
     assert len(found) == math.prod(combinations)
 
 
-@pytest.mark.parametrize("command", [["-m", "gpufeed.train"], [str(REPOSITORY / "train.py")]])
-def test_without_arguments_it_says_what_there_is_and_trains_nothing(tmp_path, command):
+def test_without_arguments_it_says_what_there_is_and_trains_nothing(tmp_path):
     done = subprocess.run(
-        [sys.executable, *command],
+        [sys.executable, "-m", "gpufeed.train"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

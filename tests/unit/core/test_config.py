@@ -1,7 +1,6 @@
 """A bad config dies with found / expected / what to do; the shipped ones are good."""
 
 import copy
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from gpufeed.core.cells import DEVICES, Plan, impossible
-from gpufeed.core.config import GROUPS, RULES, check, planned, read_hyper
+from gpufeed.core.config import GROUPS, check, planned, read_hyper
 from gpufeed.core.config_sources import FASHION_MNIST_FILES
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.folders import settle_folders
@@ -159,10 +158,8 @@ NAN = float("nan")
     [
         (["repeat"], 3, "key 'repeat'", "'repeats'"),
         (["repeats"], 0, "repeats: 0", "correct repeats"),
-        (["repeats"], "three", "repeats: 'three'", "correct repeats"),
         (["device"], "gpu", "device: 'gpu'", "correct device"),
         ([*PIPELINING, "common", "batchsize"], 32, "key 'batchsize'", "'batch_size'"),
-        ([*PIPELINING, "common", "batch_size"], 0, "batch_size: 0", "correct experiments"),
         ([*PIPELINING, "common", "batch_size"], [8, -1], "-1", "correct experiments"),
         ([*PIPELINING, "blocks", "notebook", "loader"], "dalli", "loader 'dalli'", "write 'dali_"),
         ([*PIPELINING, "blocks", "notebook", "workers"], 2.5, "2.5", "correct experiments"),
@@ -172,11 +169,8 @@ NAN = float("nan")
         (["sources", "cifar10", "options"], {"size": 8}, "options in sources.cifar10", "remove `options:`"),
         (["sources", "fashion_mnist", "files"], TWO_FILES, "a.bin, b.bin in sources.fashion", "list these"),
         (["sources", "fashion_mnist", "files"], [], "no files in sources.fashion_mnist", "list these four"),
-        (["sources"], {"Cifar": {"layout": "synthetic"}}, "sources: 'Cifar'", "correct sources"),
         (["sources"], {"../x": {"layout": "synthetic"}}, "sources: '../x'", "correct sources"),
-        (["sources"], {10: {"layout": "synthetic"}}, "sources: 10", "correct sources"),
         ([*SYNTHETIC, "size"], 7, "size: 7", "correct sources.synthetic.options.size"),
-        ([*SYNTHETIC, "size"], [64], "size: [64]", "correct sources.synthetic.options.size"),
         ([*SYNTHETIC, "size"], [64, 4], "size.1: 4", "correct sources.synthetic.options.size.1"),
         ([*SYNTHETIC, "count"], 11, "9 training images for 10 classes", "raise `count`"),
         ([*SYNTHETIC, "count"], 12, "2 evaluation images for 10 classes", "raise `count`"),
@@ -195,7 +189,6 @@ NAN = float("nan")
             "choose one",
         ),
         (["seed"], 10**30, "seed: 1000000", "correct seed"),
-        (["repeats"], 3.0, "repeats: 3.0", "correct repeats"),
         (["sources", "cifar10", "files", 0, "sha256"], "abc", "sha256: 'abc'", "correct sources"),
         (["use_instead"], {"cifar10": "cifar11"}, "dataset 'cifar11'", "'cifar10'"),
         (["cache_decoder"], "dali", "decoder 'dali'", "'dali_gpu'"),
@@ -307,20 +300,14 @@ def test_check_leaves_the_config_alone():
     assert config == before
 
 
-@pytest.mark.parametrize("name", RULES)
-def test_an_experiment_cannot_have_the_name_of_a_rule(name):
+def test_an_experiment_cannot_have_the_name_of_a_rule():
     config = merged("config.yaml")
-    config["experiments"][name] = config["experiments"]["vit_lite"]
-    with pytest.raises(GpufeedError, match=f"experiment '{name}', which is also the name of a rule") as error:
+    config["experiments"]["tabulate"] = config["experiments"]["vit_lite"]
+    with pytest.raises(
+        GpufeedError, match="experiment 'tabulate', which is also the name of a rule"
+    ) as error:
         planned(config)
     assert "measure_cell" in error.value.expected
-
-
-def test_every_rule_of_the_workflow_is_a_reserved_name():
-    text = "\n".join(path.read_text() for path in [ROOT / "Snakefile", *(ROOT / "rules").rglob("*.smk")])
-    rules = set(re.findall(r"^(?:rule|checkpoint) (\w+):", text, re.MULTILINE))
-    assert "measure_cell" in rules
-    assert rules <= set(RULES)
 
 
 def test_the_files_of_fashion_mnist_are_those_that_its_layout_reads():

@@ -200,6 +200,7 @@ NEVER_IMPORTED = [  # what the disk alone refuses
     ({"model": "my_model.py:"}, "'my_model.py:'", "path.py:attribute", "one of these forms"),
     ({"model": "no_such.module:Net"}, "no module no_such", "a module in", "install the package"),
     ({"model": "torch.no_such:Net"}, "no module torch.no_such", "a module in", "correct its name"),
+    ({"model": "__main__:net"}, "no module __main__", "a module in", "correct its name"),
     ({"model": "timm:"}, "'timm:'", "timm:NAME", "the name of a model"),
     ({"model": "broken.py:model"}, "broken.py, line 1: invalid syntax", "Python can read", "correct it"),
     ({"loader": "my_loader.py:Misspelt"}, "'raeds' in `entry`", "one of: workers", "write 'reads'"),

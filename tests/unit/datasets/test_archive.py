@@ -118,7 +118,7 @@ HEADERS = {  # a header, with what stands before it for a long name, is as many 
 }
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     kind=st.sampled_from(list(FORMATS)),
     mode=st.sampled_from(["w", "w:gz", "w:bz2", "w:xz"]),

@@ -15,7 +15,7 @@ from PIL import Image
 
 from gpufeed.augment.base import Normalise
 from gpufeed.augment.dali import DaliAugment
-from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.errors import Skip
 from gpufeed.core.registry import DECODERS, load
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.decoders.base import EXACT, Tolerance
@@ -178,35 +178,6 @@ def test_a_file_that_has_become_another_is_resized_by_others(mixed, opened):
         assert list(images) == loader.split_ids.tolist()
         assert np.array_equal(images[late].cpu().numpy(), expected)
     assert not loader.reads
-
-
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_bad_file_is_named_and_what_came_before_is_whole(mixed, opened, damage):
-    manifest = mixed((24, 32))
-    loader = opened(manifest, shuffle=False)
-    bad = manifest.paths()[loader.split_ids[12]]
-    if damage == "cut":
-        bad.write_bytes(bad.read_bytes()[:-40])
-    else:
-        bad.unlink()
-    batches = iter(loader)
-    came = [i for _ in range(2) for i in next(batches).ids.tolist()]
-    assert came == loader.split_ids[:10].tolist()
-    with pytest.raises(GpufeedError) as error:
-        next(batches)
-    assert str(bad) in error.value.found
-
-
-def test_ranks_and_state(mixed, opened):
-    manifest = mixed((8, 40))
-    for rank in range(2):
-        loader = opened(manifest, rank=rank, world_size=2)
-        expected = [{i: image for batch in loader for i, image in one_by_one(batch)} for _ in range(2)]
-        fresh = opened(manifest, rank=rank, world_size=2)
-        fresh.load_state_dict({"epoch": 1, "next_batch": 1, "seed": 3})
-        found = {i: image for batch in fresh for i, image in one_by_one(batch)}
-        assert list(found) == list(expected[1])[5:]
-        assert all(torch.equal(found[i], expected[1][i]) for i in found)
 
 
 def one_by_one(batch):

@@ -121,16 +121,6 @@ def test_the_record_says_how_dali_was_set_for_files_that_it_resizes(measured, mo
     assert cell_training.together([tally.asdict() for tally in tallies])["hw_decoder_load"] == 0.25
 
 
-def test_what_dali_meets_on_the_way_is_counted(tmp_path):
-    available("dali_cpu")
-    manifest = write_files(tmp_path / "files", taken(60), "jpg", (24, 32))
-    with load("loader", "dali_cpu")(request(manifest, None, batch_size=8, shuffle=False)) as loader:
-        list(loader)
-        manifest.paths()[50].write_bytes(saved("GIF", shaded(60)[50]))  # DALI reads the first batches ahead
-        list(loader)
-    assert loader.tally.asdict() == {"decoder": "dali_cpu", "images": 120, "fell_back": {"pillow": 1}}
-
-
 def test_strips_count_left_over_files_and_strips_that_the_backend_refuses(tmp_path):
     kinds = ["444"] * 8 + ["png", "progressive"]
     manifest = strips_dataset(tmp_path, kinds)

@@ -187,7 +187,7 @@ def test_random_bytes_are_refused(data):
         parse(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.data())
 def test_changed_files_are_refused_or_taken_apart(data):
     """Whatever is changed, the answer is a reason or bytes that are in the file, without a marker."""

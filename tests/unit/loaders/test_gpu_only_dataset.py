@@ -2,9 +2,6 @@
 
 import logging
 import re
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import torch
 from data_fixtures import REPOSITORY
 from gpu_only_fixtures import dataset, expected, noted, put
 from hostile_fixtures import photo, saved
-from image_fixtures import pixels, write_dataset
+from image_fixtures import write_dataset
 
 import gpufeed
 from gpufeed.core.errors import GpufeedError
@@ -99,53 +96,6 @@ def test_the_cache_is_built_once_and_again_for_another_manifest(manifest):
     changed = dataset(manifest)
     assert changed.cache.stat().st_mtime_ns > built
     assert changed[0][1] == data[0][1] + 1
-
-
-TWO_AT_ONCE = """
-import logging, sys, time
-import numpy as np
-from gpufeed.loaders import gpu_only_dataset
-from gpufeed.decoders.simplejpeg import SimpleJpegDecoder
-logging.basicConfig(level=logging.INFO)
-decode = SimpleJpegDecoder.decode
-def slow(self, files):
-    print("decodes")
-    time.sleep(float(sys.argv[2]))
-    return decode(self, files)
-SimpleJpegDecoder.decode = slow
-print("ready", flush=True)
-sys.stdin.readline()
-data = gpu_only_dataset.GPUOnlyDataset(sys.argv[1], use_gpu_decode=False, device="cpu", workers=1)
-np.save(sys.argv[3], data.images.permute(0, 2, 3, 1).numpy())
-"""
-
-
-@pytest.mark.slow
-def test_of_two_processes_that_lack_the_cache_one_builds_it(manifest, tmp_path):
-    def start(name: str, slow_s: float) -> subprocess.Popen:
-        where = [manifest.root / "manifest.parquet", str(slow_s), tmp_path / f"{name}.npy"]
-        command = [sys.executable, "-c", TWO_AT_ONCE, *where]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, cwd=REPOSITORY)
-        assert process.stdout.readline() == "ready\n"
-        return process
-
-    def go(process: subprocess.Popen) -> None:
-        process.stdin.write("\n")
-        process.stdin.flush()
-
-    first, second = start("first", 2.0), start("second", 0.0)
-    go(first)
-    while first.poll() is None and not list(manifest.root.glob("cache/simplejpeg.*.partial")):
-        time.sleep(0.01)
-    go(second)
-    (out, error), (out_2, error_2) = first.communicate(timeout=60), second.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0), error + error_2
-    assert (out, out_2) == ("decodes\n", "")
-    assert "this one waits for it" in error_2
-    right = np.stack([pixels(i, 8) for i in manifest.ids("train")])
-    for name in ("first", "second"):
-        assert np.array_equal(np.load(tmp_path / f"{name}.npy"), right)
 
 
 @NO_GPU

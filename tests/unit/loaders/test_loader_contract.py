@@ -52,13 +52,20 @@ NEVER_PERSISTENT = ("ffcv", "spdl_processes", "webdataset_resampled")  # they do
 def cases() -> list[Case]:
     found = []
     for name, entry in LOADERS.items():
-        if entry.workers != "required":
+        if (
+            entry.workers != "required" and name != "ffcv"
+        ):  # which compiles anew: without workers in test_ffcv.py
             found.append(Case(name))
         if entry.workers != "never":
             found.append(Case(name, 2))
             if name not in NEVER_PERSISTENT:
                 found.append(Case(name, 2, persistent=True))
     return found
+
+
+def in_spdls_processes(case: Case) -> bool:
+    """Whether SPDL's processes make its batches: those of spdl's threads, as test_spdl_process.py shows."""
+    return case.name == "spdl_processes" or (case.name == "spdl" and case.persistent)
 
 
 def each(of: list[Case], fast: tuple[str, ...] = ()):
@@ -68,7 +75,7 @@ def each(of: list[Case], fast: tuple[str, ...] = ()):
     """
 
     def marks(case: Case):
-        takes_long = case.name in ("spdl_processes", "ffcv") or (case.name == "spdl" and case.persistent)
+        takes_long = case.name == "ffcv" or in_spdls_processes(case)
         return pytest.mark.slow if takes_long and str(case) not in fast else ()
 
     marked = [pytest.param(case, marks=marks(case)) for case in of]
@@ -76,10 +83,14 @@ def each(of: list[Case], fast: tuple[str, ...] = ()):
 
 
 every_loader = each(cases())
-every_pipeline = each([case for case in cases() if not case.entry.ceiling])
 # for what does not depend on how long the workers live
 every_loader_once = each([case for case in cases() if not case.persistent])
-every_pipeline_once = each([case for case in cases() if not case.entry.ceiling and not case.persistent])
+# for what follows from the batches
+pipelines = [case for case in cases() if not case.entry.ceiling and not in_spdls_processes(case)]
+every_pipeline, every_pipeline_once = (
+    each(pipelines),
+    each([case for case in pipelines if not case.persistent]),
+)
 
 
 @pytest.fixture

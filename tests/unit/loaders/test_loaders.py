@@ -9,7 +9,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from image_fixtures import loader_threads, request, write_cache, write_dataset
+from image_fixtures import loader_threads, request, write_cache, write_dataset, write_shards
 
 from gpufeed.core.errors import GpufeedError
 from gpufeed.core.registry import LOADERS, load
@@ -40,8 +40,13 @@ def manifest(tmp_path):
     return write_dataset(tmp_path / "tiny")
 
 
-@pytest.mark.parametrize(("name", "workers"), FILE_READERS)
-@pytest.mark.parametrize("damage", ["cut", "gone", "resized"])
+BAD = [
+    *((*reader, "cut") for reader in FILE_READERS),
+    *(("dataloader_sync", 0, damage) for damage in ("gone", "resized")),  # dali_cpu: test_streaming.py
+]
+
+
+@pytest.mark.parametrize(("name", "workers", "damage"), BAD)
 def test_bad_file_is_named(manifest, name, workers, damage):
     loader_request = request(manifest, None, workers=workers, shuffle=False)
     bad = manifest.paths()[2]
@@ -65,8 +70,11 @@ def kill_workers_after_first_batch(loader) -> None:
             os.kill(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", ["dataloader_workers", "overlap", "fastai"])
+@pytest.mark.parametrize("name", ["dataloader_workers", "overlap", "fastai", "webdataset"])
 def test_killed_worker_is_an_error_and_no_hang(manifest, name):
+    if name == "webdataset":
+        pytest.importorskip("webdataset")
+        write_shards(manifest)
     slow = request(manifest, None, workers=1, prefetch_factor=1, batch_size=1, sample_transform=sleepy)
     loader = load("loader", name)(slow)
     begin = time.perf_counter()

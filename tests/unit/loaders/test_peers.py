@@ -1,12 +1,9 @@
 """Loaders of other projects beyond the contract: packages that lack, hostile files, damaged shards."""
 
 import itertools
-import os
-import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 
 import numpy as np
 import psutil
@@ -19,7 +16,7 @@ from process_fixtures import left_after
 
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.registry import load
-from gpufeed.decoders.pillow import resized, rgb
+from gpufeed.decoders.pillow import rgb
 from gpufeed.loaders import webdataset
 from gpufeed.loaders.base import epoch_order
 from gpufeed.loaders.pixel_tolerance import pixel_source
@@ -188,18 +185,6 @@ def test_an_error_in_a_transform_keeps_its_type_in_spdl(manifest):
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_images_are_resized_as_everywhere(tmp_path, name):
-    made = write_dataset(tmp_path / "tiny", size=9)
-    made.info = replace(made.info, resize=(6, 5))
-    write_shards(made)
-    loader = opened(name, request(made, None))
-    with loader:
-        for batch in loader:
-            for image, i in zip(batch.images.numpy(), batch.ids.tolist(), strict=True):
-                assert np.array_equal(image, resized(rgb(made.paths()[i].read_bytes()), (6, 5)))
-
-
-@pytest.mark.parametrize("name", PACKAGES)
 def test_without_their_decoders_files_are_still_read(manifest, name):
     pool = np.arange(7, dtype=np.uint8)[:, None, None, None].repeat(8, 1).repeat(8, 2).repeat(3, 3)
     of = load("loader", name)
@@ -353,23 +338,6 @@ def test_a_bad_image_in_a_shard_is_named_by_its_file(tmp_path, damage, workers):
     with pytest.raises(GpufeedError) as error, loader:
         list(loader)
     assert str(bad) in error.value.found
-
-
-def kill_workers_after_first_batch(loader) -> None:
-    for _ in loader:
-        for child in psutil.Process().children():
-            os.kill(child.pid, signal.SIGKILL)
-
-
-def test_a_killed_worker_is_an_error_and_no_hang(manifest):
-    def slow(image, sample_id, epoch):
-        time.sleep(0.05)
-        return image.permute(2, 0, 1).float()
-
-    asked = request(manifest, None, workers=1, prefetch_factor=1, batch_size=1, sample_transform=slow)
-    loader = opened("webdataset", asked)
-    with pytest.raises(GpufeedError, match="DataLoader worker"), loader:
-        kill_workers_after_first_batch(loader)
 
 
 def test_short_chunks_become_whole_batches(manifest):

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,13 +96,12 @@ def shared(process: psutil.Process) -> set[Path]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"prefetch_factor": 1, "batch_size": 5, "workers": 3},
         {"sample_transform": CpuAugment(MEAN, STD, 3, {"crop_padding": 2})},
         {"decoded": np.random.default_rng(1).integers(0, 256, (7, 48, 64, 3), dtype=np.uint8)},
         {"recipe": RandomResizedCrop(20, short_side=24, seed=3)},
     ],
-    ids=["plain", "short queue", "augment cpu", "decoded", "random resized crop"],
+    ids=["short queue", "augment cpu", "decoded", "random resized crop"],
 )
 def test_batches_are_those_of_the_threads_of_this_process(make, changes):
     own, threads = make(**changes), make(**{**changes, **THREADS})
@@ -116,12 +114,6 @@ def test_batches_are_those_of_the_threads_of_this_process(make, changes):
             assert found.images.dtype == expected.images.dtype
     assert own.tally.asdict() == threads.tally.asdict()
     assert "decoded" in changes or own.tally.asdict()["fell_back"]["pillow"] > 0
-
-
-def test_images_are_resized_as_in_this_process(make, manifest):
-    manifest.info = replace(manifest.info, resize=(9, 11))
-    pairs = zip(make(), make(**THREADS), strict=True)
-    assert all(torch.equal(found.images, expected.images) for found, expected in pairs)
 
 
 def test_the_same_processes_serve_all_epochs_and_end_on_close(make, count):
@@ -246,16 +238,12 @@ def test_processes_that_die_before_they_read_a_long_list_of_files_are_an_error(
     assert not left_after(10, processes() - before)
 
 
-@pytest.mark.parametrize("damage", ["cut", "gone"])
-def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest, damage):
+def test_a_bad_file_is_named_in_the_same_words_and_a_whole_epoch_may_follow(make, manifest):
     bad = manifest.paths()[7]
     whole, before = bad.read_bytes(), processes()
     loader, threads = make(), make(**THREADS)
     own = processes() - before
-    if damage == "gone":
-        bad.unlink()
-    else:
-        bad.write_bytes(whole[:700])
+    bad.write_bytes(whole[:700])
     errors = []
     for one in (loader, threads):
         with pytest.raises(GpufeedError, match=str(bad)) as error:
@@ -277,11 +265,10 @@ def test_an_error_in_a_transform_keeps_its_type_and_its_traceback(make):
     assert "in failing" in error.value.__notes__[0]
 
 
-@pytest.mark.parametrize("persistent", [True, False], ids=["processes", "threads"])
-def test_a_transform_that_ends_its_thread_is_an_error(make, persistent):
-    loader = make(**({} if persistent else THREADS), sample_transform=exiting)
-    with pytest.raises(GpufeedError, match=r"SystemExit: planted"):
-        list(loader)
+def test_a_transform_that_ends_its_thread_is_an_error(make):
+    for where in ({}, THREADS):
+        with pytest.raises(GpufeedError, match=r"SystemExit: planted"):
+            list(make(**where, sample_transform=exiting))
 
 
 def test_an_error_that_pickle_refuses_keeps_its_words(make):

@@ -57,11 +57,10 @@ for dtype, width in every if short else each:
 """
 
 CANDIDATES = """
-for tokens in (197, 256):
-    qkv = packed(1, tokens, 1, 64, torch.bfloat16)
-    for forward, (keys, queries) in itertools.product(FORWARDS, BACKWARDS.values()):
-        if forward == next(iter(FORWARDS)) or keys is next(iter(BACKWARDS.values()))[0]:
-            check(qkv, grad_like(qkv), (forward, keys), Configuration(FORWARDS[forward], keys, queries))
+qkv = packed(1, 197, 1, 64, torch.bfloat16)
+for forward, (keys, queries) in itertools.product(FORWARDS, BACKWARDS.values()):
+    if forward == next(iter(FORWARDS)) or keys is next(iter(BACKWARDS.values()))[0]:
+        check(qkv, grad_like(qkv), (forward, keys), Configuration(FORWARDS[forward], keys, queries))
 """
 
 LAYOUTS = """
@@ -82,7 +81,7 @@ for dtype in TOLERANCE:
 # what runs past the last token would show: NaN stands there
 EXTREMES = """
 for (tokens, width), dtype in itertools.product(((17, 64), (130, 16), (257, 32)), TOLERANCE):
-    for size in (0.0, 1e-3, 3.0):
+    for size in (0.0, 3.0):
         qkv = packed(1, tokens, 1, width, dtype)
         qkv[:, :, :2] *= size  # scores near zero, and rows that are nearly one of the keys
         check(qkv, grad_like(qkv), (tokens, width, size), usual=False)
@@ -107,7 +106,7 @@ for (tokens, width), dtype in itertools.product(((17, 64), (130, 16), (257, 32))
 HYPOTHESIS = """
 from hypothesis import given, settings, strategies as st
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(1, 2), st.integers(1, 280), st.integers(1, 3), st.sampled_from((16, 32, 64)),
        st.sampled_from(list(TOLERANCE)), st.integers(0, 99), st.sampled_from((0.1, 1.0, 4.0)))
 def anything(n, tokens, heads, width, dtype, seed, scale):
@@ -174,7 +173,7 @@ for pool in ("mean", "class_token"):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lengths", [(1, 50, 65), (64, 197), (257,)], ids=str)
+@pytest.mark.parametrize("lengths", [(1, 50, 64, 65), (256, 257)], ids=str)
 def test_the_kernels_against_float64(lengths):
     run(BEGINNING + LENGTHS.format(lengths=lengths), TRITON_INTERPRET="1")
 

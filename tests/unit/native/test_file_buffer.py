@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from gpufeed import native
 from gpufeed.native.file_buffer import FileBuffer
 
-
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    if sentence := native.status().sentence:
-        pytest.skip(sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_fixtures import SAMPLINGS, anywhere, by_op, damaged, encoded, picture, turbo
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_groups import coding_of, grouped, joined
 from gpufeed.decoders.jpeg_parser import Refused, parse
 from gpufeed.decoders.pillow import rgb
@@ -20,15 +19,10 @@ CPU = torch.device("cpu")
 REASONS = {reason: number for number, reason in enumerate(FAULTS)}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     sampling=st.sampled_from(sorted(SAMPLINGS)),
     height=st.integers(1, 70),
@@ -70,7 +64,7 @@ def test_real_files_are_pillows(real_data):
                 assert np.array_equal(image, rgb(files[place]) if fancy else turbo(files[place], fancy))
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     sampling=st.sampled_from(["4:2:0", "4:4:4", "grayscale"]),
     changes=st.dictionaries(st.integers(0, 3000), st.integers(0, 255), max_size=4),

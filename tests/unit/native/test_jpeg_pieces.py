@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jpeg_fixtures import encoded, picture
 
-from gpufeed import native
 from gpufeed.decoders.jpeg_groups import coding_of, joined
 from gpufeed.decoders.jpeg_parser import Jpeg, parse
 from gpufeed.native.jpeg_op import decode_between
@@ -20,11 +19,7 @@ ANY = st.integers(-(2**63), 2**63 - 1)
 NEAR = st.integers(-3, 60)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @lru_cache

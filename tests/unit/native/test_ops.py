@@ -17,12 +17,7 @@ from gpufeed.native import loading, torch_reference
 NARROW = (torch.bfloat16, torch.float16, torch.float32)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def extension():
-    """The library, compiled once into torch's extension folder; what a node without a compiler lacks."""
-    found = native.load()
-    if found.sentence:
-        pytest.skip(found.sentence)
+pytestmark = pytest.mark.usefixtures("extension")
 
 
 @pytest.fixture

@@ -308,7 +308,7 @@ def test_script(manifest, path, tmp_path):
     assert "left over: 1, not a JPEG file" in text
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damage_stays_in_its_own_image(tmp_path_factory, data):
     """Whatever is changed in one file, its neighbours keep their pixels, and it has its own or a reason."""

@@ -43,9 +43,7 @@ def terminate() -> None:
 @pytest.mark.parametrize(
     ("trainer", "loader", "seed"),
     [
-        ("plain", "resident", 0),
         ("plain", "dataloader_workers", 1),
-        ("lightning", "dataloader_workers", 2),
         ("lightning", "resident", 3),
     ],
 )

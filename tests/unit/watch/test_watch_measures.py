@@ -54,7 +54,6 @@ STEPS = 160
 # how a loader is made that needs so many seconds a batch; how long a batch and a step take; the truth
 PLANTED = {
     "in this process": (lambda s: DataLoader(fixtures.Sleeping(STEPS, s), 1), 0.01, 0.02, 2 / 3),
-    "two workers": (lambda s: workers(2, s), 0.04, 0.02, 0.5),
     "nearly fed": (lambda s: workers(2, s), 0.04, 0.034, 0.85),
     "fed": (lambda s: workers(2, s), 0.01, 0.04, 1.0),
     "a thread": (lambda s: threaded(STEPS, s, 8), 0.04, 0.02, 0.5),

@@ -108,25 +108,17 @@ def test_a_late_first_batch_is_start_up_bound(measured):
 
 
 @pytest.mark.slow
-def test_too_few_workers_are_input_bound_for_decode_in_one_process(measured):
-    """On the real clock: the worker sleeps in a process of its own, 50 ms a batch."""
-    axes = {"model": "simple_cnn", "workers": 1, "prefetch_factor": 2, "persistent_workers": True}
-    found, verdict = measured(
-        virtual=False, decoder=made.SleepingDecoder, loader="dataloader_workers", **axes
-    )
-    assert (verdict.kind, verdict.stage) == ("input-bound", "decode")
-    assert "for decode in 1 worker process" in verdict.sentence
-    assert found["stages"]["decode"]["seconds"]["median"] > 0.15
-    assert found["shared_cores"] is True
-    assert "share the CPU's cores" in verdict.sentence
-
-
-@pytest.mark.slow
-def test_more_workers_shorten_what_too_few_wait_for(measured):
-    """Five batches of 50 ms one after another in one worker process, at most two in each of four."""
+def test_too_few_workers_are_input_bound_for_decode_and_more_of_them_shorten_the_wait(measured):
+    """On the real clock: a batch sleeps 50 ms in a worker process. Five batches one after another in one, at
+    most two in each of four."""
     axes = {"model": "simple_cnn", "prefetch_factor": 2, "persistent_workers": True, "virtual": False}
     axes |= {"loader": "dataloader_workers", "decoder": made.SleepingDecoder}
-    (few, _), (more, _) = (measured(workers=workers, **axes) for workers in (1, 4))
+    (few, verdict), (more, _) = (measured(workers=workers, **axes) for workers in (1, 4))
+    assert (verdict.kind, verdict.stage) == ("input-bound", "decode")
+    assert "for decode in 1 worker process" in verdict.sentence
+    assert few["stages"]["decode"]["seconds"]["median"] > 0.15
+    assert few["shared_cores"] is True
+    assert "share the CPU's cores" in verdict.sentence
     rate_of_few, rate_of_more = (found["images_per_s"]["input_only"]["median"] for found in (few, more))
     assert rate_of_more > 1.5 * rate_of_few
     waits = [sum(pair["end_to_end"]["wait_s"] for pair in found["pairs"]) for found in (few, more)]

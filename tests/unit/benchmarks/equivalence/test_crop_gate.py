@@ -17,10 +17,8 @@ from gpufeed.stores.decoded_cache import build_named
 RECIPE = {"size": 48, "scale": [0.08, 1.0], "ratio": [0.75, 4 / 3], "flip_probability": 0.5, "short_side": 56}
 TAKING = [name for name, entry in LOADERS.items() if entry.windows == "given" and not entry.ceiling]
 CASES = [
-    pytest.param(name, decoder, marks=pytest.mark.slow if LOADERS[name].stays else ())
-    for name in TAKING
-    for decoder in (LOADERS[name].decoders or ("pillow",))
-]
+    pytest.param(name, "pillow", marks=pytest.mark.slow if LOADERS[name].stays else ()) for name in TAKING
+] + [("dataloader_sync", decoder) for decoder in registry.HOST_DECODERS if decoder != "pillow"]
 
 
 @pytest.fixture(scope="module")

@@ -161,22 +161,20 @@ def test_what_a_lossy_decoder_does_passes_within_its_tolerance_and_is_published(
 
 
 def pipelines():
-    """Every registered loader that is no ceiling, runs without a GPU and takes PNG files, with each kind of
-    workers; the loader strips takes JPEG files alone (test_strips_verify.py). Those that start a new Python
-    for each worker, or compile, are slow."""
+    """Every registered loader that is no ceiling, runs without a GPU and takes PNG files.
+
+    The loader strips takes JPEG files alone (test_strips_verify.py). Slow are those that compile, or start a
+    new Python for each worker.
+    """
     for name, entry in LOADERS.items():
         if entry.ceiling or entry.device == "cuda" or entry.reads == "strips":
             continue
-        if entry.workers != "required":
-            yield pytest.param(name, {}, marks=[pytest.mark.slow] if name == "ffcv" else [])
-        if entry.workers != "never":
-            for changes in ({"prefetch_factor": 2}, {"prefetch_factor": 3, "persistent_workers": True}):
-                takes_long = name in ("spdl_processes", "ffcv") or (name == "spdl" and len(changes) > 1)
-                marks = [pytest.mark.slow] if takes_long else []
-                yield pytest.param(name, {"workers": 2, **changes}, marks=marks)
+        changes = {"workers": 2, "prefetch_factor": 2} if entry.workers == "required" else {}
+        marks = [pytest.mark.slow] if name in ("spdl_processes", "ffcv") else []
+        yield pytest.param(name, changes, marks=marks)
 
 
-@pytest.mark.parametrize(("loader", "changes"), list(pipelines()), ids=lambda value: str(value))
+@pytest.mark.parametrize(("loader", "changes"), list(pipelines()), ids=str)
 def test_every_true_loader_passes(dataset, loader, changes):
     one = judged(task_for(*dataset, loader, **changes))
     if one.status == "skipped":

@@ -146,13 +146,12 @@ def test_a_session_that_reads_torchs_memory_waits_for_torch(settings, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "kind"), [("compiled", "fp32"), ("torchao_int8", "int8")])
-def test_compiled_to_the_end_it_says_what_the_model_says(name, kind, settings):
-    setting = settings("vit_mean", kind)
-    ready, model = prepared(name, setting), setting.model()
+def test_compiled_to_the_end_it_says_what_the_model_says(settings):
+    setting = settings("vit_mean", "fp32")
+    ready, model = prepared("compiled", setting), setting.model()
     with torch.no_grad():
         wanted, found = model(setting.images), ready.run(setting.images)
-    assert (found - wanted).abs().max() <= TOLERANCES[kind] * wanted.abs().max()
+    assert (found - wanted).abs().max() <= TOLERANCES["fp32"] * wanted.abs().max()
 
 
 CARDS = ("SM75", "SM80", "SM86", "SM89")

@@ -304,7 +304,7 @@ def test_the_sentences_say_who_wins_at_which_width():
 
 
 @pytest.mark.slow
-@hypothesis_settings(max_examples=25)  # each draws a figure
+@hypothesis_settings(max_examples=10)  # each draws a figure
 @given(
     st.dictionaries(
         st.tuples(

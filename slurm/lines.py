@@ -30,6 +30,14 @@ NOT_ASKED = ("tmpdir", "_cores", "_nodes", "mem", "mem_mib", "disk", "disk_mb", 
 OWN = ("gpu", "gpu_model", "gres", "constraint", "nodes", "tasks", "tasks_per_gpu", "cpus_per_task")
 
 
+def partitions_of(file: Path) -> list:
+    """Return the partitions of a file; raises WorkflowError, with the file's name, for an unknown key."""
+    try:
+        return read_partition_file(file)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise WorkflowError(f"{file}: {error}; correct its keys, such as max_runtime") from error
+
+
 class Asking:
     """As much of Slurm's executor as its lines need; it asks Slurm nothing."""
 
@@ -39,7 +47,7 @@ class Asking:
         self.settings = workflow.executor_settings
         self.logger = snakemake.workflow.logger
         file = getattr(self.settings, "partition_config", None)
-        self._partitions = read_partition_file(file) if file else None
+        self._partitions = partitions_of(file) if file else None
         self._fallback_partition = ""
 
     def misfit(self, job) -> bool:

@@ -92,14 +92,17 @@ def predicted(probe: Mapping[str, Any]) -> dict[str, Any]:
     """Return low, median and high of images/s, what binds, and the share of the epoch that input takes.
 
     An epoch is its start and its images at the rate of `together`. low, high: the 95 % interval of the median
-    over its rounds. What binds is the largest of `bounds`; of those that are shared, where the training alone
-    would be the largest and does not explain the time.
+    over its rounds. What binds is the largest of `bounds`. If that is COMPUTE, but the epoch takes EXPLAINED
+    times as long or more, it is the largest of HOST, CPU and DEVICE.
     """
     rounds, images, found = probe["together"]["rounds"], probe["images"], bounds(Demands.of(probe))
     image_s = sum(one["seconds"] for one in rounds) / sum(one["images"] for one in rounds)
-    once_s = start_s(probe["together"], image_s)
-    seconds = once_s + images * image_s
-    interval = summarise([images / (once_s + images * one) for one in seconds_an_image(rounds)])
+
+    def epoch_s(one: float) -> float:
+        return start_s(probe["together"], one) + images * one
+
+    seconds = epoch_s(image_s)
+    interval = summarise([images / epoch_s(one) for one in seconds_an_image(rounds)])
     compute_s = median(seconds_an_image(probe["compute"]["rounds"]))
     name = max(found, key=found.get)
     if name == COMPUTE and seconds > EXPLAINED * found[COMPUTE]:

@@ -15,7 +15,7 @@ CAUSES = {
     HOST: "the thread that trains, which also loads",
     CPU: "the CPU's cores, which loading and training share",
     DEVICE: "the GPU, on which loading and training compete",
-    COMPUTE: "the first batch of each epoch",
+    COMPUTE: "starts of epochs, and what training and loading take from each other",
 }
 BOUNDS = {
     COMPUTE: "compute only",

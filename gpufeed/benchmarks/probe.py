@@ -131,6 +131,8 @@ def together(bench: Bench, loader: Loader, ahead: int) -> dict[str, Any]:
     """Train on the loader as a measurement does, for TOGETHER_S; the rest of its last epoch is left."""
     lead, batches = lead_of(loader, ahead), len(loader)
     steps = lead + (ROUNDS if batches >= lead + ROUNDS else 2 * ROUNDS)  # so that ROUNDS lie behind leads
+    if loader.next_batch:  # one that keeps on was left within an epoch, and a training wants whole ones
+        begin_next_epoch(loader)
     rows = bench.train(loader, steps=steps, least_s=TOGETHER_S).steps
     to_next_epoch(loader)
     return in_rounds(rows, lead, loader.keeps_on)
@@ -198,7 +200,11 @@ def first_batches(loader: Loader, count: int) -> Batch:
 def to_next_epoch(loader: Loader) -> None:
     """Let a loader that was left within an epoch begin the next one; one that keeps on is where it was."""
     if loader.next_batch and not loader.keeps_on:
-        loader.load_state_dict({"epoch": loader.epoch + 1, "next_batch": 0, "seed": loader.request.seed})
+        begin_next_epoch(loader)
+
+
+def begin_next_epoch(loader: Loader) -> None:
+    loader.load_state_dict({"epoch": loader.epoch + 1, "next_batch": 0, "seed": loader.request.seed})
 
 
 class InputPass:

@@ -98,7 +98,7 @@ def check_files(paths: Iterable[str | Path]) -> None:
 
 @cache
 def validator(name: str) -> Validator:
-    """The validator of one of the schemas, `config` or `hyper`."""
+    """The validator of one of the schemas, `config`, `hyper` or `site`."""
     types = Draft202012Validator.TYPE_CHECKER.redefine_many({"integer": is_integer, "number": is_number})
     schema = read_yaml((SCHEMAS / f"{name}.schema.yaml").read_text(), f"the schema {name}")
     return extend(Draft202012Validator, type_checker=types)(schema)

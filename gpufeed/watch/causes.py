@@ -27,8 +27,8 @@ HANDED_S = 2e-3  # what a worker needs to hand a batch over: one that is made so
 START, START_PERSISTENT = 0.05, 0.15  # of an epoch; workers that stay still make their first batch alone
 # A fetch is late by so many steps, and at least so long: a scheduler's hiccup is shorter.
 LATE_STEPS, LATE_S = 5, 0.1
-# How many there are at least, and which share of all at most; where each worker is late once a round, its
-# samples are slow throughout, so at most that share of a round.
+# Fewest late fetches, and the largest share of all. With N workers at most LATE_OF_ROUND / N: if one worker
+# is late in every round, all of its samples are slow.
 LATE_FETCHES, LATE_MOST, LATE_OF_ROUND = 2, 0.05, 0.5
 LATE_SHARE, LATE_OF_WAITS = 0.04, 0.5  # what they take of the run, and of all that fetches take too long
 LATE_BODIES = 1 / 3  # late steps may take so much of that: a busy machine is late everywhere

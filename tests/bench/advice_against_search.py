@@ -376,11 +376,21 @@ def judged(found: Mapping[str, Any]) -> dict[str, Any]:
         "cells": len(done),
         "errors": {cell: ours[cell] / rates[cell] - 1 for cell in ours},
         "errors_of_min": {cell: least[cell] / rates[cell] - 1 for cell in ours},
+        "errors_of_one_measurement": one_measurement(found),
         "predicted_over_best": again.get(first, math.nan) / best,
         "verified_over_best": again.get(verified, math.nan) / best,
         "slows": again.get(first, math.nan) < again.get(found["of"], math.nan),
         "lines": lines(advice, rates),
     }
+
+
+def one_measurement(found: Mapping[str, Any]) -> dict[str, float]:
+    """Return by how much a cell's first measurement misses the median of its later ones."""
+    every = {
+        cell: [*several, *filter(None, found["again"].get(cell, []))]
+        for cell, several in found["rates"].items()
+    }
+    return {cell: first / statistics.median(later) - 1 for cell, (first, *later) in every.items() if later}
 
 
 def rate_alone(one: Mapping[str, Any], part: str) -> float:
@@ -389,7 +399,7 @@ def rate_alone(one: Mapping[str, Any], part: str) -> float:
 
 def report(result: Mapping[str, Any]) -> None:
     """Print a line for each task, and one for all."""
-    every: dict[str, list[float]] = {"errors": [], "errors_of_min": []}
+    every: dict[str, list[float]] = {"errors": [], "errors_of_min": [], "errors_of_one_measurement": []}
     for name, found in result["tasks"].items():
         of = judged(found)
         print(

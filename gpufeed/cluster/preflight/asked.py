@@ -26,7 +26,11 @@ INSTEAD_OF_EXTRA = {
 INSTEAD = {option: key for key, options in INSTEAD_OF_EXTRA.items() for option in options.split()}
 HEARD = re.compile(r"(R:)?((SIG)?TERM|15)(@\d+)?", re.IGNORECASE)
 # sbatch takes an option of the line before these, or they change no job
-HARMLESS = re.compile("SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|NODES|MEM_PER_NODE|(NO_)?REQUEUE|DEBUG|WCKEY)")
+HARMLESS = re.compile(
+    "SBATCH_(ACCOUNT|PARTITION|QOS|TIMELIMIT|NODES|MEM_PER_NODE|(NO_)?REQUEUE|DEBUG|WCKEY|EXPORT|JOB_NAME|OUTPUT"
+    "|ERROR|COMMENT|OPEN_MODE|ACCTG_FREQ|PROFILE)"
+)
+LEAST_MB = 1000  # Python with torch takes more
 
 
 def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
@@ -34,7 +38,9 @@ def executor(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
         yield Finding(
             f"an executor other than Slurm's: {plan.executor}",
             "executor: slurm",
-            "give --profile slurm before the site's profile, and no --executor",
+            "leave out -n: preflight starts nothing"
+            if plan.executor == "dryrun"
+            else "give --profile slurm before the site's profile, and no --executor",
         )
 
 
@@ -93,7 +99,7 @@ def without_line(ask: Ask, site: Site) -> Iterator[str]:
 
 
 @each_job(
-    "a partition that takes the job: one beyond its time limit Slurm may take, and let wait for ever",
+    "a partition that takes the job: Slurm may accept a job beyond its time limit, and never start it",
     "correct slurm_partition, or the file that slurm-partition-config names",
 )
 def partition(ask: Ask, site: Site) -> Iterator[str]:
@@ -102,6 +108,18 @@ def partition(ask: Ask, site: Site) -> Iterator[str]:
     if ask.misfit:
         name = ask.resources["slurm_partition"]
         yield f"partition {name}, which does not take the job by its limits in the file"
+
+
+@each_job("MB: Python with torch takes more than 1,000", "multiply by 1,000 if GB were meant", note=True)
+def memory(ask: Ask, site: Site) -> Iterator[str]:
+    if 0 < whole(ask.resources.get("mem_mb")) < LEAST_MB:
+        yield f"mem_mb: {ask.resources['mem_mb']}"
+
+
+@each_job("an account that exists", "export SBATCH_ACCOUNT=..., or write it into the profile")
+def account(ask: Ask, site: Site) -> Iterator[str]:
+    if str(ask.resources.get("slurm_account") or "").startswith("$"):
+        yield f"the account {ask.resources['slurm_account']}, a variable that is not set"
 
 
 @each_job("jobs that Slurm starts again", "write slurm-requeue: true into the profile")
@@ -199,6 +217,6 @@ def signal(ask: Ask, site: Site) -> Iterator[str]:
 
 
 CHECKS = (
-    executor, profiles, set_resources, without_line, partition, preempted, time, set_by_rules, forms, extra,
-    signal, shell,
+    executor, profiles, set_resources, without_line, partition, memory, account, preempted, time,
+    set_by_rules, forms, extra, signal, shell,
 )  # fmt: skip

@@ -104,8 +104,9 @@ def container(plan: Plan, site: Site, node: Node) -> Iterator[Finding]:
 
 def hidden_folders(plan: Plan, site: Site) -> list[str]:
     """What has to be bound for data and results, and is not."""
-    named = re.split(r"[\s,:=]+", plan.apptainer_args)
-    shown = (ROOT, *(Path(word) for word in named if word.startswith("/")))
+    values = re.findall(r"(?:--bind[= ]|-B ?)(\S+)", plan.apptainer_args)
+    binds = [bind.split(":") for value in values for bind in value.split(",")]
+    shown = (ROOT, *(Path(source) for source, *at in binds if not at or at[0] == source))
     places = [Path(plan.config[key]).expanduser().absolute() for key in ("data", "results")]
     hidden = [place for place in places if not any(at in (place, *place.parents) for at in shown)]
     scratch = site.scratch.folder
@@ -137,12 +138,15 @@ def stack(plan: Plan, site: Site, node: Node, deployment: str = "none") -> Itera
         return
     for model in sorted({model for ask in plan.jobs for model in ask.models} & set(site.gpus)):
         if not served(site.gpus[model], node.architectures):
+            others = [
+                name for name, capability in site.gpus.items() if served(capability, node.architectures)
+            ]
             yield Finding(
                 f"GPU {model} (compute capability {site.gpus[model]}) with CUDA {node.cuda or 'none'}: "
                 f"torch has code for {', '.join(node.architectures) or 'no GPU'} alone",
                 "a GPU that the stack serves",
-                "make setup CUDA=12, or another sweep_gpu_model: "
-                + ", ".join(name for name in site.gpus if served(site.gpus[name], node.architectures)),
+                "make setup CUDA=12"
+                + (f", or another sweep_gpu_model: {', '.join(others)}" if others else ""),
             )
 
 

@@ -65,6 +65,13 @@ def test_rounds_that_differ_count_by_their_seconds_and_give_the_interval():
     assert predicted(probe("overlap", together={"rounds": uneven}))["median"] == pytest.approx(800 / 5.5)
 
 
+def test_a_round_says_nothing_of_the_images_of_the_start():
+    half = {"starts": [{"first_batch_s": 0.1, "lead_s": 0.5, "lead_images": 500}] * 3}
+    found = predicted(probe("overlap", together_s=0.001, together=half, jitter=0.2))
+    assert found["median"] == pytest.approx(1000)
+    assert (found["low"], found["high"]) == pytest.approx((1000 / 1.1, 1000 / 0.9))
+
+
 seconds = st.floats(1e-6, 10)
 many = st.builds(
     Demands,

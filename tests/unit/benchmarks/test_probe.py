@@ -66,6 +66,14 @@ def test_a_slow_model_binds(probed, monkeypatch):
     assert predicted(free)["median"] == pytest.approx(23 / (5 * made.SLOW_S), rel=0.02)
 
 
+def test_a_loader_that_keeps_on_trains_on_whole_epochs(probed, monkeypatch):
+    monkeypatch.setattr(probes, "ROUND_S", 0.0)
+    found = probed(loader="KeepsOnLoader")
+    assert found["status"] == "done", found["sentence"]
+    assert [start["lead_images"] for start in found["together"]["starts"]] == [0]
+    assert predicted(found)["median"] == pytest.approx(23 / (5 * made.STEP_S), rel=0.1)
+
+
 def test_what_stops_a_probe_is_a_sentence(probed):
     found = probed(loader="torchvision_cuda")
     assert (found["status"], found["compute"]) == ("skipped", None)

@@ -16,6 +16,7 @@ from gpufeed.core.config import read_hyper
 from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.core.record import RECORD
 from gpufeed.models.make import make
+from gpufeed.system import sigterm_handler
 from gpufeed.system.devices import require_devices
 from gpufeed.training.checkpoints import CHECKPOINT, KEY, load
 from gpufeed.training.distributed import rank_files
@@ -124,15 +125,17 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranks_of_which_one_is_asked_to_end_keep_their_state_and_go_on_to_the_same_weights(images):
-    """As where Slurm's signal comes to the others later."""
+@pytest.mark.parametrize("whom", ["starter", "rank"])
+def test_ranks_that_are_asked_to_end_keep_their_state_and_go_on_to_the_same_weights(images, whom):
+    """rank: one alone hears it, as where Slurm's signal comes to the others later."""
     from gpufeed.training.engines.lightning import ASK_EVERY
 
     code = f"import ddp_fixtures; ddp_fixtures.spread_training({str(images.root)!r}, waits_after=2)"
     starter, family = ddp_fixtures.started(code, images.root)
     waiting = int((images.root / "pid-0").read_text())
-    psutil.Process(waiting).send_signal(signal.SIGTERM)
-    assert starter.wait(timeout=60) != 0
+    (starter if whom == "starter" else psutil.Process(waiting)).send_signal(signal.SIGTERM)
+    status = starter.wait(timeout=60)
+    assert status == sigterm_handler.STATUS if whom == "starter" else status != 0
     assert not psutil.wait_procs(family, timeout=60)[1]
     state = load(images.root / "kept" / CHECKPOINT)
     # asked in the first steps, of 12, and answered so much later

@@ -105,15 +105,20 @@ def test_a_rank_that_is_killed_on_one_node_ends_all_and_its_reason_is_told(job, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, number):
+@pytest.mark.parametrize("whom", ["starter", "step", "killed"])
+def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
+    """step: Slurm asks the tasks of the step, and the starter not at all."""
     job("n1", "n2")
     code = f"import ddp_fixtures; ddp_fixtures.spread_waiting({str(tmp_path)!r}, 1, 2)"
     starter, family = ddp_fixtures.started(code, tmp_path)
-    starter.send_signal(number)
-    assert starter.wait() == -number
+    if whom == "step":
+        for member in [one for one in family if "gpufeed.training.distributed.node_task" in words(one)[:3]]:
+            member.terminate()  # all found before: the others end with the first
+    else:
+        starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
+    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
     assert not psutil.wait_procs(family, timeout=60)[1]
-    assert number == signal.SIGKILL or not list((tmp_path / "scratch").iterdir())
+    assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
 
 
 def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp_path):

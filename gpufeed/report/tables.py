@@ -198,6 +198,7 @@ def _cell_row(rows: pd.DataFrame) -> dict:
     row |= {f"images_per_s_{name}": speed[name] for name in ("min", "max", "ci95_low", "ci95_high")}
     row |= {"n_repeats": speed["n"], "images_per_s": speed["median"]}
     row |= {measure: pd.to_numeric(done[measure]).median() for measure in MEASURES}
+    row["epoch_batches"] = pd.to_numeric(done["epoch_batches"]).max()  # a whole number, of any repeats
     for measure in ("wait_share", "epoch_s"):
         values = pd.to_numeric(done[measure])
         row |= {f"{measure}_min": values.min(), f"{measure}_max": values.max()}

@@ -267,6 +267,14 @@ def test_epoch_starts_are_taken_apart_after_warmup(waits, warmup, share, rate):
     assert row["within_epoch_images_per_s"] == pytest.approx(rate)
 
 
+def test_repeats_whose_longest_epochs_differ_have_the_longer(tmp_path):
+    paths = made.write_speeds(tmp_path, made.cell("overlap"), [1000, 1000])
+    steps, _ = load_records.read_steps(find_results.Found(paths).steps_paths)
+    steps = steps.assign(epoch=steps["step"] // 5)
+    steps.loc[(steps["path"] == steps["path"].iloc[0]) & (steps["epoch"] == 0), "epoch"] = 1  # ten steps
+    assert tables.cells(load_records.read_records(paths), steps)["epoch_batches"].tolist() == [10]
+
+
 def test_epochs_of_one_batch_have_no_rate_within():
     records_ = pd.DataFrame({"path": ["a"], "warmup_steps": pd.array([1], "Int64")})
     (row,) = epoch_starts(records_, step_rows("a", 1, [5.0, 5.0])).to_dict("records")

@@ -141,6 +141,20 @@ class RandomResizedCrop:
         first = ((sides - self.size) // 2 for sides in (rows, columns))
         return Windows(zero, zero, heights, widths, rows, columns, *first, zero.bool())
 
+    def windows_by_extension(
+        self, ids: torch.Tensor, epoch: int, heights: torch.Tensor, widths: torch.Tensor
+    ) -> Windows:
+        """`windows` on the host by the extension, which must be loaded: no call for each step of the rule.
+
+        Threads that make batches beside a training step so leave the interpreter's lock to it.
+        """
+        if not self.training:
+            return self.windows(ids, epoch, heights, widths)
+        seed = (self.seed + 2**63) % 2**64 - 2**63  # the same 64 bits with a sign, as ops take numbers
+        options = (self.size, self.scale, self.ratio, self.flip_probability, seed, epoch)
+        *fields, flip = torch.ops.gpufeed.draw_windows(ids, heights, widths, *options).unbind()
+        return Windows(*fields, flip.bool())
+
     def _drawn(
         self, ids: torch.Tensor, epoch: int | torch.Tensor, heights: torch.Tensor, widths: torch.Tensor
     ) -> Windows:

@@ -9,6 +9,7 @@ between then is another one: a quarter of the values differ, by 1.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
 from gpufeed.augment.random_resized_crop import RandomResizedCrop, Windows
@@ -16,6 +17,7 @@ from gpufeed.core.errors import GpufeedError, Skip
 from gpufeed.decoders.ragged import Ragged
 from gpufeed.native import jit_toolchain
 
+Fields = np.ndarray | torch.Tensor  # of a table: on the host, and elsewhere
 ROUNDING = 1e-6  # of a pixel, by which a box may end outside of its image
 
 
@@ -71,10 +73,9 @@ def resample(
     if isinstance(images, Ragged) and images.whole is not None:
         check_parts(images, windows.needed(size))
     sources, fields = source_fields(images), window_fields(windows)
-    if sources.device == fields.device:
-        table = torch.cat([sources, fields])
-        if table.device.type == "cpu":
-            check_windows(table, size)
+    if isinstance(sources, np.ndarray) and isinstance(fields, np.ndarray):
+        table = np.concatenate([sources, fields])
+        check_windows(table, size)
         table = uploaded(table, device)
     else:
         table = torch.cat([uploaded(sources, device), uploaded(fields, device)])
@@ -123,16 +124,21 @@ def interleaved(images: Sequence[torch.Tensor] | Ragged) -> bool:
     return all(image.stride()[1:] == (3, 1) for image in images)
 
 
-def source_fields(images: Sequence[torch.Tensor] | Ragged) -> torch.Tensor:
+def source_fields(images: Sequence[torch.Tensor] | Ragged) -> Fields:
     """int64 (6, N): address, strides of rows, columns and channels in bytes, height, width."""
     if not isinstance(images, Ragged):
-        return torch.tensor([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
-    heights, widths, one = images.heights, images.widths, torch.ones_like(images.widths)
+        return np.array([(i.data_ptr(), *i.stride(), *i.shape[:2]) for i in images]).T
+    offsets, heights, widths, *sides = map(
+        as_array, (images.offsets, images.heights, images.widths, *images.sides())
+    )
+    library = np if isinstance(offsets, np.ndarray) else torch
+    one = library.ones_like(widths)
     strides = (widths, one, heights * widths) if images.planar else (3 * widths, 3 * one, one)
-    addresses = images.offsets + images.flat.data_ptr()
+    addresses = offsets + images.flat.data_ptr()
     if images.whole is not None:  # where the whole image would begin
-        addresses = addresses - images.whole[0] * strides[0] - images.whole[1] * strides[1]
-    return torch.stack([addresses, *strides, *images.sides()])
+        top, left = as_array(images.whole)[:2]
+        addresses = addresses - top * strides[0] - left * strides[1]
+    return library.stack([addresses, *strides, *sides])
 
 
 def whole_images(images: Ragged) -> Iterator[torch.Tensor]:
@@ -148,38 +154,52 @@ def whole_images(images: Ragged) -> Iterator[torch.Tensor]:
 
 def check_parts(images: Ragged, needed: torch.Tensor) -> None:
     """Raise GpufeedError unless parts cover what windows need of them, int32 (N, 4); all on the host."""
-    first, sides = needed[:, :2].T - images.whole[:2], torch.stack([images.heights, images.widths])
+    needed, whole = needed.numpy(), images.whole.numpy()
+    first, sides = needed[:, :2].T - whole[:2], np.stack([images.heights.numpy(), images.widths.numpy()])
     wrong = ((first < 0) | (first + needed[:, 2:].T > sides)).any(0)
     if wrong.any():
-        n = int(wrong.nonzero()[0])
+        n = int(wrong.argmax())
         raise GpufeedError(
             f"window {n}, which needs {needed[n, 2:].tolist()} pixels from {needed[n, :2].tolist()}, and a "
-            f"part of {sides[:, n].tolist()} from {images.whole[:2, n].tolist()}",
+            f"part of {sides[:, n].tolist()} from {whole[:2, n].tolist()}",
             "parts that cover what windows need",
             "decode what Windows.needed says of the same windows",
         )
 
 
-def window_fields(windows: Windows) -> torch.Tensor:
+def window_fields(windows: Windows) -> Fields:
     """int64 (9, N): the fields of windows in order, those of the box as the bits of float64."""
-    box = torch.stack([windows.top, windows.left, windows.height, windows.width])
-    kept = [windows.rows, windows.columns, windows.first_row, windows.first_column, windows.flip.long()]
-    return torch.cat([box.to(torch.float64).view(torch.int64), torch.stack(kept)])
+    values = [as_array(value) for value in vars(windows).values()]
+    if isinstance(values[0], np.ndarray):
+        box = np.stack(values[:4]).astype(np.float64).view(np.int64)
+        return np.concatenate([box, np.stack([*values[4:8], values[8].astype(np.int64)])])
+    box = torch.stack(values[:4]).to(torch.float64).view(torch.int64)
+    return torch.cat([box, torch.stack([*values[4:8], values[8].long()])])
 
 
-def uploaded(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+def as_array(values: torch.Tensor) -> Fields:
+    """numpy's view of a tensor on the host, the tensor itself elsewhere.
+
+    For so few numbers numpy keeps the interpreter's lock, which each call of torch gives away and asks for
+    again: threads that make batches side by side waited for it longer than they computed.
+    """
+    return values.numpy() if values.device.type == "cpu" else values
+
+
+def uploaded(table: Fields, device: torch.device) -> torch.Tensor:
     """The table on the device, which the host does not wait for."""
+    table = torch.from_numpy(np.ascontiguousarray(table)) if isinstance(table, np.ndarray) else table
     return table if table.device == device else table.pin_memory().to(device, non_blocking=True)
 
 
-def check_windows(table: torch.Tensor, size: int) -> None:
+def check_windows(table: np.ndarray, size: int) -> None:
     """Raise GpufeedError unless all windows of a table on the host lie in their images."""
-    begin, length = table[6:8].view(torch.float64), table[8:10].view(torch.float64)
-    inside = (begin >= 0) & (length > 0) & (begin + length <= table[4:6].double() + ROUNDING)
+    begin, length = table[6:8].view(np.float64), table[8:10].view(np.float64)
+    inside = (begin >= 0) & (length > 0) & (begin + length <= table[4:6] + ROUNDING)
     kept = (table[12:14] >= 0) & (table[12:14] + size <= table[10:12])
     wrong = ~(inside & kept).all(0)
     if wrong.any():
-        n = int(wrong.nonzero()[0])
+        n = int(wrong.argmax())
         raise GpufeedError(
             f"window {n}: {length[:, n].tolist()} pixels from {begin[:, n].tolist()} of an image of "
             f"{table[4:6, n].tolist()}, and {size} x {size} from {table[12:14, n].tolist()} of the "

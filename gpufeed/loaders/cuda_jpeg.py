@@ -192,7 +192,8 @@ class CudaJpegLoader(StreamingLoader):
     def _windows(self, ids: np.ndarray, epoch: int) -> Windows | None:
         if self.recipe is None:
             return None
-        return self.recipe.windows(torch.from_numpy(ids), epoch, *torch.from_numpy(self.sizes[ids]).unbind(1))
+        sides = torch.from_numpy(self.sizes[ids]).unbind(1)
+        return self.recipe.windows_by_extension(torch.from_numpy(ids), epoch, *sides)
 
     def _needed(self, windows: Windows | None) -> torch.Tensor | None:
         """What is decoded of each image, int32 (n, 4); None for all of it."""

@@ -139,7 +139,7 @@ def windows_of(given: argparse.Namespace, paths: list[str]) -> Callable[[list[in
     headers = (read_header(read_file(path)) for path in paths)
     sides = torch.tensor([(header.height, header.width) for header in headers])
     recipe = RandomResizedCrop(given.crops, seed=1)
-    return lambda batch: recipe.windows(torch.tensor(batch), 0, *sides[batch].unbind(1))
+    return lambda batch: recipe.windows_by_extension(torch.tensor(batch), 0, *sides[batch].unbind(1))
 
 
 def cut(images: Ragged, windows: Windows, size: int) -> None:

@@ -164,7 +164,7 @@ def test_time_against_the_bytes_that_must_move(device, photographs, planes, caps
     if planes:
         images = [image.permute(2, 0, 1).contiguous().permute(1, 2, 0) for image in images]
     windows = windows_for(photographs)
-    table = uploaded(torch.cat([source_fields(images), window_fields(windows)]), device)
+    table = uploaded(np.concatenate([source_fields(images), window_fields(windows)]), device)
     out = torch.empty((COUNT, SIZE, SIZE, 3), dtype=torch.uint8, device=device)
     moved_bytes = int((windows.height * windows.width).sum()) * 3 + out.numel()
     clock = Clock(device, launches=50)

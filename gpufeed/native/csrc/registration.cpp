@@ -13,5 +13,8 @@ TORCH_LIBRARY(gpufeed, library) {
   library.def(
       "decode_jpeg_files(Tensor data, Tensor files, Tensor offsets, bool fancy, Tensor? windows=None) -> "
       "(Tensor pixels, Tensor faults, Tensor places)");
+  library.def(
+      "draw_windows(Tensor ids, Tensor heights, Tensor widths, int size, float[] scale, float[] ratio, "
+      "float flip_probability, int seed, int epoch) -> Tensor");
   library.def("read_files(Tensor names, Tensor(a!) data, int threads) -> (Tensor offsets, Tensor codes)");
 }

@@ -142,6 +142,27 @@ def test_what_the_readme_says_of_photographs_is_of_its_records():
     assert said == [16, 224, 224, rows[0]["batch_size"], 3, *shares, rows[-1]["workers"]]
 
 
+def test_what_the_readme_says_of_our_own_kernels_is_of_its_records():
+    """With two cores too the limit is that of 16: a replayed batch needs no more than one."""
+    cells = published("photographs")
+    cells = cells[(cells["model"] == "resnet18") & cells["cuda_graphs"]]
+    limit = the(cells, loader="replay")
+    said = claimed(
+        r"Our own JPEG kernels keep it at N % on an H200 with N cores and at N % with two, "
+        r"where DALI on the GPU has N % \(N to N\) and N % \(N to N; n = N\)"
+    )
+    found = []
+    for name in ("cuda_jpeg", "dali_gpu"):
+        for cores in (16, 2):
+            row = the(cells, loader=name, cores_asked=cores)
+            assert (row["hardware"], row["n_repeats"], row["batch_size"]) == ("NVIDIA H200", 3, 256)
+            ceiling = {f"ceiling_{key}": limit[key] for key in limit.index if key.startswith("images_per_s")}
+            share = row["images_per_s"] / limit["images_per_s"]
+            found.append(shares_in_percent(pd.Series({**row, **ceiling, "ceiling_share": share})))
+    (own, own_of_two, dali, dali_of_two) = found
+    assert said == [own[0], 16, own_of_two[0], *dali, *dali_of_two, limit["n_repeats"]]
+
+
 def test_what_the_readme_says_of_small_images_is_of_its_records():
     cells = published("peers")
     rows = {name: the(cells, loader=name, workers=count, cuda_graphs=True) for name, count in FED.items()}

@@ -62,6 +62,19 @@ def parts(node: Path) -> None:
         publish.plot_confusion(evaluation, evaluation.with_name("confusion.svg"))
 
 
+def figure_of_the_readme(node: Path) -> None:
+    """All loaders under one model on one number of cores, as one panel."""
+    drawn, chosen = node / "figures/photographs", []
+    for path in sorted((node / "records/photographs").glob("*/*.json")):
+        cell = json.loads(path.read_text())["cell"]
+        if (cell["model"], cell["cores"], cell["cuda_graphs"]) == ("resnet18", 16, True):
+            chosen.append(path)
+    kinds = ("resnet18", "breakdown", "workers", "timeline")
+    with tempfile.TemporaryDirectory() as folder:
+        publish.plot(chosen, *(Path(folder, f"{kind}.svg") for kind in kinds))
+        shutil.copyfile(Path(folder, "resnet18.svg"), drawn / "resnet18.svg")
+
+
 def page(node: Path, name: str, config: str, experiments: tuple[str, ...], repeats: int) -> None:
     """One page, by the rule that makes it of what is there."""
     own = {experiment: {"repeats": repeats} for experiment in experiments}
@@ -86,6 +99,7 @@ if __name__ == "__main__":
             sys.exit(str(error))
     for node in nodes:
         parts(node)
+    figure_of_the_readme(REFERENCE / "h100")
     for path, asked in paths.items():
         page(path.parent, path.name, *asked)
     for path in paths:

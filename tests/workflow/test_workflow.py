@@ -146,15 +146,15 @@ def test_a_clone_that_may_not_be_written_is_three_lines(workflow):
     assert "Traceback" not in said
 
 
-def readme_commands():
-    lines = (REPOSITORY / "README.md").read_text().splitlines()
+def documented_commands():
+    lines = (REPOSITORY / "docs/measuring.md").read_text().splitlines()
     commands = [line.split("#")[0].split() for line in lines if line.startswith("snakemake ")]
     return [command for command in commands if "--report" not in command]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", readme_commands(), ids=" ".join)
-def test_the_commands_of_the_readme_plan_as_they_stand(workflow, command):
+@pytest.mark.parametrize("command", documented_commands(), ids=" ".join)
+def test_the_commands_of_the_docs_plan_as_they_stand(workflow, command):
     flow = workflow({})
     words = [os.path.expanduser(word) for word in command[1:]]  # as the shell gives them
     planned = [sys.executable, "-m", "snakemake", "-n", *words]

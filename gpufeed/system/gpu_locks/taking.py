@@ -105,16 +105,16 @@ def hand_on() -> dict[str, str]:
     return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _lease.gpus)}"}
 
 
-def take_part(count: int) -> None:
+def take_part(count: int, runs: Callable[[], bool] = lambda: True) -> None:
     """In such a process: takes as many GPUs of its own node; on that of the first one it has that one's.
 
-    Nothing is taken where the first one has taken nothing. Waits as `take` does.
+    Nothing is taken where the first one has taken nothing. Waits, with `runs`, as `take` does.
     """
     node, _, uuids = os.environ.get(TAKEN, "").partition(" ")
     if node == os.uname().nodename:
         os.environ[VISIBLE_DEVICES] = uuids
     elif node:
-        take(count, "cuda")
+        take(count, "cuda", runs=runs)
 
 
 def wait(

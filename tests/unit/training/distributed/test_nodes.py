@@ -116,7 +116,7 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
             member.terminate()  # all found before: the others end with the first
     else:
         starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
-    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
+    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else sigterm_handler.STATUS)
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
 
@@ -194,7 +194,7 @@ def test_steps_of_a_job_meet_at_ports_of_their_own():
 
 def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypatch):
     taken = []
-    monkeypatch.setattr(taking, "take", lambda *asked: taken.append(asked))
+    monkeypatch.setattr(taking, "take", lambda *asked, runs: taken.append(asked))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     gpu_locks.take_part(2)  # the starter has taken nothing: by hand, or on the CPU
     monkeypatch.setenv(taking.TAKEN, "elsewhere GPU-a,GPU-b")

@@ -141,6 +141,30 @@ def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp
     assert not left_after(0, begun)
 
 
+WAITING = """
+import sys
+from lease_fixtures import planted
+from gpufeed.system.gpu_locks import gpu_listing
+from gpufeed.training.distributed import node_task
+gpu_listing.on_node = lambda: planted(1)
+sys.exit(node_task.main())
+"""
+
+
+def test_a_node_that_waits_for_its_gpus_ends_when_asked(taker, lease_folder, tmp_path):
+    taker(1).mask()
+    told = {"SLURM_NODEID": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", taking.TAKEN: "elsewhere GPU-a"}
+    told |= {"GPUFEED_LEASES": str(lease_folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    free = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-c", WAITING, str(tmp_path), "127.0.0.1", "2", "1"]
+    with subprocess.Popen(command, env=free | told, stdout=subprocess.PIPE, text=True) as task:
+        assert "waits for 1 of 1 GPUs" in task.stdout.readline()
+        task.terminate()
+        assert task.wait(60) == 1
+    assert rank_commands.was_end_requested(tmp_path, 2) is False
+    assert (tmp_path / "asked-1").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["starter", "step"])
 def test_nodes_that_are_asked_to_end_keep_their_state(job, images, whom):

@@ -23,7 +23,7 @@ from gpufeed.loaders.base import LoadRequest
 from gpufeed.stores.cache_format import read_info
 from gpufeed.system import gpu_locks
 from gpufeed.system.environment import environment, filesystem
-from gpufeed.system.telemetry import summary, wanted
+from gpufeed.system.telemetry import wanted
 from gpufeed.system.timing import STEP_COLUMNS, step_statistics, throughput, warmup
 from gpufeed.training.batch_printing import printed
 from gpufeed.training.cell_training import (
@@ -75,7 +75,7 @@ def measure(
     threads: what torch may use on the CPU, cut to the cores allowed; None leaves torch's choice.
     gate: the verdict on the cell's loader, without which nothing runs; None for a ceiling, which has none.
     cache, built: what Stores may hold beside it.
-    telemetry: whether power, memory and the like are watched beside it, and a leak fails the cell.
+    telemetry: whether power, memory and the like are watched beside it.
     began_s: time.time() at the top of the program that calls, before its imports, which count apart from
     the start of the process; None where nobody took it.
     least_s: seconds of steady state that are measured at least, beyond the planned end if need be.
@@ -142,14 +142,12 @@ def run(
     starts: dict[str, float],
     asked: dict[str, Any],
 ) -> Outcome:
-    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it, or what it leaks.
+    """Sets a cell up, trains, evaluates; raises Skip or any error that stops it.
 
     starts: the phases of the record so far (see start_up). asked: telemetry, least_s, scratch and
     checkpoints, as in train.
     """
     trained = train(cell, repeat, manifest, stores, place, gate, **asked)
-    if trained.telemetry is not None:
-        summary.check_leaks(trained.telemetry.levels)
     memory = {"peak_gpu_mib": trained.peak_gpu_mib, "peak_host_mib": peak_host_mib()}
     accuracy, evaluation_s = accuracy_of(cell, trained, place.precision)
     phases = {
@@ -166,7 +164,7 @@ def run(
         "accuracy": accuracy,
         "dataset": dataset_facts(trained.request, stores),
         "loading": trained.loading,
-        "telemetry": trained.telemetry and trained.telemetry.fields,
+        "telemetry": trained.telemetry,
         **statistics(trained.result, trained.batches, trained.request.ahead),
         "epochs": epochs_as_planned(cell, trained.result),
     }

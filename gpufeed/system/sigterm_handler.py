@@ -85,18 +85,8 @@ def left_to_parent(number: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-@contextmanager
-def requeue_when_ended() -> Iterator[None]:
-    """Asks for it where the block ends by notice.Ended, which goes on its way."""
-    try:
-        yield
-    except Ended:
-        requeue()
-        raise
-
-
-def requeue() -> bool:
-    """Asks Slurm to start this job again; False, with a line in the log, where that is not to be.
+def requeue() -> None:
+    """Ask Slurm to start this job again; leave it, with a line in the log, where that is not to be.
 
     Only a job that Snakemake submitted: of an allocation that somebody works in this is one process of many.
     Only one that still counts as running: one that was cancelled stays so, and one at its time limit is
@@ -105,16 +95,14 @@ def requeue() -> bool:
     """
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or not shutil.which("scontrol"):
-        return False
+        return
     about = f"{scontrol('-o', 'show', 'job', job)} "
     for needed in (" JobState=RUNNING ", " Requeue=1 ", OF_SNAKEMAKE):
         if needed not in about:
             log.info("job %s is not requeued: %s", job, f"it has not{needed.rstrip()}")
-            return False
-    if scontrol("requeue", job) is None:
-        return False
-    log.info("job %s is requeued", job)
-    return True
+            return
+    if scontrol("requeue", job) is not None:
+        log.info("job %s is requeued", job)
 
 
 def scontrol(*words: str) -> str | None:

@@ -81,7 +81,7 @@ class Trained:
     setup_s: float
     loading: dict[str, Any] | None
     peak_gpu_mib: float | None
-    telemetry: summary.Telemetry | None = None
+    telemetry: dict[str, Any] | None = None
     ranks: list[dict[str, str | None]] = field(default_factory=list)
     spent: dict[str, float] = field(default_factory=dict)
 

@@ -207,9 +207,11 @@ def resumable(folder: str | Path, *owner: str) -> Iterator[Checkpoints]:
     a job again. owner: what training it is, in any words, the digest of its code among them. Where the
     training is asked to end, Slurm is asked to start the job again.
     """
-    checkpoints = Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
-    with sigterm_handler.requeue_when_ended():
-        yield checkpoints
+    try:
+        yield Checkpoints(Path(folder), CHECKPOINT_STEPS, ", ".join(owner))
+    except sigterm_handler.Ended:
+        sigterm_handler.requeue()
+        raise
 
 
 def remove_if_done(checkpoints: Checkpoints, status: str) -> None:

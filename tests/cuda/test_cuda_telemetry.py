@@ -53,7 +53,7 @@ def busy(device, seconds: float) -> None:
         torch.cuda.synchronize(device)
 
 
-def watched(device, work, epochs: int = 3) -> summary.Telemetry:
+def watched(device, work, epochs: int = 3) -> dict:
     """Telemetry of so many epochs of 10 steps and 1000 images each; the first is warm-up."""
     over = Watch(device)
     tell = over.telling(None)
@@ -69,8 +69,8 @@ def watched(device, work, epochs: int = 3) -> summary.Telemetry:
 def test_a_busy_gpu_draws_more_than_an_idle_one(device, gpu):
     torch.zeros(1, device=device)
     time.sleep(2)
-    idle = watched(device, lambda: time.sleep(1.5)).fields["gpu"]
-    busier = watched(device, lambda: busy(device, 1.5)).fields["gpu"]
+    idle = watched(device, lambda: time.sleep(1.5))["gpu"]
+    busier = watched(device, lambda: busy(device, 1.5))["gpu"]
     assert busier["energy_j"] > 1.2 * idle["energy_j"] > 0
     assert busier["power_w"]["max"] > idle["power_w"]["median"]
     assert busier["sm_percent"]["max"] > 50
@@ -78,7 +78,7 @@ def test_a_busy_gpu_draws_more_than_an_idle_one(device, gpu):
 
 
 def test_every_number_is_in_its_range(device, gpu):
-    told = watched(device, lambda: busy(device, 1.0)).fields
+    told = watched(device, lambda: busy(device, 1.0))
     found = told["gpu"]
     limit_w = ask(pynvml.nvmlDeviceGetPowerManagementLimit, gpu.handle)
     assert told["samples"] >= 4
@@ -96,7 +96,7 @@ def test_every_number_is_in_its_range(device, gpu):
 def test_the_counter_agrees_with_the_sampled_power(device, gpu):
     if gpu.energy_j() is None:
         pytest.skip("this GPU has no counter of its energy")
-    told = watched(device, lambda: busy(device, 2.0)).fields
+    told = watched(device, lambda: busy(device, 2.0))
     mean_w = told["gpu"]["energy_j"] / told["seconds"]
     assert told["gpu"]["energy_from"] == "counter"
     # power is averaged by the device over a time of its own
@@ -120,14 +120,14 @@ def test_a_measured_repeat_has_it(device, gpu, tmp_path, monkeypatch):
     assert abs(told["growth"]["gpu_allocated"]["mib_per_epoch"]) < 1
 
 
-def test_tensors_that_are_kept_fail_the_cell(device, tmp_path, monkeypatch):
+def test_tensors_that_are_kept_are_a_warning_in_the_record(device, tmp_path, monkeypatch):
     toys.register(monkeypatch)
     monkeypatch.setitem(registry.LOADERS, "ToyLoader", registry.LoaderEntry(f"{__name__}:KeepingToy"))
     monkeypatch.setitem(registry.AUGMENTS, "none", registry.Entry(f"{__name__}:CudaNormalise"))
     manifest = toys.toy_manifest(tmp_path).write()
     record, _ = measure(toys.toy_cell(device="cuda", epochs=7), 0, manifest, None, "login1")
-    assert record.status == "failed"
-    assert record.sentence.startswith("Found GPU memory of torch's tensors that grew by 1")
+    assert (record.status, record.sentence) == ("done", None)
+    assert record.telemetry["growth"]["gpu_allocated"]["suspected_leak_mib"] == pytest.approx(120, rel=0.2)
 
 
 def test_another_process_on_the_gpu_does_no_harm(device, gpu):
@@ -139,7 +139,7 @@ def test_another_process_on_the_gpu_does_no_harm(device, gpu):
     ) as other:
         try:
             assert float(other.stdout.readline()) > 0
-            told = watched(device, lambda: busy(device, 0.6)).fields
+            told = watched(device, lambda: busy(device, 0.6))
             stranger = gpu.process_mib({other.pid})
         finally:
             other.communicate(b"\n")
@@ -176,11 +176,11 @@ def test_what_a_device_does_not_tell_is_null(device, gpu, monkeypatch):
     for query in queries:
         monkeypatch.setattr(pynvml, query, refuse)
     told = watched(device, lambda: time.sleep(0.3))
-    assert told.fields["gpu"] is None
-    assert told.fields["host"]["cpu_s"] >= 0
+    assert told["gpu"] is None
+    assert told["host"]["cpu_s"] >= 0
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", refuse)
     assert nvml_handle(device) is None
-    assert watched(device, lambda: None).fields["gpu"] is None
+    assert watched(device, lambda: None)["gpu"] is None
 
 
 def test_nvml_is_left_as_it_was_found(device, gpu):

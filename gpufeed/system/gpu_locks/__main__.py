@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from gpufeed.system.gpu_locks import gpu_listing
-from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
 from gpufeed.system.gpu_locks.file_locks import folder, holder
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, visible
 from gpufeed.system.gpu_locks.taking import gpu_lock_name, in_words
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("NVML finds no GPU on this node: there is nothing to lease.")
         return 0
     mask = os.environ.get(VISIBLE_DEVICES)
-    choices = visible(mask, there, in_cuda_order)
+    choices = visible(mask, there)
     print(f"GPUs of this node; those in use are marked in {folder()}")
     for gpu in there:
         by = holder(gpu_lock_name(gpu))

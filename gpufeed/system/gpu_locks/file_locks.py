@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,25 +56,22 @@ def lock(name: str, about: Mapping[str, Any]) -> Lock | None:
 
     about: what the file says of this process. Raises GpufeedError where the file cannot be used.
     """
-    path = folder() / name
+    path, umask = folder() / name, os.umask(0)  # what is made here is open to all from its first moment
     try:
         prepare(path.parent)
-        while True:
-            number = opened(path)
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(number)
-                return None
-            if is_at(number, path):
-                break
-            os.close(number)  # someone removed the file in between: a lock on it would keep nobody out
+        number = opened(path)
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(number)
+        return None
     except OSError as error:
         raise GpufeedError(
             f"{path}, where the GPUs in use are marked: {error.strerror}",
             "a folder on this node's own disk in which every user may write",
             f"let its owner open it to you, or name another folder in the variable {VARIABLE}",
         ) from error
+    finally:
+        os.umask(umask)
     _open.add(number)
     left = os.fstat(number).st_size > 0
     write_holder(number, about)
@@ -120,44 +116,25 @@ def write_holder(number: int, about: Mapping[str, Any]) -> None:
 
 def prepare(place: Path) -> None:
     """Makes the folder of the locks. Raises OSError where it cannot, or where it is no folder."""
-    before = os.umask(0)
-    try:
-        with suppress(FileExistsError):  # the next check says what is there
-            place.mkdir(FOR_ALL, exist_ok=True)
-    finally:
-        os.umask(before)
+    with suppress(FileExistsError):  # the next check says what is there
+        place.mkdir(FOR_ALL, exist_ok=True)
     if not stat.S_ISDIR(place.lstat().st_mode):
         raise NotADirectoryError(20, "it is a link or a file, and no folder")
 
 
 def opened(path: Path) -> int:
-    """A descriptor of the file, which is made if need be, open to all from its first moment.
+    """Return a descriptor of the file, which is made if need be.
 
     Linux refuses to open another user's file in such a folder with O_CREAT (fs.protected_regular).
     """
-    flags = os.O_NOFOLLOW
     while True:
         try:
-            return os.open(path, os.O_RDWR | flags)
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         except PermissionError:  # it can be locked all the same
-            return os.open(path, os.O_RDONLY | flags)
+            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except FileNotFoundError:
-            number, name = tempfile.mkstemp(dir=path.parent)
-            try:
-                os.fchmod(number, 0o666)
-                with suppress(FileExistsError):
-                    os.link(name, path)
-            finally:
-                os.close(number)
-                os.unlink(name)
-
-
-def is_at(number: int, path: Path) -> bool:
-    """Whether the open file is still the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(number), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
+            with suppress(FileExistsError):
+                return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
 
 def _let_go() -> None:

@@ -7,7 +7,6 @@ shares are of one size: a job has the same cores alone as beside others.
 
 import atexit
 import getpass
-import hashlib
 import logging
 import os
 import sys
@@ -21,7 +20,6 @@ from typing import Any
 from gpufeed.core.errors import Skip
 from gpufeed.system.cores import CPUS, can_restrict, move_threads, siblings
 from gpufeed.system.gpu_locks import gpu_listing
-from gpufeed.system.gpu_locks.cuda_order import in_cuda_order
 from gpufeed.system.gpu_locks.file_locks import Lock, holder, lock
 from gpufeed.system.gpu_locks.gpu_listing import VISIBLE_DEVICES, Gpu, visible
 from gpufeed.system.parent_watchdog import LOOK_S as CHILDREN_LOOK_S
@@ -33,7 +31,6 @@ SETTLE_S = 2 * CHILDREN_LOOK_S  # after a killed holder: its children look for i
 NONE = ("", "-1", "NoDevFiles")  # masks that mean no GPU: what CUDA advises, and what Slurm sets
 TAKEN = "GPUFEED_TAKEN"  # in the environment: a node, and UUIDs of its GPUs
 GATHERING = "gathering"  # the lock of the one job on the node that may hold some GPUs and wait for more
-BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
@@ -77,7 +74,7 @@ def take(
     if _lease is not None or count < 1 or device not in ("auto", "cuda"):
         return _lease
     there = gpu_listing.on_node()
-    choices = visible(os.environ.get(VISIBLE_DEVICES), there, in_cuda_order)
+    choices = visible(os.environ.get(VISIBLE_DEVICES), there)
     if not choices and (not there or os.environ[VISIBLE_DEVICES].strip() in NONE):
         return None
     if count > 1:  # CUDA gives a process one part of a GPU, whatever it asks for
@@ -108,16 +105,16 @@ def hand_on() -> dict[str, str]:
     return {TAKEN: f"{os.uname().nodename} {','.join(gpu.uuid for gpu in _lease.gpus)}"}
 
 
-def take_part(count: int) -> None:
+def take_part(count: int, runs: Callable[[], bool] = lambda: True) -> None:
     """In such a process: takes as many GPUs of its own node; on that of the first one it has that one's.
 
-    Nothing is taken where the first one has taken nothing. Waits as `take` does.
+    Nothing is taken where the first one has taken nothing. Waits, with `runs`, as `take` does.
     """
     node, _, uuids = os.environ.get(TAKEN, "").partition(" ")
     if node == os.uname().nodename:
         os.environ[VISIBLE_DEVICES] = uuids
     elif node:
-        take(count, "cuda")
+        take(count, "cuda", runs=runs)
 
 
 def wait(
@@ -252,7 +249,7 @@ def take_share(
     held: list[Lock] = []
     taken: list[int] = []
     for index in sorted(range(shares), key=lambda index: -len(set(parts[index]) & set(near))):
-        if len(held) < count and (one := lock(share_lock_name(allowed, shares, index), about)):
+        if len(held) < count and (one := lock(share_lock_name(parts[index]), about)):
             held.append(one)
             taken += parts[index]
     if len(held) < count:
@@ -286,11 +283,6 @@ def processor_of(cpu: int) -> int:
         return 0
 
 
-def share_lock_name(allowed: Collection[int], shares: int, index: int) -> str:
-    """The lock of a share: another one in another split, on other CPUs and on another node."""
-    try:
-        boot = BOOT.read_text().strip()
-    except OSError:
-        boot = os.uname().nodename
-    text = f"{boot} {','.join(map(str, sorted(allowed)))}"
-    return f"cores-{hashlib.sha256(text.encode()).hexdigest()[:12]}-{index}-of-{shares}"
+def share_lock_name(cpus: Collection[int]) -> str:
+    """The lock of a share: another one in another split."""
+    return f"cores-{min(cpus)}-{max(cpus)}-of-{len(cpus)}.lock"

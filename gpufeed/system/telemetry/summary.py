@@ -1,34 +1,33 @@
-"""From what a watch saw to the field `telemetry` of a record, and whether memory leaks."""
+"""From what a watch saw to the field `telemetry` of a record, and whether memory seems to leak."""
 
+import logging
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from gpufeed.core.errors import GpufeedError
 from gpufeed.system.statistics import slope
 from gpufeed.system.telemetry.gpu_readings import SAMPLED
 from gpufeed.system.telemetry.process_load import Used, others_share
 from gpufeed.system.telemetry.watch import PERIOD_S, Reading, Sample, Seen
 
 USED = ("cpu_s", "storage_mib", "read_mib")
-LEVELS = {"host": "host_mib", "gpu_allocated": "gpu_allocated_mib", "gpu_process": "gpu_process_mib"}
+LEVELS = {
+    "host": "host memory of the process tree",
+    "gpu_allocated": "GPU memory of torch's tensors",
+    "gpu_process": "GPU memory of the process tree",
+}
+log = logging.getLogger("gpufeed")
 
 
-@dataclass(frozen=True)
-class Telemetry:
-    """fields: the `telemetry` of a record. levels: MiB at the end of each epoch, by the names of LEVELS."""
+def summarise(seen: Seen, warmup_steps: int) -> dict[str, Any] | None:
+    """Return the `telemetry` of a record, over the time after warm-up; None where no epoch has ended.
 
-    fields: dict[str, Any]
-    levels: dict[str, list[float]]
-
-
-def summarise(seen: Seen, warmup_steps: int) -> Telemetry | None:
-    """Over the time after warm-up. Where that does not end with an epoch, over all of it; None without any.
+    Where warm-up does not end with an epoch, it is over all of the time.
 
     warmup_steps: the `steps` of a record's `warmup`.
     """
@@ -42,17 +41,15 @@ def summarise(seen: Seen, warmup_steps: int) -> Telemetry | None:
     spans = [(a, b) for a, b in pairwise(inside) if not b.aside]
     samples = [s for s in seen.samples if any(a.at_s <= s.at_s <= b.at_s for a, b in spans)]
     seconds, images = sum(b.at_s - a.at_s for a, b in spans), end.images - start.images
-    fields = {
+    return {
         "period_s": PERIOD_S,
         "samples": len(samples),
         "seconds": seconds,
         "images": images,
         "host": host(spans, samples, images) | {"page_cache_share": seen.page_cache_share},
         "gpu": gpu(spans, samples, seconds, images),
-        "growth": {name: growth(ends, of) for name, of in LEVELS.items()},
+        "growth": {name: growth(ends, name) for name in LEVELS},
     }
-    levels = {name: [getattr(reading, of) for reading in ends] for name, of in LEVELS.items()}
-    return Telemetry(fields, {name: mib for name, mib in levels.items() if None not in mib})
 
 
 def monotone(readings: Sequence[Reading]) -> list[Reading]:
@@ -129,42 +126,47 @@ def mib(pairs: Iterable[tuple[int | None, int | None]]) -> float | None:
     return sum(b - a for a, b in known) / 2**20
 
 
-def growth(ends: Sequence[Reading], of: str) -> dict[str, float] | None:
-    """The slope of a memory over the ends of epochs, the first one the start; None where it has none."""
-    levels = [getattr(reading, of) for reading in ends]
+def growth(ends: Sequence[Reading], name: str) -> dict[str, float | None] | None:
+    """The slope of a memory over the ends of epochs, the first one the start; None where it has none.
+
+    name: of LEVELS. What looks like a leak is logged, too.
+    """
+    levels = [getattr(reading, f"{name}_mib") for reading in ends]
     if None in levels:
         return None
     each = slope([reading.epochs for reading in ends], levels)
     step = slope([reading.steps for reading in ends], levels)
     if each is None or step is None:
         return None
-    return {"epochs": len(ends), "mib_per_epoch": each, "mib_per_1000_steps": step * 1e3}
+    if (leaked := leaked_mib(levels)) is not None:
+        log.warning(
+            "suspected leak: %s grew by %.0f MiB over %d epochs after the first and did not settle; look for "
+            "what the loader, augment or model keeps of each batch",
+            *(LEVELS[name], leaked, len(ends) - 1),
+        )
+    slopes = {"mib_per_epoch": each, "mib_per_1000_steps": step * 1e3}
+    return {"epochs": len(ends), **slopes, "suspected_leak_mib": leaked}
 
 
-def together(ranks: Sequence[Telemetry | None]) -> Telemetry | None:
-    """Of the processes of one training: what was used and the levels are summed, the rest is of the first.
+def together(ranks: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Of the processes of one training: what was used is summed, the rest is of the first.
 
     Their images are those of all ranks already. others_cpu_share is that of the worst node: ranks count each
     other as their own. None where one saw nothing.
     """
     if None in ranks:
         return None
-    first, others = ranks[0], [rank.fields for rank in ranks]
-    images = first.fields["images"]
-    used = {name: total(rank["host"][name] for rank in others) for name in USED}
-    shares = [rank["host"]["others_cpu_share"] for rank in others]
+    first, images = ranks[0], ranks[0]["images"]
+    used = {name: total(rank["host"][name] for rank in ranks) for name in USED}
+    shares = [rank["host"]["others_cpu_share"] for rank in ranks]
     used["others_cpu_share"] = None if None in shares else max(shares)
-    fields = first.fields | {"host": first.fields["host"] | used}
-    fields["host"]["cpu_s_per_1000_images"] = used["cpu_s"] / images * 1e3
-    if fields["gpu"] is not None:
-        joules = total((rank["gpu"] or {}).get("energy_j") for rank in others)
+    used["cpu_s_per_1000_images"] = used["cpu_s"] / images * 1e3
+    found = first | {"host": first["host"] | used}
+    if found["gpu"] is not None:
+        joules = total((rank["gpu"] or {}).get("energy_j") for rank in ranks)
         per_image = None if joules is None else joules / images * 1e3
-        fields["gpu"] = fields["gpu"] | {"energy_j": joules, "j_per_1000_images": per_image}
-    levels = {
-        name: list(map(sum, zip(*(rank.levels[name] for rank in ranks), strict=True)))
-        for name in first.levels
-    }
-    return Telemetry(fields, levels)
+        found["gpu"] = found["gpu"] | {"energy_j": joules, "j_per_1000_images": per_image}
+    return found
 
 
 def total(values: Iterable[float | None]) -> float | None:
@@ -177,12 +179,6 @@ FEWEST_EPOCHS = 6
 EACH_MIB = 1.0
 WHOLE_MIB = 64.0
 STEADY = 0.5
-
-LEVEL_WORDS = {
-    "host": "host memory of the process tree",
-    "gpu_allocated": "GPU memory of torch's tensors",
-    "gpu_process": "GPU memory of the process tree",
-}
 
 
 def leaked_mib(levels: Sequence[float]) -> float | None:
@@ -210,17 +206,3 @@ def leaked_mib(levels: Sequence[float]) -> float | None:
     each = grown / [len(part) for part in parts[:-1]]  # an epoch: the first parts may be longer by one
     steady = np.median(each[-half:]) >= STEADY * np.median(each[:half])
     return whole if grown.min() >= EACH_MIB and whole >= WHOLE_MIB and steady else None
-
-
-def check_leaks(levels: Mapping[str, Sequence[float]]) -> None:
-    """Raises GpufeedError where a memory leaks. levels: by the names of WORDS, each as `leak` takes them."""
-    for name, mib in levels.items():
-        if (grown := leaked_mib(mib)) is not None:
-            epochs = len(mib) - 1
-            raise GpufeedError(
-                f"{LEVEL_WORDS[name]} that grew by {grown:.0f} MiB over {epochs} epochs after the first, "
-                f"{grown / epochs:.1f} MiB in each, and did not settle",
-                f"a level that settles: less than {WHOLE_MIB:.0f} MiB in all, or growth that dies down",
-                "look for what the loader, augment or model keeps of each batch, or measure without this "
-                "check (telemetry: false in the config)",
-            )

@@ -6,14 +6,13 @@ started by srun. Each rank sees all GPUs that its torchrun sees, and takes the o
 """
 
 import logging
-import os
 import re
 import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,11 +25,7 @@ log = logging.getLogger("gpufeed")
 LOOK_S = 0.2
 READ_S = 10.0  # for the last lines of ranks that have ended
 # in torchrun's report on the ranks that failed
-RANK, EXIT_CODE = re.compile(r"^\s*rank\s*:\s*(\d+)"), re.compile(r"^\s*exitcode\s*:\s*(-?\d+)")
-
-
-class Ended(BaseException):
-    """SIGTERM came while the ranks ran."""
+RANK_AND_STATUS = re.compile(r"^\s*rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*(-?\d+)", re.MULTILINE)
 
 
 def spread(
@@ -40,16 +35,15 @@ def spread(
 
     on_epoch: called here with each entry that rank 0 tells. scratch: a folder that all nodes see, for what
     they exchange where there are several. Raises the error of the rank that failed first, a GpufeedError
-    where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, then this
-    process; where the ranks keep their state it raises notice.Ended at SIGTERM, once they have ended.
+    where one died without a word, Skip without the nodes. An interrupt or SIGTERM ends the ranks, which may
+    keep their state, then this process: at SIGTERM it raises sigterm_handler.Ended.
     """
     several = call.nodes > 1
     shared = scratch if several else None
     if shared is not None:
         shared.mkdir(parents=True, exist_ok=True)
     given = {"prefix": "gpufeed-ranks-", "dir": shared, "ignore_cleanup_errors": several}
-    heeding = sigterm_handler.heeded if call.keeps else sigterm_raises
-    with heeding(), tempfile.TemporaryDirectory(**given) as name:
+    with sigterm_handler.heeded(), tempfile.TemporaryDirectory(**given) as name:
         folder = Path(name)
         alone = rank_commands.torchrun_command(call.devices, folder)
         command = rank_commands.srun_command(call.nodes, call.devices, folder) if several else alone
@@ -75,9 +69,8 @@ def spread(
             while not ended(process) and not sigterm_handler.given():
                 for entry in epochs.new() if on_epoch else ():
                     on_epoch(entry)
-            if (
-                several and sigterm_handler.given()
-            ):  # srun kills its tasks at SIGTERM; the first of them ends with its input
+            if several and sigterm_handler.given():
+                # srun kills its tasks at SIGTERM; the first of them ends with its input
                 process.stdin.close()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_S)
@@ -85,12 +78,11 @@ def spread(
             rank_commands.stop_torchrun(process)
         reader.join(timeout=READ_S)
         failed = process.returncode or not (folder / "result.pt").exists()
-        if failed and sigterm_handler.given():
+        asked = sigterm_handler.given() and (failed or not call.keeps)
+        # Slurm may ask the ranks alone: their step, and not that of this process
+        if asked or (failed and several and rank_commands.was_end_requested(folder, call.nodes)):
             log.info("asked to end: all ranks have ended")
             raise sigterm_handler.Ended
-        if failed and several and rank_commands.was_end_requested(folder, call.nodes):
-            # Slurm asked the ranks alone: their step, and not that of this process
-            raise sigterm_handler.Ended if call.keeps else Ended
         for entry in epochs.new() if on_epoch else ():
             on_epoch(entry)
         if failed:
@@ -113,31 +105,6 @@ def ended(process: subprocess.Popen) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-@contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Within it SIGTERM raises Ended; once that has ended the block, the signal comes again, as it was.
-
-    Outside of the main thread, which alone hears signals, it changes nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def heard(number: int, frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm may send it twice
-        raise Ended
-
-    before = signal.signal(signal.SIGTERM, heard)
-    try:
-        yield
-    except Ended:
-        signal.signal(signal.SIGTERM, before)
-        os.kill(os.getpid(), signal.SIGTERM)
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: str = "torchrun") -> Exception:
@@ -168,14 +135,10 @@ def blame(failures: list[rank_files.Failure], said: list[str], code: int, by: st
 
 def exit_codes(said: list[str]) -> dict[int, int]:
     """Rank -> its exit status, by torchrun's report; without those that torchrun itself asked to end."""
-    rank, found = None, {}
-    for line in said:
-        if match := RANK.match(line):
-            rank = int(match[1])
-        elif rank is not None and (match := EXIT_CODE.match(line)):
-            found[rank] = int(match[1])
-    asked = (-signal.SIGTERM, sigterm_handler.STATUS)
-    return {rank: code for rank, code in found.items() if code not in asked}
+    found = {int(rank): int(code) for rank, code in RANK_AND_STATUS.findall("\n".join(said))}
+    return {
+        rank: code for rank, code in found.items() if code not in (-signal.SIGTERM, sigterm_handler.STATUS)
+    }
 
 
 def how(code: int) -> str:

@@ -15,31 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpufeed.core.errors import Skip
-from gpufeed.system import gpu_locks
+from gpufeed.system import gpu_locks, sigterm_handler
 from gpufeed.training.distributed import rank_commands
 
 LOOK_S = 0.2
 MEET_S = 300  # as long as the project waits for any process that does not answer
 PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any
-
-
-class Asked(BaseException):
-    """The request to end, to a node that waits for its GPUs."""
-
-
-class Ask:
-    """SIGTERM came, or the process that started the step has gone.
-
-    Beside torchrun it is written down, for the loop that looks at both: raised within a wait for a process it
-    could leave the lock of that process taken, and the next wait would never end.
-    """
-
-    came, raises = False, True
-
-    def hear(self, number: int, frame: object) -> None:
-        first, self.came = not self.came, True
-        if self.raises and first:
-            raise Asked
 
 
 def port(job: int, step: int) -> int:
@@ -52,12 +33,23 @@ def main() -> int:
     folder, address, nodes, devices = Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4])
     place, job, step = (int(os.environ[f"SLURM_{name}"]) for name in ("NODEID", "JOB_ID", "STEP_ID"))
     logging.basicConfig(stream=sys.stdout, format="%(levelname)s %(message)s", level=logging.INFO)
-    ask, process = Ask(), None
-    signal.signal(signal.SIGTERM, ask.hear)
-    try:
-        gpu_locks.take_part(devices)
-        gpu_locks.refuse()
-        ask.raises = False
+
+    def goes_on() -> bool:
+        """Whether nobody has asked this node to end; leaves word where somebody has."""
+        if sigterm_handler.given():
+            with suppress(OSError):  # the folder goes with the starter
+                rank_commands.note_end_request(folder, place)
+        return not sigterm_handler.given()
+
+    with sigterm_handler.heeded():
+        try:
+            gpu_locks.take_part(devices, goes_on)
+            gpu_locks.refuse()
+        except Skip as lacking:
+            from gpufeed.training.distributed.rank_files import write_failure  # imports torch
+
+            write_failure(folder, place * devices, lacking)
+            return 1
         meet = (f"--nnodes={nodes}", f"--node-rank={place}", f"--master-addr={address}")
         meet += (f"--master-port={port(job, step)}", f"--rdzv-conf=timeout={MEET_S}")
         process = subprocess.Popen(
@@ -67,25 +59,13 @@ def main() -> int:
         )
         if place == 0:
             threading.Thread(target=until_alone, name="gpufeed-starter", daemon=True).start()
-        while process.poll() is None and not ask.came:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(LOOK_S)
-    except Asked:
-        pass
-    except Skip as lacking:
-        ask.raises = False
-        from gpufeed.training.distributed.rank_files import write_failure  # imports torch
-
-        write_failure(folder, place * devices, lacking)
-        return 1
-    finally:
-        if ask.came:
-            with suppress(OSError):  # the folder goes with the starter
-                rank_commands.note_end_request(folder, place)
-        if process is not None:
+        try:
+            while process.poll() is None and goes_on():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_S)
+        finally:
             rank_commands.stop_torchrun(process)
-    status = process.returncode if process else 1
-    return 128 + signal.SIGTERM if ask.came and status else abs(status)
+        return abs(process.returncode) if goes_on() or process.returncode == 0 else sigterm_handler.STATUS
 
 
 def until_alone() -> None:

@@ -53,16 +53,9 @@ def torchrun_command(devices: int, folder: Path, rendezvous: tuple[str, ...] = A
 
     rendezvous: how they meet those of other nodes; there are none without it.
     """
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *rendezvous, f"--nproc-per-node={devices}"]
     words = ["--role=rank", "--tee=3", f"--log-dir={folder / 'logs'}"]
-    return [
-        *torchrun,
-        f"--nproc-per-node={devices}",
-        *words,
-        "-m",
-        "gpufeed.training.distributed.rank",
-        str(folder),
-    ]
+    return [*torchrun, *words, "-m", "gpufeed.training.distributed.rank", str(folder)]
 
 
 def torchrun_environment(threads: int | None = None) -> dict[str, str]:
@@ -128,17 +121,9 @@ def srun_command(count: int, devices: int, folder: Path) -> list[str]:
     where = [f"--jobid={os.environ['SLURM_JOB_ID']}", "--overlap", f"--nodelist={','.join(nodes)}"]
     tasks = [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none"]
     ends = ["--kill-on-bad-exit=1", "--input=0"]  # its input ends with this process, and ends the first task
+    task = [sys.executable, "-m", "gpufeed.training.distributed.node_task"]
     words = [str(folder), next(iter(nodes.values())), str(count), str(devices)]
-    return [
-        "srun",
-        *where,
-        *tasks,
-        *ends,
-        sys.executable,
-        "-m",
-        "gpufeed.training.distributed.node_task",
-        *words,
-    ]
+    return ["srun", *where, *tasks, *ends, *task, *words]
 
 
 def srun_environment() -> dict[str, str]:

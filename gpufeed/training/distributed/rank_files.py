@@ -99,15 +99,12 @@ class Epochs:
     """The epochs that rank 0 reported, each once."""
 
     def __init__(self, folder: Path):
-        self.path, self.place = folder / "epochs.jsonl", 0
+        self.path, self.told = folder / "epochs.jsonl", 0
 
     def new(self) -> list[dict]:
         """Those since the last call."""
         if not self.path.exists():
             return []
-        with self.path.open() as file:
-            file.seek(self.place)
-            lines = file.read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]
-        self.place += sum(map(len, whole))  # json.dumps writes ASCII: characters are bytes
-        return [json.loads(line) for line in whole]
+        whole = [line for line in self.path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        new, self.told = whole[self.told :], len(whole)
+        return [json.loads(line) for line in new]

@@ -13,7 +13,7 @@ import resume_fixtures
 import torch
 
 from gpufeed.system import sigterm_handler
-from gpufeed.training.checkpoints import heeding
+from gpufeed.training.checkpoints import heeding, resumable
 
 STEPS = 18  # of resume_fixtures.train
 
@@ -130,13 +130,13 @@ def test_a_job_asks_to_be_started_again_where_it_may(tmp_path, monkeypatch, job,
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", job)
-    with pytest.raises(sigterm_handler.Ended), sigterm_handler.requeue_when_ended():
+    with pytest.raises(sigterm_handler.Ended), resumable(tmp_path):
         raise sigterm_handler.Ended
     asked = (tmp_path / "asked").read_text().splitlines() if (tmp_path / "asked").exists() else []
     assert ("requeue 7" in asked) == asks
     assert asked[:1] == (["-o show job 7"] if job else [])
-    with sigterm_handler.requeue_when_ended():  # a training that came to its end
+    with resumable(tmp_path):  # a training that came to its end
         pass
-    with pytest.raises(OSError, match="x"), sigterm_handler.requeue_when_ended():
+    with pytest.raises(OSError, match="x"), resumable(tmp_path):
         raise OSError("x")
     assert asked == ((tmp_path / "asked").read_text().splitlines() if job else [])

@@ -284,23 +284,6 @@ def test_a_lock_that_a_killed_process_had_says_so(lease_folder):
     one.release()
 
 
-def test_a_removed_file_does_not_make_two_holders(lease_folder, monkeypatch):
-    """A cleaner of /tmp that comes between the opening of a file and the lock on it."""
-    opened = file_locks.opened
-
-    def cleaned(path):
-        number = opened(path)
-        monkeypatch.setattr(file_locks, "opened", opened)
-        path.unlink()
-        return number
-
-    monkeypatch.setattr(file_locks, "opened", cleaned)
-    one = file_locks.lock("a", ABOUT)
-    assert file_locks.lock("a", ABOUT) is None
-    assert file_locks.holder("a") == ABOUT
-    one.release()
-
-
 def test_every_user_may_lock(lease_folder):
     before = os.umask(0o077)
     try:

@@ -187,19 +187,18 @@ def test_a_rank_takes_the_others_for_its_own(monkeypatch, tmp_path):
     assert whole_s >= own_s + 0.29
 
 
-def test_without_it_nothing_is_told_and_a_leak_passes(run):
-    record = run(telemetry=False, loader="LeakingLoader", epochs=EPOCHS)
+def test_without_it_nothing_is_told(run):
+    record = run(telemetry=False)
     assert (record.status, record.telemetry) == ("done", None)
 
 
-def test_a_leaking_loader_fails_with_its_growth(run):
+def test_a_leaking_loader_is_a_warning_in_its_record(run, caplog):
     record = run(loader="LeakingLoader", epochs=EPOCHS)
-    assert record.status == "failed"
-    assert record.sentence.startswith("Found host memory of the process tree that grew by ")
-    assert "MiB over 6 epochs after the first" in record.sentence
-    assert "look for what the loader, augment or model keeps" in record.sentence
-    assert record.telemetry is None
-    assert record.throughput is None
+    assert record.status == "done"
+    leaked = record.telemetry["growth"]["host"]["suspected_leak_mib"]
+    assert leaked == pytest.approx((EPOCHS - 1) * leak_fixtures.KEPT_MIB, rel=0.2)
+    assert "suspected leak: host memory of the process tree grew by 1" in caplog.text
+    assert "MiB over 6 epochs after the first and did not settle" in caplog.text
 
 
 @pytest.mark.parametrize("loader", ["TightLoader", "FillingLoader"])
@@ -207,6 +206,7 @@ def test_memory_that_is_given_back_or_taken_once_passes(run, loader):
     record = run(loader=loader, epochs=EPOCHS)
     assert (record.status, record.sentence) == ("done", None)
     assert record.telemetry["growth"]["host"]["mib_per_epoch"] < leak_fixtures.KEPT_MIB / 2
+    assert record.telemetry["growth"]["host"]["suspected_leak_mib"] is None
 
 
 def test_the_slope_of_a_leak_is_what_it_keeps(run):
@@ -262,7 +262,7 @@ def test_what_is_asked_between_epochs_does_not_count():
         assert judge() == {"top1": 1.0}
         spin(0.1)
         tell({"steps": 4, "images": 30})
-    told = summarise(over.seen, 4).fields
+    told = summarise(over.seen, 4)
     assert told["images"] == 30
     assert 0.15 < told["host"]["cpu_s"] < 0.4  # with the judge it would be half a second
     assert told["seconds"] > 0.19
@@ -441,23 +441,23 @@ def seen(energies=(None,) * 3, watts=None, events=("power_cap",)) -> watch.Seen:
 
 
 def test_energy_is_the_counters_difference_or_power_times_time():
-    counted = summarise(seen((1000.0, 5000.0, 12000.0), watts=300.0), 5).fields["gpu"]
+    counted = summarise(seen((1000.0, 5000.0, 12000.0), watts=300.0), 5)["gpu"]
     assert (counted["energy_j"], counted["energy_from"]) == (7000.0, "counter")
     assert counted["j_per_1000_images"] == 70_000
-    sampled = summarise(seen(watts=300.0), 5).fields["gpu"]
+    sampled = summarise(seen(watts=300.0), 5)["gpu"]
     assert (sampled["energy_j"], sampled["energy_from"]) == (3000.0, "power")
     assert sampled["power_w"] == {"n": 10, "median": 300.0, "min": 300.0, "max": 300.0}
     assert sampled["clock_events"] == {"power_cap": 1.0}
     assert sampled["jpeg_percent"] is None
-    assert summarise(seen(), 5).fields["gpu"] is None
-    assert summarise(seen(watts=300.0), 3).fields["gpu"]["energy_j"] == 6000.0  # no whole epoch is left out
+    assert summarise(seen(), 5)["gpu"] is None
+    assert summarise(seen(watts=300.0), 3)["gpu"]["energy_j"] == 6000.0  # no whole epoch is left out
 
 
 def test_counters_never_fall():
     dipped = seen()
     dipped.readings[1] = replace(dipped.readings[1], used=process_load.Used(-1.0, None, None))
     dipped.readings.append(replace(dipped.readings[2], at_s=30.0, steps=15, images=300, epochs=3))
-    assert summarise(dipped, 3).fields["host"]["cpu_s"] == 4.0
+    assert summarise(dipped, 3)["host"]["cpu_s"] == 4.0
 
 
 def with_others(fields, share):
@@ -467,15 +467,14 @@ def with_others(fields, share):
 def test_ranks_are_one_training():
     one = summarise(seen((0.0, 1000.0, 3000.0), watts=1.0), 5)
     both = together([one, one])
-    assert both.fields["gpu"]["energy_j"] == 4000.0
-    assert both.fields["gpu"]["j_per_1000_images"] == 40_000
-    assert both.fields["host"]["cpu_s"] == 4.0
-    assert both.fields["host"]["cpu_s_per_1000_images"] == 40.0
-    assert both.fields["host"]["storage_mib"] is both.fields["host"]["others_cpu_share"] is None
-    quiet, busy = (replace(one, fields=with_others(one.fields, share)) for share in (0.01, 0.2))
-    assert together([quiet, busy, quiet]).fields["host"]["others_cpu_share"] == 0.2
-    assert together([one, busy]).fields["host"]["others_cpu_share"] is None
-    assert both.levels["host"] == [1000.0, 1000.0]
-    assert together([one]).fields == one.fields
+    assert both["gpu"]["energy_j"] == 4000.0
+    assert both["gpu"]["j_per_1000_images"] == 40_000
+    assert both["host"]["cpu_s"] == 4.0
+    assert both["host"]["cpu_s_per_1000_images"] == 40.0
+    assert both["host"]["storage_mib"] is both["host"]["others_cpu_share"] is None
+    quiet, busy = (with_others(one, share) for share in (0.01, 0.2))
+    assert together([quiet, busy, quiet])["host"]["others_cpu_share"] == 0.2
+    assert together([one, busy])["host"]["others_cpu_share"] is None
+    assert together([one]) == one
     assert together([one, None]) is None
-    assert one.fields["gpu"]["energy_j"] == 2000.0
+    assert one["gpu"]["energy_j"] == 2000.0

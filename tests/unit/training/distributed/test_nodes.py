@@ -116,7 +116,7 @@ def test_sigterm_and_a_lost_starter_end_all_nodes(job, tmp_path, whom):
             member.terminate()  # all found before: the others end with the first
     else:
         starter.send_signal(signal.SIGKILL if whom == "killed" else signal.SIGTERM)
-    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else -signal.SIGTERM)
+    assert starter.wait() == (-signal.SIGKILL if whom == "killed" else sigterm_handler.STATUS)
     assert not psutil.wait_procs(family, timeout=60)[1]
     assert whom == "killed" or not list((tmp_path / "scratch").iterdir())
 
@@ -139,6 +139,30 @@ def test_a_node_whose_starter_has_taken_the_folder_away_ends_what_it_started(tmp
     task.terminate()
     assert task.wait(timeout=60) == 128 + signal.SIGTERM
     assert not left_after(0, begun)
+
+
+WAITING = """
+import sys
+from lease_fixtures import planted
+from gpufeed.system.gpu_locks import gpu_listing
+from gpufeed.training.distributed import node_task
+gpu_listing.on_node = lambda: planted(1)
+sys.exit(node_task.main())
+"""
+
+
+def test_a_node_that_waits_for_its_gpus_ends_when_asked(taker, lease_folder, tmp_path):
+    taker(1).mask()
+    told = {"SLURM_NODEID": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", taking.TAKEN: "elsewhere GPU-a"}
+    told |= {"GPUFEED_LEASES": str(lease_folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    free = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    command = [sys.executable, "-c", WAITING, str(tmp_path), "127.0.0.1", "2", "1"]
+    with subprocess.Popen(command, env=free | told, stdout=subprocess.PIPE, text=True) as task:
+        assert "waits for 1 of 1 GPUs" in task.stdout.readline()
+        task.terminate()
+        assert task.wait(60) == 1
+    assert rank_commands.was_end_requested(tmp_path, 2) is False
+    assert (tmp_path / "asked-1").exists()
 
 
 @pytest.mark.slow
@@ -194,7 +218,7 @@ def test_steps_of_a_job_meet_at_ports_of_their_own():
 
 def test_a_node_takes_gpus_of_its_own_unless_the_starter_has_taken_them(monkeypatch):
     taken = []
-    monkeypatch.setattr(taking, "take", lambda *asked: taken.append(asked))
+    monkeypatch.setattr(taking, "take", lambda *asked, runs: taken.append(asked))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     gpu_locks.take_part(2)  # the starter has taken nothing: by hand, or on the CPU
     monkeypatch.setenv(taking.TAKEN, "elsewhere GPU-a,GPU-b")

@@ -15,10 +15,10 @@ import numpy as np
 from tqdm import tqdm
 
 from gpufeed.core.errors import GpufeedError
+from gpufeed.core.file_writes import own_partial
 from gpufeed.datasets.archive import reading
 from gpufeed.datasets.manifest import DatasetInfo, Manifest
 from gpufeed.datasets.staging import checksums, png, staging
-from gpufeed.system.build_once import own_partial
 
 FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),

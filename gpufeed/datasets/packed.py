@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import IO
 
 from gpufeed.core.errors import GpufeedError
-from gpufeed.core.file_writes import NO_ROOM, enough_disk, whole
+from gpufeed.core.file_writes import NO_ROOM, enough_disk, own_partial, whole
 from gpufeed.datasets.archive import DAMAGE, is_plain_name
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 FORMS = ("folders", "packed")  # what `data_form` of the config may be
 IMAGES, MANIFEST = "images", "manifest.parquet"

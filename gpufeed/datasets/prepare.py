@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError, unknown
-from gpufeed.core.file_writes import NO_ROOM, enough_disk
+from gpufeed.core.file_writes import NO_ROOM, enough_disk, own_partial
 from gpufeed.core.folders import check_apart
 from gpufeed.core.references import is_reference
 from gpufeed.core.registry import load
@@ -20,7 +20,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.packed import ELSEWHERE, place
 from gpufeed.datasets.quantity import copied, limited, repeated
 from gpufeed.datasets.quarantine import quarantine
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 log = logging.getLogger("gpufeed")
 

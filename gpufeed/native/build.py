@@ -15,6 +15,7 @@ import torch
 
 from gpufeed.core import retry_policy
 from gpufeed.core.errors import GpufeedError, Skip
+from gpufeed.core.file_writes import own_partial
 from gpufeed.native import library as sources
 from gpufeed.native.library import NAME, About, checksum, read_about, refusal
 from gpufeed.native.toolkit import (
@@ -26,7 +27,7 @@ from gpufeed.native.toolkit import (
     version_line,
     wheel_includes,
 )
-from gpufeed.system.build_once import one_builder, own_partial
+from gpufeed.system.build_once import one_builder
 
 log = logging.getLogger("gpufeed")
 OTHER_COMPILER = "name another compiler by CXX or CUDA_HOME"

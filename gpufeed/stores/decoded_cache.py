@@ -1,18 +1,18 @@
 """Build the cache, a dataset decoded once to one array; cache_format.py reads and verifies it."""
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from gpufeed.core.errors import GpufeedError, Skip
-from gpufeed.core.file_writes import enough_disk
+from gpufeed.core.file_writes import sha256_of, whole
 from gpufeed.core.registry import load, takes_gpu
 from gpufeed.datasets.manifest import Manifest
 from gpufeed.datasets.quarantine import too_many
 from gpufeed.decoders.base import Tolerance
+from gpufeed.stores.base import build_once, manifest_digest
 from gpufeed.stores.cache_fill import (
     Undecodable,
     allocate,
@@ -23,17 +23,8 @@ from gpufeed.stores.cache_fill import (
     fill_scaled,
     write_rows,
 )
-from gpufeed.stores.cache_format import (
-    CacheInfo,
-    file_digest,
-    info_path,
-    manifest_digest,
-    open_cache,
-    read_info,
-    write_info,
-)
+from gpufeed.stores.cache_format import CacheInfo, open_cache
 from gpufeed.stores.scaled_cache import ScaledImages, short_side_of
-from gpufeed.system.build_once import one_builder, own_partial
 
 SHOWN = 20  # undecodable images in an error message; the log has them all
 FALLBACKS = ("simplejpeg", "pillow")  # where the decoder that was asked for cannot run, the fastest first
@@ -201,46 +192,25 @@ def store(
     Of several processes that want the cache at once, one builds it and the others use it.
     """
     shape = shape or (len(manifest), *manifest.image_size(), 3)
-    with enough_disk(path.parent), one_builder(path) as waited:
-        if waited and (info := finished(manifest, path, source.decoder)):
-            return info
-        info_path(path).unlink(missing_ok=True)
-        partial = own_partial(path)
-        try:
+
+    def make() -> CacheInfo:
+        with whole(path, shared=True, durable=durable) as partial:
             allocate(partial, shape)
             quarantined = fill(partial)
-            info = CacheInfo(
+            return CacheInfo(
                 **vars(source),
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
-                sha256=file_digest(partial),
+                sha256=sha256_of(partial),
                 quarantined=quarantined,
             )
-            if durable:
-                sync(partial)
-            os.replace(partial, path)
-            write_info(info, info_path(path))
-        finally:
-            partial.unlink(missing_ok=True)
-    return info
 
-
-def finished(manifest: Manifest, path: Path, decoder_name: str) -> CacheInfo | None:
-    """The sidecar of the cache at `path` if that is this manifest's, by this decoder; else None."""
-    try:
+    def finished() -> CacheInfo:
         open_cache(path, manifest)
-        info = read_info(path)
-    except GpufeedError:
-        return None
-    return info if info.decoder == decoder_name else None
+        return CacheInfo.read(path)
 
-
-def sync(path: Path) -> None:
-    """Waits until the disk has the file, whichever process wrote to it, so that no crash of the node can
-    leave the name of a finished cache on a part of it."""
-    with path.open("r+b") as file:
-        os.fsync(file.fileno())
+    return build_once(path, make, finished, {"decoder": source.decoder})
 
 
 def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:

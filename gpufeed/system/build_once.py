@@ -8,7 +8,6 @@ import platform
 import shutil
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,11 +77,3 @@ def take(lock: int, path: Path) -> bool:
             if f".{platform.node()}-" in left.name or time.time() - left.stat().st_mtime > STALE_S:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     return waited
-
-
-def own_partial(path: Path) -> Path:
-    """A name beside `path` for what shall become it, which nobody else writes to.
-
-    It names the node, since there are file systems whose locks hold on one node only.
-    """
-    return path.with_name(f"{path.name}.{platform.node()}-{uuid.uuid4().hex[:8]}.partial")

@@ -26,7 +26,7 @@ from gpufeed.datasets.manifest import Manifest
 from gpufeed.stores.cache_fill import decoder
 from gpufeed.stores.cache_format import CacheInfo
 from gpufeed.stores.decoded_cache import build, threads_of
-from gpufeed.system.build_once import one_builder
+from gpufeed.system.build_once import scratch_folder
 from gpufeed.system.host_memory import keep_freed_blocks
 
 SCHEMA_VERSION = 1
@@ -60,7 +60,7 @@ def measure_build(
     started_at = now()
     manifest = Manifest.read(manifest_path)
     try:
-        with own_place(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
+        with scratch_folder(Path(folder) / f"{experiment}-{decoder_name}-{cores_asked}") as place:
             found = timed(manifest, decoder_name, threads if cores_asked == "all" else 1, counts, place)
     except Skip as skip:
         found = {"status": "skipped", "sentence": str(skip)}
@@ -169,17 +169,6 @@ def prepared(
     build_strips(manifest, strips, workers=cores)
     strips_s = time.perf_counter() - start
     yield lambda: build_from_strips(manifest, strips, path, device, cores, durable=False), strips_s
-
-
-@contextmanager
-def own_place(place: Path) -> Iterator[Path]:
-    """The folder `place`, empty at first and gone afterwards; another process that wants it waits."""
-    with one_builder(place):
-        shutil.rmtree(place, ignore_errors=True)
-        try:
-            yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
 
 
 def timed_round(build_once: Callable[[], CacheInfo]) -> tuple[float, CacheInfo]:

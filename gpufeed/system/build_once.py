@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpufeed.core.file_writes import own_partial
+
 STALE_S = 86_400  # a partial file of another node that nobody has written to for so long has no owner
 
 log = logging.getLogger("gpufeed")
@@ -77,3 +79,18 @@ def take(lock: int, path: Path) -> bool:
             if f".{platform.node()}-" in left.name or time.time() - left.stat().st_mtime > STALE_S:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     return waited
+
+
+@contextmanager
+def scratch_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, of which nothing is left; another process that asks for `path` waits.
+
+    What a killed process left goes, too.
+    """
+    with one_builder(path):
+        folder = own_partial(path)
+        try:
+            folder.mkdir()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -72,7 +72,6 @@ def test_what_a_killed_run_left_is_cleared_by_the_next(measured, tmp_path, monke
         pass
 
     def killed(manifest, decoder, path, *rest, **options):
-        path.parent.mkdir(parents=True)
         path.write_bytes(b"much")
         raise Killed
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ def build_scaled(manifest: Manifest, path: str | Path, short_side: int, workers:
             raise cannot_decode(undecodable, len(manifest))
         return []
 
-    source = Source(name, ours.version(), ours.tolerance)
+    source = {"decoder": name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
     return store(manifest, Path(path), fill, source, True, (ScaledImages.of(manifest, short_side).total,))
 
 
@@ -137,7 +137,8 @@ def build(
             check_share(found, len(manifest), max_quarantined_share)
         return found
 
-    source = Source(decoder_name, ours.version(), ours.tolerance, asked_for, because)
+    source = {"decoder": decoder_name, "decoder_version": ours.version(), "tolerance": ours.tolerance}
+    source |= {"asked_for": asked_for, "because": because}
     return store(manifest, Path(path), fill, source, durable)
 
 
@@ -157,7 +158,8 @@ def build_from_rows(
     takes that of the registered decoder `decoder_name`. durable: as `build`. Raises GpufeedError if a sample
     is missing.
     """
-    source = Source(decoder_name, version, tolerance or load("decoder", decoder_name).tolerance)
+    tolerance = tolerance or load("decoder", decoder_name).tolerance
+    source = {"decoder": decoder_name, "decoder_version": version, "tolerance": tolerance}
 
     def fill(target: Path) -> list[dict[str, str]]:
         write_rows(target, batches)
@@ -166,29 +168,18 @@ def build_from_rows(
     return store(manifest, Path(path), fill, source, durable)
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where the pixels come from, in the fields of CacheInfo that say so."""
-
-    decoder: str
-    decoder_version: str
-    tolerance: Tolerance
-    asked_for: str | None = None
-    because: str | None = None
-
-
 def store(
     manifest: Manifest,
     path: Path,
     fill: Callable[[Path], list[dict[str, str]]],
-    source: Source,
+    source: dict[str, Any],
     durable: bool,
     shape: tuple[int, ...] | None = None,
 ) -> CacheInfo:
     """Has `fill` write the pixels into a file beside `path`; puts it in place with, last, its sidecar.
 
-    `fill` returns the images that it could not decode, for CacheInfo.quarantined. shape: of the array; None
-    where all images are of one size.
+    `fill` returns the images that it could not decode, for CacheInfo.quarantined. source: the fields of
+    CacheInfo that say where the pixels come from. shape: of the array; None where all images are of one size.
     Of several processes that want the cache at once, one builds it and the others use it.
     """
     shape = shape or (len(manifest), *manifest.image_size(), 3)
@@ -198,7 +189,7 @@ def store(
             allocate(partial, shape)
             quarantined = fill(partial)
             return CacheInfo(
-                **vars(source),
+                **source,
                 manifest_sha256=manifest_digest(manifest),
                 count=len(manifest),
                 shape=shape,
@@ -210,7 +201,7 @@ def store(
         open_cache(path, manifest)
         return CacheInfo.read(path)
 
-    return build_once(path, make, finished, {"decoder": source.decoder})
+    return build_once(path, make, finished, {"decoder": source["decoder"]})
 
 
 def check_share(quarantined: list[dict[str, str]], count: int, max_share: float) -> None:
